@@ -1,0 +1,160 @@
+//! The admin service: `clad.v1.Admin` over `admin.sock`, for who may open that socket (mode 0660).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_journal::Journal;
+use clad_journal::io::device::{Substrate, WriteCache};
+use clad_proto::grpc::v1;
+use clad_proto::grpc::v1::admin_server::Admin;
+use clad_proto::{AckLevel, DurabilityPolicy};
+use tonic::{Request, Response, Status};
+
+use crate::health::Health;
+use crate::ingest::Listeners;
+
+/// Longest that a sync or a rotation is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the service tells of.
+pub(crate) struct Desk {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) health: Health,
+    pub(crate) substrate: Substrate,
+    pub(crate) policy: DurabilityPolicy,
+    pub(crate) highest: AckLevel,
+    pub(crate) started: Instant,
+    pub(crate) connections: Arc<Listeners>,
+    pub(crate) config_files: Vec<String>,
+    pub(crate) dir: String,
+    pub(crate) listeners: HashMap<String, String>,
+}
+
+/// Implements the generated trait; a newtype because the trait cannot stand on an `Arc`.
+pub(crate) struct Service(pub(crate) Arc<Desk>);
+
+impl Desk {
+    fn status(&self) -> v1::StatusResponse {
+        let s = self.journal.status();
+        let report = self.journal.report();
+        let m = s.marks;
+        let not_ready = self.health.state().not_ready;
+        v1::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            log_id: s.log_id.to_vec().into(),
+            epoch: m.epoch,
+            epoch_first_offset: m.epoch_first,
+            policy: v1::DurabilityPolicy::from(self.policy).into(),
+            io_engine: "blocking".to_owned(),
+            io_engine_reason: "the only engine of this version".to_owned(),
+            highest_ack: v1::AckLevel::from(self.highest).into(),
+            offsets: Some(v1::Offsets { received: m.received, written: m.written, durable: m.durable }),
+            lowest_offset: s.lowest_offset,
+            segments: s.segments as u64,
+            bytes: s.bytes,
+            failed: s.failure.is_some(),
+            failure: s.failure.unwrap_or_default(),
+            ready: not_ready.is_none(),
+            not_ready_reason: not_ready.unwrap_or_default(),
+            disk_free_bytes: s.space.free,
+            disk_total_bytes: s.space.total,
+            substrate: Some(substrate(&self.substrate)),
+            recovery: Some(v1::Recovery {
+                summary: report.to_string(),
+                clean: report.clean,
+                duration_ms: report.took_ns / 1_000_000,
+                truncated_bytes: report.set_aside_bytes,
+                rewritten_bytes: report.rewritten_bytes,
+                records: report.rewritten_records,
+            }),
+            connections: HashMap::from([("framed".to_owned(), self.connections.open() as u64)]),
+            producers: s.producers as u64,
+            inflight_bytes: s.in_flight_bytes as u64,
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            pid: std::process::id(),
+            config_files: self.config_files.clone(),
+            journal_dir: self.dir.clone(),
+            listeners: self.listeners.clone(),
+        }
+    }
+}
+
+fn substrate(s: &Substrate) -> v1::Substrate {
+    let device = |d: &clad_journal::io::device::Device| v1::Device {
+        name: d.name.clone(),
+        cache: match d.write_cache {
+            WriteCache::WriteBack => "write back",
+            WriteCache::WriteThrough => "write through",
+            WriteCache::Unknown => "unknown",
+        }
+        .to_owned(),
+        model: d.model.clone().unwrap_or_default(),
+        rotational: d.rotational,
+        logical_block_bytes: d.logical_block,
+    };
+    v1::Substrate {
+        filesystem: s.filesystem.clone(),
+        mount_point: s.mount_point.display().to_string(),
+        mount_options: s.mount_options.join(","),
+        devices: s.devices.iter().map(device).collect(),
+        notes: s.notes.clone(),
+        power_loss_protected: false,
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Service {
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        let desk = self.0.clone();
+        let status = tokio::task::spawn_blocking(move || desk.status()).await;
+        status.map(Response::new).map_err(|e| Status::internal(e.to_string()))
+    }
+
+    async fn rotate(&self, _: Request<v1::RotateRequest>) -> Result<Response<v1::RotateResponse>, Status> {
+        let answer = tokio::time::timeout(PATIENCE, self.0.journal.rotate()).await;
+        let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
+        let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
+        let active = self.0.journal.active_segment().unwrap_or_default();
+        Ok(Response::new(match sealed {
+            Some((number, first_offset, end_offset)) => {
+                v1::RotateResponse { sealed_segment: Some(number), first_offset, end_offset, active_segment: active }
+            }
+            None => v1::RotateResponse { active_segment: active, ..Default::default() },
+        }))
+    }
+
+    async fn sync(&self, _: Request<v1::SyncRequest>) -> Result<Response<v1::SyncResponse>, Status> {
+        let mut marks = self.0.journal.subscribe();
+        let failures = marks.borrow().failures;
+        let target = self.0.journal.request_sync();
+        let reached = marks.wait_for(|m| m.durable >= target || m.failures != failures);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        let m = *reached
+            .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
+            .map_err(|_| Status::unavailable("clad is going down"))?;
+        match m.failures == failures {
+            true => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
+            false => Err(Status::unavailable("the journal failed while it synced; it recovers by itself")),
+        }
+    }
+
+    async fn segments(&self, _: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
+        let journal = self.0.journal.clone();
+        let all = tokio::task::spawn_blocking(move || journal.segments()).await;
+        let all = all.map_err(|e| Status::internal(e.to_string()))?;
+        let time = |t: Option<i64>| t.map(|t| u64::try_from(t).unwrap_or(0));
+        let segment = |s: clad_journal::SegmentSummary| v1::Segment {
+            number: s.number,
+            first_offset: s.first_offset,
+            end_offset: s.end_offset,
+            bytes: s.bytes,
+            sealed: s.sealed,
+            min_time: time(s.times_ns.map(|t| t.0)),
+            max_time: time(s.times_ns.map(|t| t.1)),
+            records: s.end_offset - s.first_offset,
+            file: clad_journal::format::segment_name(s.number),
+        };
+        Ok(Response::new(v1::SegmentsResponse { segments: all.into_iter().map(segment).collect() }))
+    }
+}

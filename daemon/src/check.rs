@@ -1,0 +1,229 @@
+//! `clad check`: what the daemon would do with this configuration on this host.
+//!
+//! What must hold: nothing is made, locked or bound, so that it can be asked while another daemon runs.
+
+use std::fmt;
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, Group, access};
+
+use crate::config::{Config, Durability, Loaded};
+use crate::exit::Exit;
+use crate::text::printable;
+
+/// Outcome of a check: lines of (what, finding), and the exit code they amount to.
+#[derive(Debug)]
+pub struct Report {
+    lines: Vec<(&'static str, String)>,
+    /// How the command ends.
+    pub exit: Exit,
+}
+
+impl Report {
+    /// Adds a finding.
+    pub fn note(&mut self, what: &'static str, finding: String) {
+        self.lines.push((what, finding));
+    }
+
+    /// Adds a finding that keeps the daemon from starting; the gravest exit code counts.
+    pub fn fail(&mut self, what: &'static str, finding: String, exit: Exit) {
+        self.note(what, format!("PROBLEM: {finding}"));
+        if self.exit != Exit::Config {
+            self.exit = exit;
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.lines.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+        for (what, finding) in &self.lines {
+            writeln!(f, "{what:width$}  {}", printable(finding))?;
+        }
+        let verdict = match self.exit {
+            Exit::Done => "clad would start",
+            _ => "clad would not start",
+        };
+        writeln!(f, "{verdict}")
+    }
+}
+
+/// Looks at everything that the configuration names.
+#[must_use]
+pub fn check(loaded: &Loaded) -> Report {
+    let config = &loaded.config;
+    let mut report = Report { lines: vec![("configuration", "ok".to_owned())], exit: Exit::Done };
+    data_folder(config, &mut report);
+    policy(config, &mut report);
+    listeners(config, &mut report);
+    sockets(config, &mut report);
+    access_rule(config, &mut report);
+    retention(config, &mut report);
+    report
+}
+
+fn data_folder(config: &Config, report: &mut Report) {
+    const WHAT: &str = "data folder";
+    let dir = &config.journal.dir;
+    let there = nearest_existing(dir);
+    let shown = dir.display();
+    if !there.is_dir() {
+        report.fail(WHAT, format!("{} is not a folder", there.display()), Exit::Failed);
+        return;
+    }
+    if let Err(error) = access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
+        let problem = format!("cannot write to {}: {}", there.display(), error.desc());
+        report.fail(WHAT, problem, Exit::Failed);
+        return;
+    }
+    let state = if there == dir { "is there" } else { "will be made" };
+    match statvfs(there) {
+        Ok(space) => {
+            let free = space.blocks_available().saturating_mul(space.fragment_size());
+            report.note(WHAT, format!("{shown} {state}, {} free", bytesize::ByteSize(free)));
+            // One active segment and one prepared, above what is held back.
+            let needed = (2 * config.journal.segment_bytes).saturating_add(config.journal.reserve_free);
+            if there != dir && free < needed {
+                let needed = bytesize::ByteSize(needed);
+                report.note(WHAT, format!("a new log needs {needed} free: appends would be refused"));
+            }
+        }
+        Err(error) => report.note(WHAT, format!("{shown} {state}; free space unknown: {}", error.desc())),
+    }
+}
+
+/// The path itself, or the nearest folder above it that exists.
+fn nearest_existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| !path.as_os_str().is_empty() && path.exists()).unwrap_or(Path::new("."))
+}
+
+fn policy(config: &Config, report: &mut Report) {
+    let journal = &config.journal;
+    let highest = match journal.durability {
+        Durability::GroupCommit | Durability::PerMessage => "durable",
+        Durability::FireAndForget => "written",
+    };
+    report.note("policy", format!("{}, io engine {}, highest ack {highest}", journal.durability, journal.io_engine));
+}
+
+fn listeners(config: &Config, report: &mut Report) {
+    let off = || "off".to_owned();
+    for (what, listener) in [("tcp", &config.ingest.tcp), ("grpc", &config.ingest.grpc)] {
+        let reading = if listener.allow_read { "append and read" } else { "append" };
+        let finding = listener.listen.map_or_else(off, |address| format!("{address}, {reading}"));
+        report.note(what, finding);
+    }
+    let finding = config.metrics.listen.map_or_else(off, |address| address.to_string());
+    report.note("metrics", finding);
+}
+
+fn sockets(config: &Config, report: &mut Report) {
+    for (what, path) in [("unix", &config.ingest.unix.path), ("admin", &config.admin.path)] {
+        let Some(path) = path else {
+            report.note(what, "off".to_owned());
+            continue;
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        // The data folder is made at the start; every other folder must be there.
+        if folder.as_os_str().is_empty() || folder == config.journal.dir || folder.is_dir() {
+            report.note(what, path.display().to_string());
+        } else {
+            let problem = format!("the folder of {} is not there", path.display());
+            report.fail(what, problem, Exit::Failed);
+        }
+    }
+}
+
+fn access_rule(config: &Config, report: &mut Report) {
+    const WHAT: &str = "reading";
+    let group = &config.access.read_group;
+    let always = "root and the daemon's user";
+    match group.as_str() {
+        "" => report.note(WHAT, format!("{always} only")),
+        name if group_exists(name) => report.note(WHAT, format!("{always}, and group {name}")),
+        name => report.note(WHAT, format!("{always} only: there is no group {name} on this host")),
+    }
+    let group = &config.access.admin_group;
+    if !group.is_empty() && !group_exists(group) {
+        let problem = format!("there is no group {group} on this host");
+        report.fail("admin", problem, Exit::Failed);
+    }
+}
+
+fn group_exists(name: &str) -> bool {
+    matches!(Group::from_name(name), Ok(Some(_)))
+}
+
+fn retention(config: &Config, report: &mut Report) {
+    let rules = &config.retention;
+    let off = rules.max_bytes == 0 && rules.max_age.is_zero() && rules.min_free == 0;
+    let finding =
+        if off { "off: nothing is ever removed" } else { "on: the oldest sealed segments are removed by rule" };
+    report.note("retention", finding.to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LoadArgs;
+
+    fn report(base: &Path, sets: &[&str]) -> Report {
+        let args = LoadArgs {
+            config: None,
+            base: base.to_owned(),
+            sets: sets.iter().map(|&set| set.to_owned()).collect(),
+            env: Vec::new(),
+        };
+        check(&Config::load(&args).unwrap())
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_yet_is_fine_and_stays_away() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("a/b");
+        let report = report(base.path(), &[&format!("journal.dir={}", dir.display())]);
+        let text = report.to_string();
+        assert_eq!(report.exit, Exit::Done, "{text}");
+        assert!(text.contains("will be made"), "{text}");
+        assert!(text.contains("group_commit, io engine auto, highest ack durable"), "{text}");
+        assert!(text.ends_with("clad would start\n"), "{text}");
+        assert!(!base.path().join("a").exists());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_folder_is_a_failure() {
+        let base = tempfile::tempdir().unwrap();
+        let file = base.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let report = report(base.path(), &[&format!("journal.dir={}", file.display())]);
+        let text = report.to_string();
+        assert_eq!(report.exit, Exit::Failed);
+        assert!(text.contains("file is not a folder"), "{text}");
+        assert!(text.ends_with("clad would not start\n"), "{text}");
+    }
+
+    #[test]
+    fn a_socket_in_no_folder_and_a_group_that_is_none_are_named() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = format!("journal.dir={}", base.path().display());
+        let socket = format!("ingest.unix.path={}/none/clad.sock", base.path().display());
+        let sets = [&dir, &socket, "access.read_group=no-such-group", "access.admin_group=nor-this"];
+        let report = report(base.path(), &sets);
+        let text = report.to_string();
+        assert_eq!(report.exit, Exit::Failed);
+        assert!(text.contains("the folder of") && text.contains("is not there"), "{text}");
+        assert!(text.contains("only: there is no group no-such-group"), "{text}");
+        assert!(text.contains("PROBLEM: there is no group nor-this"), "{text}");
+    }
+
+    #[test]
+    fn what_is_off_is_said_to_be_off() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = format!("journal.dir={}", base.path().display());
+        let text = report(base.path(), &[&dir, "ingest.tcp.listen=", "admin.path="]).to_string();
+        assert!(text.contains("tcp            off\n"), "{text}");
+        assert!(text.contains("admin          off\n"), "{text}");
+        assert!(text.contains("retention      off: nothing is ever removed\n"), "{text}");
+    }
+}

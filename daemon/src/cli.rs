@@ -1,0 +1,177 @@
+//! The command line of the daemon.
+//!
+//! What must hold: the configuration is loaded and judged before anything is touched, in the same way for
+//! every command; what goes wrong ends in the exit code that `exit.rs` says; output for people and
+//! programs goes to stdout, everything else to stderr.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::check::check;
+use crate::config::{Config, LoadArgs, Loaded};
+use crate::exit::Exit;
+
+/// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
+#[derive(Debug, Parser)]
+#[command(name = "clad", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub layers: LayerFlags,
+}
+
+/// Flags that every command takes.
+#[derive(Args, Debug)]
+pub struct LayerFlags {
+    /// Read this file in place of /etc/clad/clad.toml and /etc/clad/clad.d/
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set one key, over files and environment; may be repeated
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// The commands.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon (also without a command)
+    Run,
+    /// Check the configuration and say what the daemon would do
+    Check,
+    /// Print the effective configuration and where each value came from
+    Config {
+        /// Form of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Toml)]
+        output: Output,
+    },
+}
+
+/// Form of `clad config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A configuration file with comments
+    Toml,
+    /// One object for programs
+    Json,
+}
+
+/// Parses the command line, loads the configuration, and does what was asked; `run` is what runs the
+/// daemon.
+pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, LoadArgs) -> Exit) -> Exit {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; the parser knows which stream each belongs to.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Done };
+        }
+    };
+    let args = LoadArgs::of_process(cli.layers.config, cli.layers.set);
+    let loaded = match Config::load(&args) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            say(io::stderr(), &format!("clad: {errors}\n"));
+            return Exit::Config;
+        }
+    };
+    match cli.command.unwrap_or(Command::Run) {
+        Command::Run => run(loaded, args),
+        Command::Check => {
+            warn(&loaded);
+            let report = check(&loaded);
+            say(io::stdout(), &report.to_string());
+            report.exit
+        }
+        Command::Config { output } => {
+            warn(&loaded);
+            let text = match output {
+                Output::Toml => loaded.to_toml(),
+                Output::Json => format!("{:#}\n", loaded.to_json()),
+            };
+            say(io::stdout(), &text);
+            Exit::Done
+        }
+    }
+}
+
+fn warn(loaded: &Loaded) {
+    for warning in &loaded.warnings {
+        say(io::stderr(), &format!("clad: {warning}\n"));
+    }
+}
+
+/// Writes a text; a reader that has gone away is no concern of ours.
+fn say(mut stream: impl Write, text: &str) {
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn run(args: &[&str]) -> (Exit, Option<Loaded>) {
+        let mut seen = None;
+        let args = std::iter::once("clad").chain(args.iter().copied());
+        let exit = main(args.map(OsString::from), |loaded, _| {
+            seen = Some(loaded);
+            Exit::Done
+        });
+        (exit, seen)
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bare_call_runs_and_flags_stand_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("clad.toml");
+        std::fs::write(&file, "[limits]\nmax_producers = 3\n").unwrap();
+        let file = file.to_str().unwrap();
+        for args in [
+            &["--config", file, "--set", "limits.max_connections=9"][..],
+            &["run", "--config", file, "--set", "limits.max_connections=9"],
+            &["--config", file, "run", "--set", "limits.max_connections=9"],
+        ] {
+            let (exit, loaded) = run(args);
+            let limits = loaded.expect("the daemon was to run").config.limits;
+            assert_eq!((exit, limits.max_connections, limits.max_producers), (Exit::Done, 9, 3));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_ends_in_its_exit_code_and_runs_nothing() {
+        for (args, code) in [
+            (&["--no-such-flag"][..], Exit::Usage),
+            (&["start"], Exit::Usage),
+            (&["--config"], Exit::Usage),
+            (&["--config", "no/such/file"], Exit::Config),
+            (&["check", "--set", "log.levle=info"], Exit::Config),
+            (&["--set", "journal.durability=sync_file_range"], Exit::Config),
+            (&["--help"], Exit::Done),
+            (&["--version"], Exit::Done),
+        ] {
+            let (exit, loaded) = run(args);
+            assert_eq!(exit, code, "{args:?}");
+            assert!(loaded.is_none(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_work_is_not_offered() {
+        let help = Cli::command().render_long_help().to_string();
+        for absent in ["shm", "tls", "uring", "sync_file_range"] {
+            assert!(!help.contains(absent), "{absent}");
+        }
+    }
+}

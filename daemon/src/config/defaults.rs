@@ -1,0 +1,128 @@
+//! The embedded defaults, each with its reason.
+//!
+//! What must hold: they serve a developer in the current folder with no file at all, pass every check,
+//! and promise more rather than less. The three that hang on the surroundings (data folder and sockets)
+//! are settled by [`Config::settle`] once it is known which of them somebody set.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::types::{
+    Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
+    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, UnixSocket,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Data folder where neither the configuration nor the service manager names one.
+pub const LOCAL_DIR: &str = "./clad-data";
+/// Name of the socket for appending and reading.
+pub const INGEST_SOCKET: &str = "clad.sock";
+/// Name of the socket that takes orders.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            journal: Journal {
+                dir: PathBuf::from(LOCAL_DIR),
+                durability: Durability::GroupCommit,
+                io_engine: IoEngine::Auto,
+                // Large enough that sealing is rare, small enough that retention is fine-grained.
+                segment_bytes: 64 * MIB,
+                // A stack trace or a core summary fits; a file does not belong in a log.
+                max_record_bytes: 2 * MIB,
+                // One segment's worth: a host whose disk is full still has room to be repaired in.
+                reserve_free: 64 * MIB,
+                group_commit: GroupCommit {
+                    // The order of one device flush: waiting longer for company than a flush takes
+                    // would cost more than it saves.
+                    max_delay: Duration::from_millis(5),
+                    // Past this, one larger write is no faster than two.
+                    max_bytes: MIB,
+                    // One on the device, one behind it.
+                    in_flight: 2,
+                },
+                fire_and_forget: FireAndForget {
+                    // Bounds what a power cut takes, at a cost that does not show.
+                    sync_interval: Duration::from_secs(1),
+                },
+            },
+            rotation: Rotation { max_age: Duration::ZERO },
+            // Off: nothing acknowledged is removed unless the operator said so.
+            retention: Retention { max_bytes: 0, max_age: Duration::ZERO, min_free: 0, keep_bytes: 0 },
+            ingest: Ingest {
+                tcp: loopback_listener(7440),
+                unix: UnixSocket { path: Some(Path::new(LOCAL_DIR).join(INGEST_SOCKET)) },
+                grpc: loopback_listener(7441),
+            },
+            admin: Admin { path: Some(Path::new(LOCAL_DIR).join(ADMIN_SOCKET)) },
+            metrics: Metrics { listen: Some(loopback(9744)), allow_plaintext: false },
+            access: Access { read_group: "clad".to_owned(), admin_group: String::new() },
+            log: Log { level: LogLevel::Info, format: LogFormat::Auto },
+            daemon: Daemon {
+                // Well under the 90 s after which service managers kill.
+                drain_timeout: Duration::from_secs(10),
+            },
+            limits: Limits {
+                // Every program of a busy host; the unit raises the file limit to match.
+                max_connections: 4096,
+                // Twice the largest record, so that one always fits beside its resource and scope.
+                max_append_bytes: 4 * MIB,
+                // With what the journal holds in flight the daemon stays below 64 MiB.
+                max_inflight_bytes: 16 * MIB,
+                // A quarter of all: one flooding client leaves room for the others.
+                max_connection_inflight_bytes: 4 * MIB,
+                // The footer of each segment holds a snapshot of them.
+                max_producers: 1024,
+                // Local peers answer within milliseconds; what takes longer holds a slot for nothing.
+                handshake_timeout: Duration::from_secs(5),
+                // Programs log rarely and stay for weeks: silence is not a fault.
+                idle_timeout: Duration::ZERO,
+            },
+        }
+    }
+}
+
+impl Config {
+    /// Fills in what hangs on the surroundings, for the keys that nobody set, and says where each came
+    /// from: the data folder from `state`, the sockets from `runtime`, else from the data folder.
+    pub(super) fn settle(
+        &mut self,
+        state: Option<&Path>,
+        runtime: Option<&Path>,
+        is_set: impl Fn(&str) -> bool,
+    ) -> Vec<(&'static str, &'static str)> {
+        let mut origins = Vec::new();
+        if let Some(state) = state
+            && !is_set("journal.dir")
+        {
+            self.journal.dir = state.to_owned();
+            origins.push(("journal.dir", "$STATE_DIRECTORY"));
+        }
+        let (folder, origin) = match runtime {
+            Some(runtime) => (runtime, "$RUNTIME_DIRECTORY"),
+            None => (self.journal.dir.as_path(), "journal.dir"),
+        };
+        let sockets = [
+            ("ingest.unix.path", INGEST_SOCKET, &mut self.ingest.unix.path),
+            ("admin.path", ADMIN_SOCKET, &mut self.admin.path),
+        ];
+        for (key, name, path) in sockets {
+            if !is_set(key) {
+                *path = Some(folder.join(name));
+                origins.push((key, origin));
+            }
+        }
+        origins
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn loopback_listener(port: u16) -> Listener {
+    Listener { listen: Some(loopback(port)), allow_read: false, allow_plaintext: false }
+}

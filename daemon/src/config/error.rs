@@ -1,0 +1,116 @@
+//! What can be wrong with a configuration.
+//!
+//! What must hold: every error names where it stands, the key and what would be right; all of them are
+//! reported at once, because fixing them one start at a time is no way to treat a person at night.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::source::Source;
+use super::value::BadValue;
+
+/// One thing that is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file or folder could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not TOML.
+    #[error("{at}: not valid TOML: {message}")]
+    Syntax {
+        /// Where the reader gave up.
+        at: Source,
+        /// What it expected.
+        message: String,
+    },
+    /// There is no such key.
+    #[error("{at}: unknown key `{key}`; nearest valid key: `{nearest}`")]
+    UnknownKey {
+        /// Where it stands.
+        at: Source,
+        /// The key as it stands there.
+        key: String,
+        /// The most similar key; for a variable, the variable of that key.
+        nearest: String,
+    },
+    /// There is no such key in this version.
+    #[error("{at}: unknown key `{key}`: it is not in this version of clad; remove it")]
+    Reserved {
+        /// Where it stands.
+        at: Source,
+        /// The key as it stands there.
+        key: String,
+    },
+    /// A section was given a value.
+    #[error("{at}: `{key}` is a section, not a key; nearest valid key: `{nearest}`")]
+    IsSection {
+        /// Where it stands.
+        at: Source,
+        /// The section.
+        key: String,
+        /// The most similar key.
+        nearest: String,
+    },
+    /// A value is of the wrong kind.
+    #[error("{at}: `{key}`: {problem}")]
+    Value {
+        /// Where it stands.
+        at: Source,
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: BadValue,
+    },
+    /// A value is readable but cannot work, alone or beside another.
+    #[error("{at}: `{key}`: {reason}")]
+    Impossible {
+        /// Where the value that somebody set stands.
+        at: Source,
+        /// The key.
+        key: &'static str,
+        /// Why it cannot work, and what could.
+        reason: String,
+    },
+    /// A `--set` that is no assignment.
+    #[error("flag --set {text}: expected section.key=value")]
+    Flag {
+        /// What was given.
+        text: String,
+    },
+    /// A variable whose value is no text.
+    #[error("environment variable {name}: its value is not valid UTF-8")]
+    NotText {
+        /// The variable.
+        name: String,
+    },
+}
+
+/// Everything that is wrong; never empty.
+#[derive(Debug)]
+pub struct ConfigErrors(pub(super) Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
+        self.0.iter()
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.len();
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "bad configuration, {count} error{plural}:")?;
+        for error in &self.0 {
+            write!(f, "\n  {error}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! From layers to a checked [`Config`].
+//!
+//! What must hold: the process's own arguments, environment and folders are passed in, never looked up
+//! here; either everything is right and a config comes out, or every error does.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::error::{ConfigError, ConfigErrors};
+use super::layers::{Assignment, Layers, Missing};
+use super::nearest::nearest;
+use super::schema::{self, KEYS};
+use super::source::{Provenance, Source};
+use super::types::Config;
+use super::validate::validate;
+
+/// Folder of `clad.toml` and `clad.d/`.
+pub const CONFIG_FOLDER: &str = "/etc/clad";
+
+/// All that a configuration is made from.
+#[derive(Clone, Debug)]
+pub struct LoadArgs {
+    /// Replaces the file and the folder; it must exist.
+    pub config: Option<PathBuf>,
+    /// Folder of `clad.toml` and `clad.d/`.
+    pub base: PathBuf,
+    /// The `--set` flags in their order.
+    pub sets: Vec<String>,
+    /// The environment.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl LoadArgs {
+    /// The arguments of this process: its environment and the system's folder.
+    #[must_use]
+    pub fn of_process(config: Option<PathBuf>, sets: Vec<String>) -> Self {
+        Self { config, base: PathBuf::from(CONFIG_FOLDER), sets, env: std::env::vars_os().collect() }
+    }
+
+    /// The first folder of a variable such as `$STATE_DIRECTORY`, which may list several.
+    fn folder(&self, variable: &str) -> Option<&Path> {
+        use std::os::unix::ffi::OsStrExt;
+        let (_, value) = self.env.iter().find(|(name, _)| name == variable)?;
+        let first = value.as_bytes().split(|byte| *byte == b':').next()?;
+        (!first.is_empty()).then(|| Path::new(OsStr::from_bytes(first)))
+    }
+}
+
+/// A configuration that holds, and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// Where each came from.
+    pub provenance: Provenance,
+    /// What an operator should hear once, though nothing is wrong.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads all layers and checks the outcome.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any layer or with the outcome.
+    pub fn load(args: &LoadArgs) -> Result<Loaded, ConfigErrors> {
+        let mut layers = Layers::default();
+        match &args.config {
+            Some(file) => layers.file(file, Missing::IsAnError),
+            None => layers.folder(&args.base),
+        }
+        layers.environment(&args.env);
+        layers.flags(&args.sets);
+
+        let mut config = Self::default();
+        let mut provenance = Provenance::default();
+        let mut errors = layers.errors;
+        // Keys whose value was refused hold their default; judging them beside others would mislead.
+        let mut refused = Vec::new();
+        for assignment in layers.assignments {
+            match assign(&mut config, assignment) {
+                Ok((key, source)) => provenance.record(key, source),
+                Err(error) => {
+                    if let ConfigError::Value { key, .. } = &error {
+                        refused.push(*key);
+                    }
+                    errors.push(error);
+                }
+            }
+        }
+        let derived = config
+            .settle(args.folder("STATE_DIRECTORY"), args.folder("RUNTIME_DIRECTORY"), |key| provenance.is_set(key));
+        for (key, from) in derived {
+            provenance.record(key, Source::Derived(from));
+        }
+        errors.extend(validate(&config, &provenance, &refused));
+
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        let warnings = stray_warning(&layers.stray_variables).into_iter().collect();
+        Ok(Loaded { config, provenance, warnings })
+    }
+}
+
+/// Puts one assignment in its place.
+fn assign(config: &mut Config, given: Assignment) -> Result<(&'static str, Source), ConfigError> {
+    let Some(key) = schema::find(&given.name) else {
+        return Err(unknown(given.name, given.source));
+    };
+    match (key.put)(config, &given.value) {
+        Ok(()) => Ok((key.name, given.source)),
+        Err(problem) => Err(ConfigError::Value { at: given.source, key: key.name, problem }),
+    }
+}
+
+fn unknown(key: String, at: Source) -> ConfigError {
+    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    let name = nearest(&key, &names);
+    // The answer is in the terms of the question: a variable for a variable.
+    let nearest = match (&at, schema::find(name)) {
+        (Source::Variable(_), Some(known)) => known.variable(),
+        _ => name.to_owned(),
+    };
+    if schema::is_section(&key) {
+        ConfigError::IsSection { at, key, nearest }
+    } else if schema::is_reserved(&key) {
+        ConfigError::Reserved { at, key }
+    } else {
+        ConfigError::UnknownKey { at, key, nearest }
+    }
+}
+
+fn stray_warning(strays: &[String]) -> Option<String> {
+    (!strays.is_empty()).then(|| {
+        format!("left alone, since only CLAD_SECTION__KEY (two underscores) sets a key: {}", strays.join(", "))
+    })
+}

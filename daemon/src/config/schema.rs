@@ -1,0 +1,183 @@
+//! Every key of the configuration: its name, what it is for, whether a reload may change it.
+//!
+//! What must hold: this table is the only list of keys. The loader, `clad config`, the reload rule, the
+//! example file and the manual's table are all made from it, so none of them can miss a key. A name that
+//! does not work yet is in [`RESERVED`], which only makes the refusal say more.
+
+use super::types::Config;
+use super::value::{BadValue, Raw, Setting, Shown};
+
+/// One key.
+#[derive(Clone, Copy)]
+pub(super) struct Key {
+    /// Dotted name: section and key.
+    pub(super) name: &'static str,
+    /// Whether a running daemon takes a new value on HUP.
+    pub(super) live: bool,
+    /// One line for the operator.
+    pub(super) about: &'static str,
+    /// Reads a value into its field.
+    pub(super) put: fn(&mut Config, &Raw) -> Result<(), BadValue>,
+    /// Shows the field.
+    pub(super) get: fn(&Config) -> Shown,
+}
+
+impl Key {
+    /// The section and the key within it.
+    pub(super) fn split(&self) -> (&'static str, &'static str) {
+        self.name.rsplit_once('.').unwrap_or(("", self.name))
+    }
+
+    /// The environment variable that sets it.
+    pub(super) fn variable(&self) -> String {
+        format!("CLAD_{}", self.name.to_uppercase().replace('.', "__"))
+    }
+}
+
+/// Takes effect on HUP.
+const LIVE: bool = true;
+/// Takes effect at the next start.
+const RESTART: bool = false;
+
+/// A row of the table; the field is found by the key's own name.
+macro_rules! key {
+    ($first:ident $(. $rest:ident)+, $live:expr, $about:literal) => {
+        Key {
+            name: concat!(stringify!($first) $(, ".", stringify!($rest))+),
+            live: $live,
+            about: $about,
+            put: |config, raw| {
+                config.$first $(.$rest)+ = Setting::read(raw)?;
+                Ok(())
+            },
+            get: |config| config.$first $(.$rest)+.show(),
+        }
+    };
+}
+
+/// The table, in the order in which it is shown; the keys of a section stand together.
+pub(super) const KEYS: &[Key] = &[
+    key!(journal.dir, RESTART, "The data folder. Default: $STATE_DIRECTORY, else ./clad-data."),
+    key!(
+        journal.durability,
+        RESTART,
+        "How records reach the disk: group_commit, per_message (each append its own synced write), or fire_and_forget (highest ack: written)."
+    ),
+    key!(journal.io_engine, RESTART, "What issues the writes: auto, or blocking."),
+    key!(
+        journal.segment_bytes,
+        RESTART,
+        "Size of one segment file; a multiple of 64KiB that holds limits.max_append_bytes and 32KiB more."
+    ),
+    key!(journal.max_record_bytes, RESTART, "Largest single record; larger ones are refused."),
+    key!(
+        journal.reserve_free,
+        RESTART,
+        "Preparing a segment never takes the file system below this much free space; appends are refused first."
+    ),
+    key!(
+        journal.group_commit.max_delay,
+        RESTART,
+        "Longest that a gathered batch waits for company while another write is in flight."
+    ),
+    key!(journal.group_commit.max_bytes, RESTART, "Largest batch; an append larger than this is a batch of its own."),
+    key!(journal.group_commit.in_flight, RESTART, "Batches that may be on their way to the disk at once, 1 to 16."),
+    key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
+    key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
+    key!(retention.max_bytes, LIVE, "Remove the oldest sealed segments while the log takes more than this; 0 is off."),
+    key!(retention.max_age, LIVE, "Remove sealed segments whose newest record is older than this; 0 is off."),
+    key!(
+        retention.min_free,
+        LIVE,
+        "Remove the oldest sealed segments while the file system has less free space than this; 0 is off."
+    ),
+    key!(retention.keep_bytes, LIVE, "Never go below this size, whatever the other rules say; 0 is off."),
+    key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
+    key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
+    key!(ingest.tcp.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
+    key!(
+        ingest.unix.path,
+        RESTART,
+        "Socket for appending and reading; \"\" is off. Default: clad.sock in $RUNTIME_DIRECTORY, else in the data folder."
+    ),
+    key!(ingest.grpc.listen, RESTART, "Address for gRPC; \"\" is off, port 0 takes a free one."),
+    key!(ingest.grpc.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
+    key!(ingest.grpc.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
+    key!(
+        admin.path,
+        RESTART,
+        "Socket that takes orders; \"\" is off. Default: admin.sock in $RUNTIME_DIRECTORY, else in the data folder."
+    ),
+    key!(metrics.listen, RESTART, "Address for /metrics, /healthz and /readyz; \"\" is off, port 0 takes a free one."),
+    key!(metrics.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
+    key!(access.read_group, RESTART, "Group that may read, beside root and the daemon's user; \"\" is nobody else."),
+    key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
+    key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
+    key!(log.format, RESTART, "How they are written to stderr: auto, text, json or journald."),
+    key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
+    key!(limits.max_connections, LIVE, "Connections over all listeners."),
+    key!(limits.max_append_bytes, RESTART, "Largest append; it must hold journal.max_record_bytes."),
+    key!(
+        limits.max_inflight_bytes,
+        RESTART,
+        "Bytes of appends in memory over all connections; beyond it, senders wait."
+    ),
+    key!(limits.max_connection_inflight_bytes, RESTART, "Bytes of appends in memory for one connection."),
+    key!(limits.max_producers, RESTART, "Producers remembered, so that what they resend is stored once."),
+    key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
+    key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
+];
+
+/// Names that later versions give a meaning. They are unknown keys like any other.
+pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls", "journal.power_loss_protected"];
+
+/// The key of that name.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Whether the name is a section that holds keys or further sections.
+pub(super) fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Whether the name, or a section it is in, is reserved.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED
+        .iter()
+        .any(|reserved| name.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_stand_together_and_keys_are_unique() {
+        let mut sections: Vec<&str> = KEYS.iter().map(|key| key.split().0).collect();
+        sections.dedup();
+        let mut unique = sections.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), sections.len(), "{sections:?}");
+
+        let mut names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KEYS.len());
+    }
+
+    #[test]
+    fn what_is_reserved_is_no_key() {
+        for name in RESERVED {
+            assert!(find(name).is_none() && !is_section(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_key_has_one_line_for_the_operator() {
+        for key in KEYS {
+            assert!(key.about.ends_with('.') && !key.about.contains('\n'), "{}", key.name);
+        }
+    }
+}

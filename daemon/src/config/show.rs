@@ -1,0 +1,75 @@
+//! The effective configuration, as `clad config` prints it.
+//!
+//! What must hold: the TOML is a valid configuration that loads to the same values; every key is in it,
+//! with where its value came from.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::load::Loaded;
+use super::schema::KEYS;
+use crate::text::printable;
+
+impl Loaded {
+    /// TOML, each value with a comment that says where it came from.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let lines: Vec<(&str, String, String)> = KEYS
+            .iter()
+            .map(|key| {
+                let (section, name) = key.split();
+                let line = format!("{name} = {}", (key.get)(&self.config).toml);
+                (section, line, self.provenance.of(key.name).to_string())
+            })
+            .collect();
+        let width = lines.iter().map(|(_, line, _)| line.chars().count()).max().unwrap_or(0);
+
+        let mut text = String::new();
+        let mut open = "";
+        for (section, line, source) in lines {
+            if section != open {
+                let gap = if open.is_empty() { "" } else { "\n" };
+                let _ = writeln!(text, "{gap}[{section}]");
+                open = section;
+            }
+            // A path may hold a line break; a comment must not.
+            let source = printable(&source);
+            let _ = writeln!(text, "{line:width$}  # {source}");
+        }
+        text
+    }
+
+    /// JSON: sections are objects, each key an object with its value, where it came from, whether a
+    /// reload may change it, and what it is.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut root = Map::new();
+        for key in KEYS {
+            let mut entry: Map<String, Value> =
+                (key.get)(&self.config).json.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            let source = self.provenance.of(key.name);
+            entry.insert("layer".to_owned(), json!(source.kind()));
+            entry.insert("source".to_owned(), json!(source.to_string()));
+            entry.insert("reloadable".to_owned(), json!(key.live));
+            entry.insert("about".to_owned(), json!(key.about));
+            insert(&mut root, key.name, Value::Object(entry));
+        }
+        Value::Object(root)
+    }
+}
+
+/// Puts a value at a dotted name.
+fn insert(object: &mut Map<String, Value>, name: &str, value: Value) {
+    match name.split_once('.') {
+        None => {
+            object.insert(name.to_owned(), value);
+        }
+        Some((section, rest)) => {
+            let inner = object.entry(section).or_insert_with(|| json!({}));
+            if let Value::Object(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}

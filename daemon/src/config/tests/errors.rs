@@ -1,0 +1,286 @@
+//! Every error by its text: where it stands, the key, what would be right.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use super::Fixture;
+
+/// The errors of one file's text.
+fn of_file(text: &str) -> Vec<String> {
+    Fixture::new().file("clad.toml", text).errors()
+}
+
+/// The errors of one flag.
+fn of_set(text: &str) -> Vec<String> {
+    Fixture::new().set(text).errors()
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_in_each_layer() {
+    assert_eq!(
+        of_file("[journal]\ndir = \"x\"\nsegmet_bytes = 1\n"),
+        ["ETC/clad.toml:3: unknown key `journal.segmet_bytes`; nearest valid key: `journal.segment_bytes`"]
+    );
+    assert_eq!(
+        Fixture::new().env("CLAD_JOURNAL__DURABILTY", "x").errors(),
+        ["environment variable CLAD_JOURNAL__DURABILTY: unknown key `journal.durabilty`; \
+          nearest valid key: `CLAD_JOURNAL__DURABILITY`"]
+    );
+    assert_eq!(
+        of_set("log.levle=info"),
+        ["flag --set log.levle=info: unknown key `log.levle`; nearest valid key: `log.level`"]
+    );
+}
+
+#[test]
+fn an_unknown_section_is_found_by_its_keys_or_by_its_name() {
+    assert_eq!(
+        of_file("[jurnal]\ndir = \"x\"\n"),
+        ["ETC/clad.toml:2: unknown key `jurnal.dir`; nearest valid key: `journal.dir`"]
+    );
+    assert_eq!(
+        of_file("[jurnal.dirr]\n"),
+        ["ETC/clad.toml:1: unknown key `jurnal.dirr`; nearest valid key: `journal.dir`"]
+    );
+}
+
+#[test]
+fn a_variable_in_lower_case_is_no_key() {
+    assert_eq!(
+        Fixture::new().env("CLAD_log__level", "info").errors(),
+        ["environment variable CLAD_log__level: unknown key `CLAD_log__level`; \
+          nearest valid key: `CLAD_LOG__LEVEL`"]
+    );
+}
+
+#[test]
+fn a_dot_inside_quotes_makes_no_section() {
+    assert_eq!(
+        of_file("\"log.level\" = \"info\"\n"),
+        ["ETC/clad.toml:1: unknown key `\"log.level\"`; nearest valid key: `log.level`"]
+    );
+}
+
+#[test]
+fn what_a_later_version_will_know_is_unknown_and_says_so() {
+    assert_eq!(
+        of_file("[tls]\ncert = \"x\"\n[ingest.shm]\n"),
+        [
+            "ETC/clad.toml:3: unknown key `ingest.shm`: it is not in this version of clad; remove it",
+            "ETC/clad.toml:2: unknown key `tls.cert`: it is not in this version of clad; remove it",
+        ]
+    );
+    assert!(of_set("journal.power_loss_protected=true")[0].contains("not in this version of clad"));
+}
+
+#[test]
+fn a_section_is_no_key_and_a_key_no_section() {
+    assert_eq!(
+        of_set("ingest.tcp=on"),
+        ["flag --set ingest.tcp=on: `ingest.tcp` is a section, not a key; nearest valid key: `ingest.tcp.listen`"]
+    );
+    assert_eq!(
+        of_file("[log.level]\nclad = \"debug\"\n"),
+        ["ETC/clad.toml:1: `log.level`: expected one of error, warn, info, debug, trace, found a TOML table; \
+          nearest: \"error\""]
+    );
+}
+
+#[test]
+fn values_of_the_wrong_kind() {
+    for (set, text) in [
+        (
+            "journal.segment_bytes=64M",
+            "`journal.segment_bytes`: expected a size such as \"64MiB\" or a number of bytes, found \"64M\"",
+        ),
+        (
+            "daemon.drain_timeout=10",
+            "`daemon.drain_timeout`: expected a duration with its unit, such as \"10ms\" or \"1h30m\", found \"10\"",
+        ),
+        ("ingest.tcp.allow_read=yes", "`ingest.tcp.allow_read`: expected true or false, found \"yes\""),
+        (
+            "limits.max_connections=many",
+            "`limits.max_connections`: expected a number from 0 to 4294967295, found \"many\"",
+        ),
+        (
+            "metrics.listen=localhost:9744",
+            "`metrics.listen`: expected an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off, found \"localhost:9744\"",
+        ),
+        ("journal.dir=", "`journal.dir`: expected a path, found \"\""),
+        (
+            "log.level=inof",
+            "`log.level`: expected one of error, warn, info, debug, trace, found \"inof\"; nearest: \"info\"",
+        ),
+        (
+            "log.format=jsn",
+            "`log.format`: expected one of auto, text, json, journald, found \"jsn\"; nearest: \"json\"",
+        ),
+    ] {
+        assert_eq!(of_set(set), [format!("flag --set {set}: {text}")]);
+    }
+    assert_eq!(
+        of_file("[journal]\nsegment_bytes = true\ndir = 5\n[daemon]\ndrain_timeout = 10\n[metrics]\nlisten = []\n"),
+        [
+            "ETC/clad.toml:5: `daemon.drain_timeout`: expected a duration with its unit, such as \"10ms\" or \"1h30m\", found 10",
+            "ETC/clad.toml:3: `journal.dir`: expected a path, found 5",
+            "ETC/clad.toml:2: `journal.segment_bytes`: expected a size such as \"64MiB\" or a number of bytes, found true",
+            "ETC/clad.toml:7: `metrics.listen`: expected an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off, found a TOML array",
+        ]
+    );
+    assert_eq!(
+        of_file("[ingest.tcp]\nallow_read = \"true\"\n"),
+        ["ETC/clad.toml:2: `ingest.tcp.allow_read`: expected true or false, found \"true\""]
+    );
+    assert_eq!(
+        of_file("[journal]\nsegment_bytes = -1\n"),
+        ["ETC/clad.toml:2: `journal.segment_bytes`: expected a size such as \"64MiB\" or a number of bytes, found -1"]
+    );
+}
+
+#[test]
+fn words_that_are_known_but_not_in_this_version() {
+    assert_eq!(
+        of_set("journal.durability=sync_file_range"),
+        ["flag --set journal.durability=sync_file_range: `journal.durability`: \"sync_file_range\" is not in this \
+          version of clad; use one of group_commit, per_message, fire_and_forget"]
+    );
+    assert_eq!(
+        of_set("journal.io_engine=uring"),
+        ["flag --set journal.io_engine=uring: `journal.io_engine`: \"uring\" is not in this version of clad; \
+          use one of auto, blocking"]
+    );
+}
+
+#[test]
+fn values_that_cannot_work_alone() {
+    for (set, text) in [
+        (
+            "journal.segment_bytes=100KiB",
+            "`journal.segment_bytes`: 100KiB is not a multiple of 64KiB from 64KiB to 1GiB",
+        ),
+        ("journal.segment_bytes=2GiB", "`journal.segment_bytes`: 2GiB is not a multiple of 64KiB from 64KiB to 1GiB"),
+        ("journal.max_record_bytes=10", "`journal.max_record_bytes`: 10 is too small; the least is 1KiB"),
+        ("journal.group_commit.max_bytes=0", "`journal.group_commit.max_bytes`: 0 is too small; the least is 1KiB"),
+        ("journal.group_commit.in_flight=0", "`journal.group_commit.in_flight`: 0 is not from 1 to 16"),
+        ("journal.group_commit.in_flight=17", "`journal.group_commit.in_flight`: 17 is not from 1 to 16"),
+        ("journal.group_commit.max_delay=5s", "`journal.group_commit.max_delay`: 5s is more than 1s"),
+        ("limits.max_connections=0", "`limits.max_connections`: 0 would let nobody in; the least is 1"),
+        ("limits.max_producers=0", "`limits.max_producers`: 0 would let nobody in; the least is 1"),
+        ("limits.handshake_timeout=0", "`limits.handshake_timeout`: it must be more than 0"),
+        ("daemon.drain_timeout=0", "`daemon.drain_timeout`: it must be more than 0"),
+        (
+            "ingest.tcp.listen=0.0.0.0:7440",
+            "`ingest.tcp.listen`: 0.0.0.0:7440 is not a loopback address and TLS is not in this version of clad; set `ingest.tcp.allow_plaintext = true` to send everything in the clear",
+        ),
+        (
+            "ingest.grpc.listen=[::]:1",
+            "`ingest.grpc.listen`: [::]:1 is not a loopback address and TLS is not in this version of clad; set `ingest.grpc.allow_plaintext = true` to send everything in the clear",
+        ),
+        (
+            "metrics.listen=10.0.0.1:1",
+            "`metrics.listen`: 10.0.0.1:1 is not a loopback address and TLS is not in this version of clad; set `metrics.allow_plaintext = true` to send everything in the clear",
+        ),
+    ] {
+        assert_eq!(of_set(set), [format!("flag --set {set}: {text}")]);
+    }
+}
+
+#[test]
+fn values_that_cannot_work_together() {
+    for (set, text) in [
+        (
+            "limits.max_append_bytes=1MiB",
+            "`limits.max_append_bytes`: 1MiB is less than `journal.max_record_bytes` = 2MiB; raise the one or lower the other",
+        ),
+        // The line that somebody wrote is named, though the rule belongs to another key.
+        (
+            "journal.max_record_bytes=8MiB",
+            "`limits.max_append_bytes`: 4MiB is less than `journal.max_record_bytes` = 8MiB; raise the one or lower the other",
+        ),
+        (
+            "limits.max_inflight_bytes=1MiB",
+            "`limits.max_inflight_bytes`: 1MiB is less than `limits.max_connection_inflight_bytes` = 4MiB; raise the one or lower the other",
+        ),
+        (
+            "limits.max_connection_inflight_bytes=1MiB",
+            "`limits.max_connection_inflight_bytes`: 1MiB is less than `limits.max_append_bytes` = 4MiB; raise the one or lower the other",
+        ),
+        (
+            "journal.segment_bytes=4MiB",
+            "`journal.segment_bytes`: 4MiB does not hold one append of `limits.max_append_bytes` = 4MiB with 32KiB for header and footer; raise the one or lower the other",
+        ),
+        (
+            "retention.max_bytes=64MiB",
+            "`retention.max_bytes`: 64MiB cannot be kept: the active, the prepared and the newest sealed segment always stay, 3 × `journal.segment_bytes` = 192MiB; 0 is off",
+        ),
+        ("ingest.grpc.listen=127.0.0.1:7440", "`ingest.grpc.listen`: 127.0.0.1:7440 is also `ingest.tcp.listen`"),
+        ("admin.path=./clad-data/clad.sock", "`admin.path`: it is also `ingest.unix.path`"),
+    ] {
+        assert_eq!(of_set(set), [format!("flag --set {set}: {text}")]);
+    }
+    assert_eq!(
+        Fixture::new().set("retention.max_bytes=1GiB").set("retention.keep_bytes=2GiB").errors(),
+        ["flag --set retention.keep_bytes=2GiB: `retention.keep_bytes`: 2GiB is more than \
+          `retention.max_bytes` = 1GiB; both cannot be kept"]
+    );
+    let long = format!("journal.dir=/{}", "x".repeat(100));
+    assert_eq!(
+        of_set(&long),
+        [
+            format!(
+                "flag --set {long}: `ingest.unix.path`: a socket's path holds at most 107 bytes, this one has 111; set a shorter one"
+            ),
+            format!(
+                "flag --set {long}: `admin.path`: a socket's path holds at most 107 bytes, this one has 112; set a shorter one"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn all_errors_are_reported_at_once_and_none_for_show() {
+    let fixture = Fixture::new()
+        // Refused, so that the rules that read it have nothing to say.
+        .file("clad.toml", "[limits]\nmax_append_bytes = \"a lot\"\n")
+        .file("clad.d/10.toml", "[jornal]\ndir = 1\n")
+        .env("CLAD_LOG__LEVEL", "loud")
+        .set("nonsense")
+        .set("daemon.drain_timeout=0");
+    let errors = fixture.errors();
+    assert_eq!(errors.len(), 5, "{errors:#?}");
+    let text = fixture.load().unwrap_err().to_string();
+    assert!(text.starts_with("bad configuration, 5 errors:\n  "), "{text}");
+    assert_eq!(text.lines().count(), 6);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let fixture = Fixture::new();
+    let missing = fixture.path("none.toml");
+    assert_eq!(
+        fixture.config(&missing).errors(),
+        ["cannot read ETC/none.toml: No such file or directory (os error 2)"]
+    );
+    let fixture = Fixture::new().file("clad.d/a.toml/keep", "");
+    assert_eq!(fixture.errors(), ["cannot read ETC/clad.d/a.toml: Is a directory (os error 21)"]);
+    let fixture = Fixture::new();
+    std::os::unix::fs::symlink("nowhere", fixture.path("clad.toml")).unwrap();
+    assert_eq!(fixture.errors(), ["cannot read ETC/clad.toml: No such file or directory (os error 2)"]);
+}
+
+#[test]
+fn a_file_that_is_not_toml_names_the_line() {
+    let errors = of_file("[log]\nlevel = info\n");
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].starts_with("ETC/clad.toml:2: not valid TOML: "), "{errors:?}");
+}
+
+#[test]
+fn flags_and_variables_that_are_no_assignment() {
+    assert_eq!(of_set("log.level"), ["flag --set log.level: expected section.key=value"]);
+    assert_eq!(of_set("=x"), ["flag --set =x: expected section.key=value"]);
+    let mut fixture = Fixture::new();
+    let value = OsString::from_vec(vec![0xff]);
+    fixture.args.env.push(("CLAD_LOG__LEVEL".into(), value));
+    assert_eq!(fixture.errors(), ["environment variable CLAD_LOG__LEVEL: its value is not valid UTF-8"]);
+}

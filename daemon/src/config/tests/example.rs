@@ -1,0 +1,111 @@
+//! The example file and the manual's table are made from the schema, and checked against it here.
+//!
+//! After a change of the schema: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes both anew.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::super::schema::{KEYS, Key};
+use super::{Config, Fixture, Loaded};
+
+const HEAD: &str = "\
+# clad.toml: every key with its default, commented out in full.
+#
+# Later layers outweigh earlier ones: the embedded defaults, /etc/clad/clad.toml, /etc/clad/clad.d/*.toml
+# in the order of their names, the environment (CLAD_JOURNAL__SEGMENT_BYTES=64MiB), and the command line
+# (clad --set journal.segment_bytes=64MiB). An unknown key is an error. `clad check` says whether all is
+# right, `clad config` which value came from where.
+#
+# Sizes: 64MiB, 10MB, or a plain number of bytes. Durations: 10ms, 5s, 1h30m, 7d.
+";
+
+/// The defaults as they are under the shipped unit.
+fn under_the_unit() -> Fixture {
+    Fixture::new().env("STATE_DIRECTORY", "/var/lib/clad").env("RUNTIME_DIRECTORY", "/run/clad")
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn default_of(key: &Key, loaded: &Loaded) -> String {
+    (key.get)(&loaded.config).toml
+}
+
+fn example(loaded: &Loaded) -> String {
+    let mut text = HEAD.to_owned();
+    let mut open = "";
+    for key in KEYS {
+        let (section, name) = key.split();
+        if section != open {
+            text.push_str(&format!("\n[{section}]\n"));
+            open = section;
+        }
+        text.push_str(&format!("# {}\n#{name} = {}\n", key.about, default_of(key, loaded)));
+    }
+    text
+}
+
+fn table(loaded: &Loaded) -> String {
+    let mut text = "| key | default | HUP | what it is |\n|---|---|---|---|\n".to_owned();
+    for key in KEYS {
+        let live = if key.live { "yes" } else { "restart" };
+        let default = default_of(key, loaded);
+        text.push_str(&format!("| `{}` | `{default}` | {live} | {} |\n", key.name, key.about));
+    }
+    text
+}
+
+/// Compares a file with what it should hold; writes it anew when asked to.
+fn check(path: &str, expected: &str) {
+    let path = root().join(path);
+    if std::env::var_os("CLAD_UPDATE").is_some() {
+        fs::write(&path, expected).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} does not match the schema: CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1",
+        path.display()
+    );
+}
+
+#[test]
+fn the_example_file_names_every_key() {
+    check("deploy/clad.toml", &example(&under_the_unit().loaded()));
+}
+
+#[test]
+fn the_example_uncommented_is_the_defaults() {
+    let text = fs::read_to_string(root().join("deploy/clad.toml")).unwrap();
+    let mut keys = 0;
+    let live: String = text
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if !key.is_empty() && !key.starts_with(' ') => {
+                keys += 1;
+                format!("{key}\n")
+            }
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    assert_eq!(keys, KEYS.len());
+    // As shipped it sets nothing; uncommented it changes nothing.
+    let shipped = under_the_unit().file("clad.toml", &text).loaded();
+    let uncommented = under_the_unit().file("clad.toml", &live).loaded();
+    assert_eq!(shipped, under_the_unit().loaded());
+    assert_eq!(uncommented.config, shipped.config);
+    assert_ne!(uncommented.config, Config::default(), "the unit's folders are in it");
+}
+
+#[test]
+fn the_manual_lists_every_key() {
+    const START: &str = "<!-- keys: made from the schema -->\n";
+    const END: &str = "<!-- end of keys -->\n";
+    let path = "docs/OPERATIONS.md";
+    let manual = fs::read_to_string(root().join(path)).unwrap();
+    let (before, rest) = manual.split_once(START).expect("the start mark of the table");
+    let (_, after) = rest.split_once(END).expect("the end mark of the table");
+    let table = table(&under_the_unit().loaded());
+    check(path, &format!("{before}{START}{table}{END}{after}"));
+}

@@ -1,0 +1,42 @@
+//! All or nothing.
+
+use super::super::reload_diff;
+use super::{Config, Fixture};
+
+#[test]
+fn live_keys_change_with_their_values_named() {
+    let new = Fixture::new()
+        .set("log.level=debug")
+        .set("retention.max_age=7d")
+        .set("rotation.max_age=1h")
+        .set("daemon.drain_timeout=3s")
+        .set("limits.max_connections=5")
+        .loaded();
+    let changes = reload_diff(&Config::default(), &new.config).unwrap();
+    let keys: Vec<&str> = changes.iter().map(|change| change.key).collect();
+    assert_eq!(
+        keys,
+        ["rotation.max_age", "retention.max_age", "log.level", "daemon.drain_timeout", "limits.max_connections"]
+    );
+    assert_eq!((changes[0].from.as_str(), changes[0].to.as_str()), ("0", "\"1h\""));
+}
+
+#[test]
+fn one_key_that_needs_a_restart_refuses_them_all_by_name() {
+    let new = Fixture::new()
+        .set("log.level=debug")
+        .set("journal.segment_bytes=128MiB")
+        .set("ingest.tcp.listen=127.0.0.1:1")
+        .loaded();
+    let refused = reload_diff(&Config::default(), &new.config).unwrap_err();
+    assert_eq!(refused.keys, ["journal.segment_bytes", "ingest.tcp.listen"]);
+    assert_eq!(
+        refused.to_string(),
+        "nothing was changed: a restart is needed for journal.segment_bytes, ingest.tcp.listen"
+    );
+}
+
+#[test]
+fn nothing_changed_is_no_change() {
+    assert_eq!(reload_diff(&Config::default(), &Config::default()), Ok(vec![]));
+}

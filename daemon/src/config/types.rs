@@ -1,0 +1,261 @@
+//! The configuration as the daemon uses it: plain types, every value checked, nothing optional that has
+//! a default.
+//!
+//! What must hold: the path of a field is its key (`config.journal.segment_bytes` is
+//! `journal.segment_bytes`); a `u64` is a size in bytes and a `u32` a count. `schema.rs` builds on both.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where and how the log is kept.
+    pub journal: Journal,
+    /// When a segment is sealed before it is full.
+    pub rotation: Rotation,
+    /// The operator's rule for what may be removed.
+    pub retention: Retention,
+    /// Where records come in.
+    pub ingest: Ingest,
+    /// The socket that takes orders.
+    pub admin: Admin,
+    /// Where metrics and health are served.
+    pub metrics: Metrics,
+    /// Who may do more than append.
+    pub access: Access,
+    /// The daemon's own log.
+    pub log: Log,
+    /// The life of the process.
+    pub daemon: Daemon,
+    /// What one client, and all of them, may take.
+    pub limits: Limits,
+}
+
+/// `[journal]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// The data folder.
+    pub dir: PathBuf,
+    /// How the log reaches `durable`.
+    pub durability: Durability,
+    /// What issues the writes.
+    pub io_engine: IoEngine,
+    /// Size of one segment file.
+    pub segment_bytes: u64,
+    /// Largest single record.
+    pub max_record_bytes: u64,
+    /// Preparing a segment never takes the file system below this much free space.
+    pub reserve_free: u64,
+    /// Only under `durability = "group_commit"`.
+    pub group_commit: GroupCommit,
+    /// Only under `durability = "fire_and_forget"`.
+    pub fire_and_forget: FireAndForget,
+}
+
+/// `[journal.group_commit]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupCommit {
+    /// Longest that a gathered batch waits for company while another write is in flight.
+    pub max_delay: Duration,
+    /// Largest batch.
+    pub max_bytes: u64,
+    /// Batches that may be on their way to the disk at once.
+    pub in_flight: u32,
+}
+
+/// `[journal.fire_and_forget]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FireAndForget {
+    /// Time between syncs; zero leaves it to the kernel.
+    pub sync_interval: Duration,
+}
+
+/// `[rotation]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// Age at which the active segment is sealed; zero is never.
+    pub max_age: Duration,
+}
+
+/// `[retention]`: each rule is off at zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Most that the log may take.
+    pub max_bytes: u64,
+    /// Age at which a sealed segment goes.
+    pub max_age: Duration,
+    /// Free space that the file system is to keep.
+    pub min_free: u64,
+    /// What stays whatever the other rules say.
+    pub keep_bytes: u64,
+}
+
+/// `[ingest]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ingest {
+    /// Framed TCP.
+    pub tcp: Listener,
+    /// The framed Unix socket.
+    pub unix: UnixSocket,
+    /// gRPC.
+    pub grpc: Listener,
+}
+
+/// `[ingest.tcp]` and `[ingest.grpc]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Address; `None` is off, port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// Whether this listener serves reading too.
+    pub allow_read: bool,
+    /// Whether it may listen beyond the loopback without encryption.
+    pub allow_plaintext: bool,
+}
+
+/// `[ingest.unix]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Path of the socket; `None` is off.
+    pub path: Option<PathBuf>,
+}
+
+/// `[admin]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Path of the socket; `None` is off.
+    pub path: Option<PathBuf>,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Address; `None` is off, port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// Whether it may listen beyond the loopback without encryption.
+    pub allow_plaintext: bool,
+}
+
+/// `[access]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Group that may read; empty is root and the daemon's user alone.
+    pub read_group: String,
+    /// Group of the admin socket; empty is the daemon's own.
+    pub admin_group: String,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Least important message that is written.
+    pub level: LogLevel,
+    /// How messages are written.
+    pub format: LogFormat,
+}
+
+/// `[daemon]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Longest that a stop waits for what is in flight.
+    pub drain_timeout: Duration,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections over all listeners.
+    pub max_connections: u32,
+    /// Largest append.
+    pub max_append_bytes: u64,
+    /// Bytes of appends in memory over all connections.
+    pub max_inflight_bytes: u64,
+    /// Bytes of appends in memory for one connection.
+    pub max_connection_inflight_bytes: u64,
+    /// Producers remembered for exactly-once.
+    pub max_producers: u32,
+    /// Longest that a new connection may take to say who it is.
+    pub handshake_timeout: Duration,
+    /// Silence after which a connection is closed; zero is never.
+    pub idle_timeout: Duration,
+}
+
+/// Defines a closed set of words: the enum, its words, and how it is shown.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$what])* $variant,)+ }
+
+        impl $name {
+            /// Every member.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word that the configuration uses.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// How the log reaches `durable`.
+    Durability {
+        /// Batches, each synced; a batch gathers while another is on its way.
+        GroupCommit = "group_commit",
+        /// Each append is its own synced write.
+        PerMessage = "per_message",
+        /// Written at once, synced at leisure; the highest ack is `written`.
+        FireAndForget = "fire_and_forget",
+    }
+}
+
+words! {
+    /// What issues the writes.
+    IoEngine {
+        /// The best that this kernel and this version offer.
+        Auto = "auto",
+        /// Plain system calls on threads.
+        Blocking = "blocking",
+    }
+}
+
+words! {
+    /// Least important message that is written.
+    LogLevel {
+        /// Something failed.
+        Error = "error",
+        /// Something an operator should look at.
+        Warn = "warn",
+        /// The life of the process.
+        Info = "info",
+        /// What it does.
+        Debug = "debug",
+        /// Every step.
+        Trace = "trace",
+    }
+}
+
+words! {
+    /// How messages are written.
+    LogFormat {
+        /// `journald` where stderr leads there, else `text`.
+        Auto = "auto",
+        /// For people.
+        Text = "text",
+        /// One object a line.
+        Json = "json",
+        /// Text with the priority in front, for the system's journal.
+        Journald = "journald",
+    }
+}

@@ -1,0 +1,81 @@
+//! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
+
+use clad_journal::{Event, Observer};
+use std::sync::Arc;
+
+use crate::health::Health;
+use crate::metrics::{self, Rule, Trigger};
+
+/// The observer that the journal is opened with.
+pub(crate) fn observer(health: Health) -> Observer {
+    Arc::new(move |event| tell(&health, event))
+}
+
+fn tell(health: &Health, event: &Event) {
+    match event {
+        Event::Batch { records, bytes, synced, took } => {
+            metrics::batch(u64::from(*records), *bytes);
+            if *synced {
+                metrics::synced(*took);
+            }
+        }
+        Event::Synced { took } => metrics::synced(*took),
+        Event::Sealed { segment, first_offset, end_offset, trigger } => {
+            match trigger {
+                clad_journal::Trigger::Size => metrics::rotated(Trigger::Size),
+                clad_journal::Trigger::Age => metrics::rotated(Trigger::Age),
+                clad_journal::Trigger::Command => metrics::rotated(Trigger::Command),
+                clad_journal::Trigger::Close => {}
+            }
+            tracing::info!(segment, first_offset, end_offset, ?trigger, "segment sealed");
+        }
+        Event::Unprepared { segment } => {
+            metrics::unprepared();
+            tracing::warn!(
+                segment,
+                "the next segment was not prepared in time: unwritten space is used, which is slower"
+            );
+        }
+        Event::Failed { reason } => {
+            metrics::sync_failed();
+            metrics::journal_failed(true);
+            health.not_ready(format!("the journal failed and recovers by itself: {reason}"));
+            tracing::error!(reason, "the journal failed: nothing is acknowledged until it has recovered");
+        }
+        Event::Recovered { epoch, from, to } => {
+            metrics::journal_failed(false);
+            health.ready();
+            health.restored("recovery");
+            tracing::warn!(epoch, from, to, "the journal recovered: these offsets were written again elsewhere");
+        }
+        Event::RecoveryFailed { reason, retry_in } => {
+            health.degraded("recovery", format!("recovery failed: {reason}"));
+            tracing::error!(reason, ?retry_in, "recovery failed, it is tried again");
+        }
+        Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
+        Event::NoSpace(true) => {
+            health.degraded("space", "no room for a further segment; appends are refused when this one is full");
+            tracing::error!("no room for a further segment: appends are refused as retryable once this one is full");
+        }
+        Event::NoSpace(false) => {
+            health.restored("space");
+            tracing::info!("there is room for a further segment again");
+        }
+        Event::Removed { segment, first_offset, end_offset, rule } => {
+            let label = match rule {
+                clad_journal::Rule::MaxBytes => Rule::MaxBytes,
+                clad_journal::Rule::MaxAge => Rule::MaxAge,
+                clad_journal::Rule::MinFree => Rule::MinFree,
+            };
+            metrics::retained_away(label, 1);
+            tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
+        }
+        Event::RetentionPaused => {
+            tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
+        }
+        Event::Lost { from, to } => {
+            metrics::corrupt(to - from);
+            tracing::error!(from, to, "acknowledged records cannot be found any more");
+        }
+    }
+}

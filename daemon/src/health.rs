@@ -1,0 +1,190 @@
+//! `/metrics`, `/healthz` and `/readyz`.
+//!
+//! What must hold: `/readyz` is 200 only while appends are accepted, and says why when they are not;
+//! `/healthz` is 200 for as long as the process serves at all, for restarting a daemon because its disk is
+//! full would only take the readers away too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State as Extract;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::sync::watch;
+
+use crate::metrics::Scrape;
+
+/// What the daemon knows about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Why appends are not accepted; `None` while they are.
+    pub not_ready: Option<String>,
+    /// What is wrong though the daemon serves, by cause.
+    pub degraded: BTreeMap<&'static str, String>,
+}
+
+impl State {
+    /// `ok`, or what is wrong.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let not_ready = self.not_ready.iter();
+        let reasons: Vec<&str> = not_ready.chain(self.degraded.values()).map(String::as_str).collect();
+        if reasons.is_empty() { "ok".to_owned() } else { format!("degraded: {}", reasons.join("; ")) }
+    }
+}
+
+/// The handle through which every part of the daemon tells how it is; clones share one state.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<watch::Sender<State>>);
+
+impl Default for Health {
+    /// Not ready: starting.
+    fn default() -> Self {
+        let not_ready = Some("starting".to_owned());
+        let degraded = BTreeMap::new();
+        Self(Arc::new(watch::Sender::new(State { not_ready, degraded })))
+    }
+}
+
+impl Health {
+    /// Appends are accepted.
+    pub fn ready(&self) {
+        self.change(|state| state.not_ready = None);
+    }
+
+    /// Appends are not accepted.
+    pub fn not_ready(&self, why: impl Into<String>) {
+        let why = why.into();
+        self.change(|state| state.not_ready = Some(why));
+    }
+
+    /// Something is wrong though the daemon serves; a later word on the same cause replaces this one.
+    pub fn degraded(&self, cause: &'static str, why: impl Into<String>) {
+        let why = why.into();
+        self.change(|state| {
+            state.degraded.insert(cause, why);
+        });
+    }
+
+    /// That cause is gone.
+    pub fn restored(&self, cause: &'static str) {
+        self.change(|state| {
+            state.degraded.remove(cause);
+        });
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.0.borrow().clone()
+    }
+
+    /// Wakes whenever the state changes.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<State> {
+        self.0.subscribe()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        self.0.send_if_modified(|state| {
+            let before = state.clone();
+            change(state);
+            *state != before
+        });
+    }
+}
+
+/// The pages, for `axum::serve` on `[metrics] listen`.
+pub fn router(health: Health, scrape: Scrape) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(scrape)
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(health)
+}
+
+async fn metrics(Extract(scrape): Extract<Scrape>) -> impl IntoResponse {
+    // It reads /proc, which has no business on a thread that serves clients.
+    match tokio::task::spawn_blocking(move || scrape.render()).await {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+            format!("the metrics could not be rendered: {error}\n"),
+        ),
+    }
+}
+
+async fn healthz(Extract(health): Extract<Health>) -> String {
+    format!("{}\n", health.state().summary())
+}
+
+async fn readyz(Extract(health): Extract<Health>) -> (StatusCode, String) {
+    match health.state().not_ready {
+        None => (StatusCode::OK, "ready\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Asks a served router for a page: the status line's code and the body.
+    async fn page(health: &Health, path: &str) -> (u16, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = router(health.clone(), Scrape::for_test());
+        let server = tokio::spawn(async move { axum::serve(listener, router).await });
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        server.abort();
+        let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+        (code, body)
+    }
+
+    #[tokio::test]
+    async fn readiness_follows_the_appends_and_health_the_process() {
+        let health = Health::default();
+        assert_eq!(page(&health, "/readyz").await, (503, "not ready: starting\n".into()));
+        assert_eq!(page(&health, "/healthz").await, (200, "degraded: starting\n".into()));
+        health.ready();
+        assert_eq!(page(&health, "/readyz").await, (200, "ready\n".into()));
+        assert_eq!(page(&health, "/healthz").await, (200, "ok\n".into()));
+        health.degraded("space", "the reserve is in use");
+        assert_eq!(page(&health, "/readyz").await.0, 200);
+        assert_eq!(page(&health, "/healthz").await, (200, "degraded: the reserve is in use\n".into()));
+        health.restored("space");
+        health.not_ready("the journal failed");
+        assert_eq!(page(&health, "/readyz").await, (503, "not ready: the journal failed\n".into()));
+        assert_eq!(page(&health, "/none").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_served() {
+        let (code, body) = page(&Health::default(), "/metrics").await;
+        assert_eq!(code, 200);
+        assert!(body.contains("clad_build_info"), "{body}");
+    }
+
+    #[test]
+    fn only_changes_wake() {
+        let health = Health::default();
+        let mut seen = health.subscribe();
+        health.not_ready("starting");
+        assert!(!seen.has_changed().unwrap());
+        health.ready();
+        assert!(seen.has_changed().unwrap());
+        assert_eq!(seen.borrow_and_update().summary(), "ok");
+    }
+}

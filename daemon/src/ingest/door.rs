@@ -1,0 +1,278 @@
+//! The one place where an append is checked, counted and handed to the journal, whatever transport it came by.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_journal::{Accepted, Append, AppendError, Journal, Level, Marks};
+use clad_proto::frame::{AppendHead, Hello, LastStored, Welcome};
+use clad_proto::limits::{MAX_VERSION, MIN_VERSION};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::peer::Peer;
+use crate::metrics::{self, Dropped, Rejected};
+
+/// How long an append may wait for room in the budget before it is refused as busy.
+pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(5);
+/// Counted for each append beside its payload: what the journal and the session hold of it.
+const OVERHEAD: usize = 128;
+
+/// The door of the log.
+pub(crate) struct Door {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) policy: DurabilityPolicy,
+    pub(crate) highest: AckLevel,
+    /// What a FLUSH can reach: `durable` also where the policy's acks end at `written`, if the disk allows it.
+    pub(crate) flush_reach: AckLevel,
+    pub(crate) max_append: u32,
+    pub(crate) max_record: u32,
+    pub(crate) max_connection_bytes: usize,
+    pub(crate) window: u32,
+    /// Bytes that may be in flight over all connections.
+    pub(crate) budget: Arc<Semaphore>,
+    pub(crate) budget_bytes: usize,
+}
+
+/// A producer whose handshake is done. Dropping it ends its session.
+pub(crate) struct Producer {
+    journal: Arc<Journal>,
+    pub(crate) id: ProducerId,
+    pub(crate) owner: u64,
+    pub(crate) epoch: u32,
+    forget: bool,
+}
+
+impl Producer {
+    /// The client said that it is done with its producer, and has nothing unanswered.
+    pub(crate) fn forget(&mut self) {
+        self.forget = true;
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.journal.disconnect(self.id.as_bytes(), self.forget);
+    }
+}
+
+/// An append that has its bytes counted.
+pub(crate) struct Admitted {
+    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) since: Instant,
+}
+
+impl Door {
+    /// Answers a HELLO.
+    pub(crate) fn welcome(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
+        if hello.min_version > MAX_VERSION || hello.max_version < MIN_VERSION {
+            let text = format!(
+                "this clad speaks protocol versions {MIN_VERSION} to {MAX_VERSION}, the client {} to {}",
+                hello.min_version, hello.max_version
+            );
+            return Err(ErrorInfo::new(ErrorCode::UnsupportedVersion, text).limited_to(MAX_VERSION.into()));
+        }
+        let marks = self.journal.marks();
+        let mut welcome = Welcome {
+            version: hello.max_version.min(MAX_VERSION),
+            policy: self.policy,
+            highest_ack: self.highest,
+            may_read: peer.may_read,
+            log_id: LogId::from_bytes(self.journal.meta().log_id),
+            epoch: marks.epoch,
+            epoch_first_offset: marks.epoch_first,
+            producer_id: ProducerId::default(),
+            producer_epoch: 0,
+            secret: Vec::new(),
+            last: None,
+            window: self.window,
+            max_append_bytes: self.max_append,
+            max_record_bytes: self.max_record,
+            received: marks.received,
+            written: marks.written,
+            durable: marks.durable,
+        };
+        let producer = if hello.intent.append { Some(self.producer(hello, peer, &marks, &mut welcome)?) } else { None };
+        Ok((welcome, producer))
+    }
+
+    fn producer(&self, hello: &Hello, peer: &Peer, m: &Marks, welcome: &mut Welcome) -> Result<Producer, ErrorInfo> {
+        let (mut id, mut secret) = (hello.producer_id, hello.secret.clone());
+        if id == ProducerId::default() {
+            id = ProducerId::from_bytes(random()?);
+            if peer.uid.is_none() && secret.is_empty() {
+                secret = random::<16>()?.to_vec();
+                welcome.secret.clone_from(&secret);
+            }
+        } else if peer.uid.is_none() && secret.is_empty() {
+            let text = "over the network a producer id needs the secret that it was first used with";
+            return Err(ErrorInfo::new(ErrorCode::ProducerNotYours, text));
+        }
+        let owner = peer.owner(&secret);
+        let known = self.journal.producer(id.as_bytes(), owner).map_err(|e| refusal(&e))?;
+        if let Some(state) = known {
+            if hello.producer_epoch < state.epoch {
+                return Err(refusal(&AppendError::Fenced { current: state.epoch }));
+            }
+            welcome.last =
+                state.last.map(|(sequence, offset)| LastStored { sequence, offset, level: reached(m, offset) });
+        }
+        welcome.producer_id = id;
+        welcome.producer_epoch = hello.producer_epoch;
+        self.journal.connect(id.as_bytes(), hello.producer_epoch);
+        Ok(Producer { journal: self.journal.clone(), id, owner, epoch: hello.producer_epoch, forget: false })
+    }
+
+    /// Bytes that an append of this payload is counted with.
+    pub(crate) fn cost(&self, payload: usize) -> u32 {
+        (payload + OVERHEAD).min(self.budget_bytes) as u32
+    }
+
+    /// Counts an append's bytes if there is room right now.
+    pub(crate) fn try_admit(&self, payload: usize) -> Option<Admitted> {
+        let permit = self.budget.clone().try_acquire_many_owned(self.cost(payload)).ok()?;
+        Some(Admitted { permit, since: Instant::now() })
+    }
+
+    /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
+    pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
+        let acquire = self.budget.clone().acquire_many_owned(self.cost(payload));
+        match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
+            Ok(Ok(permit)) => Ok(Admitted { permit, since: Instant::now() }),
+            Ok(Err(_)) => Err(refusal(&AppendError::Closing)),
+            Err(_) => {
+                let text = "as many bytes as [limits] max_inflight_bytes allows are waiting for the disk";
+                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(self.budget_bytes as u64))
+            }
+        }
+    }
+
+    /// Checks an append and hands it to the journal.
+    pub(crate) fn take(
+        &self,
+        peer: &Peer,
+        producer: &Producer,
+        head: &AppendHead,
+        payload: &[u8],
+        admitted: Admitted,
+    ) -> Result<Accepted, ErrorInfo> {
+        self.check_level(head.level)?;
+        let now_ns = std::time::SystemTime::now();
+        let now_ns = now_ns.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let times = scan(payload, head.count, self.max_record)?.times_or(now_ns);
+        let append = Append {
+            producer: *producer.id.as_bytes(),
+            owner: producer.owner,
+            producer_epoch: producer.epoch,
+            first_sequence: head.first_seq,
+            count: head.count,
+            gap: head.gap,
+            level: level(head.level),
+            min_time_ns: i64::try_from(times.min).unwrap_or(i64::MAX),
+            max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
+            vouch: &peer.vouch,
+            payload,
+            payload_checksum: head.payload_crc,
+            permit: Some(admitted.permit),
+        };
+        let accepted = self.journal.append(append).map_err(|e| refusal(&e))?;
+        match accepted.duplicate {
+            true => metrics::deduplicated(u64::from(accepted.count)),
+            false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
+        }
+        if head.level == AckLevel::Received {
+            metrics::acked(metrics::Level::Received, u64::from(accepted.count), admitted.since.elapsed());
+        }
+        Ok(accepted)
+    }
+
+    /// Refuses a level that this log cannot reach.
+    pub(crate) fn check_level(&self, level: AckLevel) -> Result<(), ErrorInfo> {
+        if level <= self.highest && level != AckLevel::Posted {
+            return Ok(());
+        }
+        let text = format!("this log ({}) reaches `{}` at most, not `{level}`", self.policy, self.highest);
+        Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
+    }
+}
+
+/// Counts a refusal: told to the sender, or, where it wants no answer, as dropped.
+pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
+    let records = u64::from(records.max(1));
+    if level == AckLevel::None {
+        let reason = match code {
+            ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Dropped::Busy,
+            ErrorCode::NoSpace => Dropped::NoSpace,
+            ErrorCode::JournalFailed => Dropped::JournalFailed,
+            ErrorCode::ShuttingDown => Dropped::Stopping,
+            _ => Dropped::Invalid,
+        };
+        return metrics::dropped(reason, records);
+    }
+    let reason = match code {
+        ErrorCode::RecordTooLarge | ErrorCode::AppendTooLarge | ErrorCode::FrameTooLarge => Rejected::TooLarge,
+        ErrorCode::LevelUnreachable => Rejected::Level,
+        ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Rejected::Sequence,
+        ErrorCode::ProducerFenced => Rejected::Fenced,
+        ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Rejected::Denied,
+        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded | ErrorCode::TooManyConnections => {
+            Rejected::Busy
+        }
+        ErrorCode::NoSpace => Rejected::NoSpace,
+        ErrorCode::JournalFailed => Rejected::JournalFailed,
+        ErrorCode::ShuttingDown => Rejected::Stopping,
+        _ => Rejected::Malformed,
+    };
+    metrics::rejected(reason, records);
+}
+
+fn random<const N: usize>() -> Result<[u8; N], ErrorInfo> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| ErrorInfo::new(ErrorCode::Internal, format!("no random numbers: {e}")))?;
+    Ok(bytes)
+}
+
+fn reached(m: &Marks, offset: u64) -> AckLevel {
+    match offset {
+        o if o < m.durable => AckLevel::Durable,
+        o if o < m.written => AckLevel::Written,
+        _ => AckLevel::Received,
+    }
+}
+
+fn level(level: AckLevel) -> Level {
+    match level {
+        AckLevel::Durable => Level::Durable,
+        AckLevel::Written => Level::Written,
+        _ => Level::Received,
+    }
+}
+
+/// A refusal of the journal in the protocol's words. None of them left a trace in the log.
+pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
+    let code = match e {
+        AppendError::Fenced { .. } => ErrorCode::ProducerFenced,
+        AppendError::NotOwner => ErrorCode::ProducerNotYours,
+        AppendError::Gap { .. } => ErrorCode::SequenceGap,
+        AppendError::Overlap { .. } => ErrorCode::SequenceOverlap,
+        AppendError::TooOld => ErrorCode::SequenceTooOld,
+        AppendError::TooManyProducers => ErrorCode::TooManyProducers,
+        AppendError::Size { .. } => ErrorCode::AppendTooLarge,
+        AppendError::NoSpace => ErrorCode::NoSpace,
+        AppendError::Failed { .. } => ErrorCode::JournalFailed,
+        AppendError::Closing => ErrorCode::ShuttingDown,
+    };
+    let mut info = ErrorInfo::new(code, e.to_string());
+    match e {
+        AppendError::Gap { expected } | AppendError::Overlap { expected } => info.expected_sequence = Some(*expected),
+        AppendError::Size { limit } => info.limit = Some((*limit).into()),
+        AppendError::NoSpace | AppendError::TooManyProducers => info.retry_after_ms = Some(1000),
+        AppendError::Failed { .. } => {
+            // Refused before it was given an offset: this attempt certainly left nothing.
+            info.maybe_written = false;
+            info.retry_after_ms = Some(1000);
+        }
+        AppendError::Closing => info.retry_after_ms = Some(1000),
+        _ => {}
+    }
+    info
+}

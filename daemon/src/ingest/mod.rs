@@ -1,0 +1,18 @@
+//! Taking records in: from a socket's bytes to an offset, and the answers back.
+//!
+//! ```text
+//! framed, grpc ─▶ Door::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
+//! ```
+//! What must hold, for every transport: an append is taken whole or refused whole, and a refusal names the record at
+//! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
+//! answers; what is dropped without an answer (level `none`) is counted.
+
+mod door;
+mod framed;
+mod listen;
+mod peer;
+mod session;
+
+pub(crate) use door::Door;
+pub(crate) use framed::Service as FramedService;
+pub(crate) use listen::{Listeners, bind_unix, tcp, unix};

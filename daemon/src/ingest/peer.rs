@@ -1,0 +1,97 @@
+//! Who is at the other end, as the kernel tells it: never as the peer says.
+//!
+//! What must hold: what the daemon vouches for comes from `SO_PEERCRED` and `/proc`; the owner of a producer id is the
+//! uid on a Unix socket, and a hash of the secret elsewhere (a network peer has no uid that could be believed).
+
+use clad_proto::frame::{Transport, Vouched};
+use sha2::{Digest, Sha256};
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) transport: Transport,
+    pub(crate) uid: Option<u32>,
+    pub(crate) may_read: bool,
+    /// The vouched fields, encoded once.
+    pub(crate) vouch: Vec<u8>,
+    /// For the log.
+    pub(crate) name: String,
+}
+
+impl Peer {
+    /// A peer on a Unix socket.
+    pub(crate) fn unix(uid: u32, gid: u32, pid: Option<u32>, may_read: bool) -> Self {
+        let vouched = Vouched {
+            transport: Some(Transport::Unix),
+            pid,
+            pid_start: pid.and_then(start_time),
+            uid: Some(uid),
+            gid: Some(gid),
+            unknown: Vec::new(),
+        };
+        let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
+        Self { transport: Transport::Unix, uid: Some(uid), may_read, vouch: vouched.to_bytes(), name }
+    }
+
+    /// A peer on a network socket.
+    pub(crate) fn network(transport: Transport, address: String, may_read: bool) -> Self {
+        let vouched = Vouched { transport: Some(transport), ..Vouched::default() };
+        Self { transport, uid: None, may_read, vouch: vouched.to_bytes(), name: address }
+    }
+
+    /// Who a producer id belongs to when this peer uses it.
+    pub(crate) fn owner(&self, secret: &[u8]) -> u64 {
+        match self.uid {
+            Some(uid) => u64::from(uid),
+            None => secret_owner(secret),
+        }
+    }
+
+    /// The metric label of the transport.
+    pub(crate) fn label(&self) -> crate::metrics::Transport {
+        match self.transport {
+            Transport::Unix => crate::metrics::Transport::Unix,
+            Transport::Grpc => crate::metrics::Transport::Grpc,
+            _ => crate::metrics::Transport::Tcp,
+        }
+    }
+}
+
+/// 63 bits of SHA-256 of the secret, marked so that no uid equals it.
+fn secret_owner(secret: &[u8]) -> u64 {
+    let digest = Sha256::digest(secret);
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    u64::from_le_bytes(first) | 1 << 63
+}
+
+/// When a process started, in clock ticks since boot: with the pid it names one process for ever.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold spaces and parentheses itself: count from the last one. Field 22 is wanted.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_the_uid_or_the_secret_and_never_both() {
+        let unix = Peer::unix(1000, 1000, Some(std::process::id()), false);
+        assert_eq!(unix.owner(b"ignored"), 1000);
+        let tcp = Peer::network(Transport::Tcp, "x".into(), false);
+        assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
+        assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
+        assert!(tcp.owner(b"a") > u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn the_kernel_tells_when_a_process_started() {
+        let vouched = Vouched::decode(&Peer::unix(1, 2, Some(std::process::id()), false).vouch).unwrap();
+        assert_eq!((vouched.uid, vouched.gid, vouched.pid), (Some(1), Some(2), Some(std::process::id())));
+        assert!(vouched.pid_start.unwrap() > 0);
+        assert_eq!(start_time(u32::MAX), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! The Central Logging Authority of a host: a daemon that says exactly how safe each log record is.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("clad runs on Linux only (5.10 or newer): its promises lean on what Linux says about its disks");
+
+mod access;
+mod admin;
+pub mod check;
+pub mod cli;
+pub mod config;
+mod events;
+pub mod exit;
+mod grpc;
+pub mod health;
+mod hint;
+mod ingest;
+mod lifecycle;
+pub mod logging;
+pub mod metrics;
+mod read;
+pub mod run;
+mod setup;
+pub mod systemd;
+mod text;

@@ -1,0 +1,7 @@
+//! Entry point.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    clad::cli::main(std::env::args_os(), clad::run::run).into()
+}

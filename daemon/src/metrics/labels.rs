@@ -1,0 +1,153 @@
+//! The values that labels may take: closed sets, so that no client can make a series.
+
+/// A label: its name, and everything it may say.
+pub(super) trait Label: Copy + 'static {
+    /// Name of the label.
+    const NAME: &'static str;
+    /// Every value, in the order of [`Label::index`].
+    const ALL: &'static [Self];
+    /// The value as it is shown.
+    fn as_str(self) -> &'static str;
+    /// Place in [`Label::ALL`].
+    fn index(self) -> usize;
+}
+
+/// Defines a label and its values.
+macro_rules! label {
+    ($(#[$about:meta])* $name:ident, $label:literal { $($(#[$what:meta])* $variant:ident = $value:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$what])* $variant,)+ }
+
+        impl Label for $name {
+            const NAME: &'static str = $label;
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $value,)+ }
+            }
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+label! {
+    /// How an append came in.
+    Transport, "transport" {
+        /// The framed Unix socket.
+        Unix = "unix",
+        /// Framed TCP.
+        Tcp = "tcp",
+        /// gRPC.
+        Grpc = "grpc",
+    }
+}
+
+label! {
+    /// What an ack, or the wish for one, means.
+    Level, "level" {
+        /// No answer.
+        None = "none",
+        /// The daemon holds it.
+        Received = "received",
+        /// The kernel has completed the write.
+        Written = "written",
+        /// It is on stable storage.
+        Durable = "durable",
+    }
+}
+
+label! {
+    /// Ends of the log.
+    Watermark, "watermark" {
+        /// Has an offset.
+        Received = "received",
+        /// Is with the kernel.
+        Written = "written",
+        /// Is on stable storage.
+        Durable = "durable",
+    }
+}
+
+label! {
+    /// Why a sender was told no.
+    Rejected, "reason" {
+        /// Not readable: wrong checksum, wrong length, not a record.
+        Malformed = "malformed",
+        /// A record, append or frame over its limit.
+        TooLarge = "too_large",
+        /// An ack level that this log cannot reach.
+        Level = "level",
+        /// A sequence that neither follows nor repeats.
+        Sequence = "sequence",
+        /// A producer of a lower epoch.
+        Fenced = "fenced",
+        /// A producer id that belongs to somebody else, or something the peer may not do.
+        Denied = "denied",
+        /// A limit on connections, producers or memory.
+        Busy = "busy",
+        /// No space on the disk.
+        NoSpace = "no_space",
+        /// The journal has failed and recovers.
+        JournalFailed = "journal_failed",
+        /// The daemon is stopping.
+        Stopping = "stopping",
+    }
+}
+
+label! {
+    /// Why records were lost and nobody was told, because the sender wanted no answer or is gone.
+    Dropped, "reason" {
+        /// Not readable, over a limit, or out of sequence.
+        Invalid = "invalid",
+        /// A limit on memory.
+        Busy = "busy",
+        /// No space on the disk.
+        NoSpace = "no_space",
+        /// The journal has failed.
+        JournalFailed = "journal_failed",
+        /// The daemon is stopping.
+        Stopping = "stopping",
+    }
+}
+
+label! {
+    /// Why a segment was sealed.
+    Trigger, "trigger" {
+        /// It was full.
+        Size = "size",
+        /// It was old.
+        Age = "age",
+        /// Somebody asked.
+        Command = "command",
+        /// The journal recovered from a failure.
+        Recovery = "recovery",
+    }
+}
+
+label! {
+    /// Which rule removed a segment.
+    Rule, "rule" {
+        /// `retention.max_bytes`
+        MaxBytes = "max_bytes",
+        /// `retention.max_age`
+        MaxAge = "max_age",
+        /// `retention.min_free`
+        MinFree = "min_free",
+    }
+}
+
+label! {
+    /// What the kernel or file system did not offer, so that a slower way was taken.
+    Fallback, "reason" {
+        /// Direct writes.
+        Direct = "direct",
+        /// A sync as part of a write.
+        WriteSync = "write_sync",
+        /// Space that is zeroed ahead.
+        Zeroing = "zeroing",
+        /// The engine asked for.
+        Engine = "engine",
+    }
+}

@@ -1,0 +1,193 @@
+//! What is counted, as functions: the rest of the daemon knows no metric by name.
+//!
+//! What must hold: every series is there, at 0, from the start; no label takes a value from outside;
+//! counting allocates nothing and looks nothing up. Before [`install`] all of this does nothing.
+//!
+//! *Rejected* means that the sender was told; *dropped* means that nobody was.
+//!
+//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `scrape` the answer
+//! of `/metrics`.
+
+mod histogram;
+mod labels;
+mod scrape;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use labels::{Dropped, Fallback, Level, Rejected, Rule, Transport, Trigger, Watermark};
+use scrape::meters;
+pub use scrape::{Scrape, install};
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floating point in the text format")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// An append was given its offsets.
+pub fn appended(transport: Transport, records: u64, bytes: u64) {
+    if let Some(m) = meters() {
+        m.appended_records.of(transport).increment(records);
+        m.appended_bytes.increment(bytes);
+    }
+}
+
+/// The ack of an append was released, `took` after it was decoded.
+pub fn acked(level: Level, records: u64, took: Duration) {
+    if let Some(m) = meters() {
+        m.acked_records.of(level).increment(records);
+        m.append_duration.of(level).observe(nanos(took), 1);
+    }
+}
+
+/// Records were refused, and their sender was told.
+pub fn rejected(reason: Rejected, records: u64) {
+    if let Some(m) = meters() {
+        m.rejected_records.of(reason).increment(records);
+    }
+}
+
+/// Records were lost, and nobody was told.
+pub fn dropped(reason: Dropped, records: u64) {
+    if let Some(m) = meters() {
+        m.dropped_records.of(reason).increment(records);
+    }
+}
+
+/// Resent records were stored already.
+pub fn deduplicated(records: u64) {
+    if let Some(m) = meters() {
+        m.deduplicated_records.increment(records);
+    }
+}
+
+/// A batch was handed to the disk.
+pub fn batch(records: u64, bytes: u64) {
+    if let Some(m) = meters() {
+        m.batch_records.observe(records, 1);
+        m.batch_bytes.observe(bytes, 1);
+    }
+}
+
+/// A sync, or a write that syncs, was done.
+pub fn synced(took: Duration) {
+    if let Some(m) = meters() {
+        m.sync_duration.observe(nanos(took), 1);
+    }
+}
+
+/// A write or sync failed.
+pub fn sync_failed() {
+    if let Some(m) = meters() {
+        m.sync_failures.increment(1);
+    }
+}
+
+/// Bytes of appends that are held in memory now.
+pub fn inflight_bytes(bytes: u64) {
+    if let Some(m) = meters() {
+        m.inflight_bytes.set(float(bytes));
+    }
+}
+
+/// A connection that is counted for as long as this lives.
+#[derive(Debug)]
+#[must_use = "dropping it ends the connection's count"]
+pub struct Connection(Transport);
+
+impl Connection {
+    /// One connection more.
+    pub fn open(transport: Transport) -> Self {
+        if let Some(m) = meters() {
+            m.connections.of(transport).increment(1.0);
+        }
+        Self(transport)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(m) = meters() {
+            m.connections.of(self.0).decrement(1.0);
+        }
+    }
+}
+
+/// The end of the log at a watermark.
+pub fn offset(watermark: Watermark, end: u64) {
+    if let Some(m) = meters() {
+        m.offset.of(watermark).set(float(end));
+    }
+}
+
+/// Age of the oldest record that is not on stable storage; zero where all are.
+pub fn oldest_undurable(age: Duration) {
+    if let Some(m) = meters() {
+        m.oldest_undurable.set(age.as_secs_f64());
+    }
+}
+
+/// A segment was sealed.
+pub fn rotated(trigger: Trigger) {
+    if let Some(m) = meters() {
+        m.rotations.of(trigger).increment(1);
+    }
+}
+
+/// A rotation found no prepared segment.
+pub fn unprepared() {
+    if let Some(m) = meters() {
+        m.unprepared.increment(1);
+    }
+}
+
+/// What the log takes, and what is left.
+pub fn space(segments: u64, journal_bytes: u64, disk_free: u64) {
+    if let Some(m) = meters() {
+        m.segments.set(float(segments));
+        m.journal_bytes.set(float(journal_bytes));
+        m.disk_free.set(float(disk_free));
+    }
+}
+
+/// Whether the journal has failed.
+pub fn journal_failed(failed: bool) {
+    if let Some(m) = meters() {
+        m.journal_failed.set(f64::from(u8::from(failed)));
+    }
+}
+
+/// A slower way was taken.
+pub fn io_fallback(reason: Fallback) {
+    if let Some(m) = meters() {
+        m.io_fallbacks.of(reason).increment(1);
+    }
+}
+
+/// A recovery is over.
+pub fn recovered(took: Duration, set_aside_bytes: u64) {
+    if let Some(m) = meters() {
+        m.recovery_duration.set(took.as_secs_f64());
+        m.recovery_truncated.increment(set_aside_bytes);
+    }
+}
+
+/// Records were found damaged.
+pub fn corrupt(records: u64) {
+    if let Some(m) = meters() {
+        m.corrupt_records.increment(records);
+    }
+}
+
+/// Retention removed segments.
+pub fn retained_away(rule: Rule, segments: u64) {
+    if let Some(m) = meters() {
+        m.retained_away.of(rule).increment(segments);
+    }
+}

@@ -1,0 +1,80 @@
+//! Where a cursor points in the log as it is now.
+//!
+//! What must hold: a cursor (log, epoch, offset) says "I have read everything below `offset` in the history that
+//! `epoch` belongs to". It is good when that history is this one up to `offset`: no later epoch began below it. Else the
+//! records that its owner has read at and above that place are not these, and it is told where they part.
+
+use clad_journal::format::meta::Meta;
+use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId};
+
+/// The offset to go on at.
+pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, ErrorInfo> {
+    let log_id = LogId::from_bytes(meta.log_id);
+    let unknown = |text: String| Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
+    if cursor.log_id != log_id {
+        return unknown(format!("the cursor is of log {}, this is log {log_id}", cursor.log_id));
+    }
+    if cursor.epoch > meta.epoch() {
+        return unknown(format!("the cursor is of epoch {}, this log is at {}", cursor.epoch, meta.epoch()));
+    }
+    let oldest = meta.epochs.first().map_or(0, |e| e.epoch);
+    if cursor.epoch < oldest && oldest > 1 && meta.epochs.len() >= clad_journal::format::meta::MAX_EPOCHS {
+        return unknown(format!("the cursor is of epoch {}, older than what this log remembers", cursor.epoch));
+    }
+    // An epoch that gave no offset is not kept; it began where the next one did.
+    let next = meta.epochs.iter().find(|e| e.epoch > cursor.epoch);
+    match next {
+        Some(next) if cursor.offset > next.first_offset => {
+            let text = format!(
+                "offsets from {} on were given again in epoch {}: what was read there in epoch {} is not in this log",
+                next.first_offset, next.epoch, cursor.epoch
+            );
+            let parting = Cursor { log_id, epoch: next.epoch, offset: next.first_offset };
+            Err(ErrorInfo::new(ErrorCode::CursorAbandoned, text).parting_at(parting))
+        }
+        None if cursor.offset > end => {
+            unknown(format!("the cursor is at offset {}, this log ends at {end}", cursor.offset))
+        }
+        _ => Ok(cursor.offset),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clad_journal::format::meta::EpochStart;
+
+    fn meta() -> Meta {
+        let epoch = |epoch, first_offset| EpochStart { epoch, first_offset };
+        Meta {
+            generation: 1,
+            log_id: [7; 16],
+            clean: false,
+            latched: false,
+            lowest_segment: 0,
+            lowest_offset: 0,
+            highest_segment: 0,
+            created_ns: 0,
+            epochs: vec![epoch(1, 0), epoch(3, 100), epoch(4, 250)],
+        }
+    }
+
+    fn at(epoch: u32, offset: u64) -> Result<u64, (ErrorCode, Option<u64>)> {
+        let cursor = Cursor { log_id: LogId::from_bytes([7; 16]), epoch, offset };
+        resolve(&meta(), 300, cursor).map_err(|e| (e.code, e.cursor.map(|c| c.offset)))
+    }
+
+    #[test]
+    fn a_cursor_is_good_as_far_as_its_history_is_this_one() {
+        assert_eq!(at(1, 100), Ok(100));
+        assert_eq!(at(1, 101), Err((ErrorCode::CursorAbandoned, Some(100))));
+        assert_eq!(at(2, 100), Ok(100), "an epoch that gave nothing");
+        assert_eq!(at(3, 250), Ok(250));
+        assert_eq!(at(3, 251), Err((ErrorCode::CursorAbandoned, Some(250))));
+        assert_eq!(at(4, 300), Ok(300));
+        assert_eq!(at(4, 301), Err((ErrorCode::CursorUnknown, None)));
+        assert_eq!(at(5, 0), Err((ErrorCode::CursorUnknown, None)));
+        let other = Cursor { log_id: LogId::from_bytes([8; 16]), epoch: 1, offset: 0 };
+        assert_eq!(resolve(&meta(), 300, other).unwrap_err().code, ErrorCode::CursorUnknown);
+    }
+}

@@ -1,0 +1,50 @@
+//! Giving records out: a READ becomes a task that reads batches and sends frames.
+//!
+//! What must hold: disk reads are made off the runtime's workers; one block of frames is in memory for each of the
+//! channel's places and no more, so that a slow reader holds nothing but its own place in the log; a cursor of a
+//! history that was given up is refused with the place where the histories part, never skipped over in silence.
+
+mod cursor;
+mod stream;
+
+use std::sync::Arc;
+
+use clad_journal::{Journal, Level};
+use clad_proto::frame::{Read, ReadFrom};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
+
+pub(crate) use stream::ReadStream;
+
+/// Starts reads.
+pub(crate) struct Reads {
+    journal: Arc<Journal>,
+}
+
+impl Reads {
+    pub(crate) fn new(journal: Arc<Journal>) -> Arc<Self> {
+        Arc::new(Self { journal })
+    }
+
+    /// Checks a READ and finds its place.
+    ///
+    /// # Errors
+    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at.
+    pub(crate) fn start(&self, read: &Read) -> Result<ReadStream, ErrorInfo> {
+        let level = match read.min_level {
+            AckLevel::Written => Level::Written,
+            AckLevel::Durable => Level::Durable,
+            other => {
+                let text = format!("records are read at `written` or `durable`, not at `{other}`");
+                return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+            }
+        };
+        let meta = self.journal.meta();
+        let end = self.journal.marks().of(level);
+        let from = match read.from {
+            ReadFrom::Offset(offset) => offset,
+            ReadFrom::Cursor(cursor) => cursor::resolve(&meta, end, cursor)?,
+            ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
+        };
+        Ok(ReadStream::new(self.journal.clone(), LogId::from_bytes(meta.log_id), *read, from, level))
+    }
+}

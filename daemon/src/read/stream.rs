@@ -1,0 +1,191 @@
+//! One READ on its way through the log.
+//!
+//! The reader and the disk are asked in blocks, on the runtime's blocking threads; what comes back is what a
+//! transport sends: [`Item`]s, with the chunk's own bytes untouched.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use clad_journal::format::footer::StoredRange;
+use clad_journal::{Batch, Journal, Level, ReadError, Reader};
+use clad_proto::frame::{
+    CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead, encode_records,
+};
+use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
+use tokio::sync::{mpsc, watch};
+
+/// Bytes of frames that are put together before they are sent.
+const BLOCK: usize = 128 * 1024;
+
+/// A READ that was checked.
+pub(crate) struct ReadStream {
+    journal: Arc<Journal>,
+    log_id: LogId,
+    read: Read,
+    next: u64,
+    left: u64,
+    level: Level,
+    reader: Option<Reader>,
+}
+
+/// What one look at the log gave.
+enum Look {
+    /// More may be there.
+    More,
+    /// Everything that there is was given.
+    CaughtUp,
+    /// As many records as were asked for were given.
+    Limit,
+    /// It cannot go on.
+    Failed(ErrorInfo),
+}
+
+impl ReadStream {
+    pub(super) fn new(journal: Arc<Journal>, log_id: LogId, read: Read, from: u64, level: Level) -> Self {
+        let reader = journal.reader(from, level);
+        let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
+        let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
+        let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
+        Self { journal, log_id, read, next: from, left, level, reader }
+    }
+
+    fn cursor(&self, epoch: u32) -> Cursor {
+        Cursor { log_id: self.log_id, epoch, offset: self.next }
+    }
+
+    /// Reads to the end, or for ever; ends when the peer is gone or the daemon stops.
+    pub(crate) async fn run(mut self, out: mpsc::Sender<Bytes>, mut stop: watch::Receiver<bool>) {
+        let mut marks = self.journal.subscribe();
+        let mut told = u64::MAX;
+        loop {
+            let epoch = marks.borrow_and_update().epoch;
+            let (me, mut block, look) = match tokio::task::spawn_blocking(move || self.look()).await {
+                Ok(looked) => looked,
+                Err(_) => return, // the runtime is going down
+            };
+            self = me;
+            let id = self.read.request_id;
+            let ended = match look {
+                Look::More => false,
+                Look::CaughtUp if self.read.follow => {
+                    if told != self.next {
+                        CaughtUp { request_id: id, cursor: self.cursor(epoch) }.encode(&mut block);
+                        told = self.next;
+                    }
+                    false
+                }
+                Look::CaughtUp => self.end(&mut block, epoch, ReadEndReason::End),
+                Look::Limit => self.end(&mut block, epoch, ReadEndReason::Limit),
+                Look::Failed(error) => {
+                    ErrorFrame { request_id: id, error }.encode(&mut block);
+                    true
+                }
+            };
+            if !block.is_empty() && out.send(block.freeze()).await.is_err() {
+                return;
+            }
+            if ended {
+                return;
+            }
+            if matches!(look_state(&self.journal, self.next, self.level), Waiting::Yes) {
+                tokio::select! {
+                    changed = marks.changed() => if changed.is_err() { return },
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    () = out.closed() => return,
+                }
+            }
+        }
+    }
+
+    fn end(&self, block: &mut BytesMut, epoch: u32, reason: ReadEndReason) -> bool {
+        ReadEnd { request_id: self.read.request_id, cursor: self.cursor(epoch), reason }.encode(block);
+        true
+    }
+
+    /// Reads until a block is full, or there is nothing more. Blocks for the disk.
+    fn look(mut self) -> (Self, BytesMut, Look) {
+        let mut block = BytesMut::new();
+        let Some(mut reader) = self.reader.take() else { return (self, block, Look::CaughtUp) };
+        let look = loop {
+            if self.left == 0 {
+                break Look::Limit;
+            }
+            if block.len() >= BLOCK {
+                break Look::More;
+            }
+            match reader.next_batch() {
+                Ok(Some(batch)) => self.give(&batch, &mut block),
+                Ok(None) => {
+                    // Batches that the time range passes over move the place all the same.
+                    self.next = self.next.max(reader.position());
+                    break Look::CaughtUp;
+                }
+                Err(ReadError::Gap { from, to, damaged }) => {
+                    let reason = if damaged { GapReason::Damage } else { GapReason::Retention };
+                    if damaged {
+                        crate::metrics::corrupt(to - from);
+                    }
+                    let epoch = self.journal.marks().epoch;
+                    Gap { request_id: self.read.request_id, from, to, epoch, reason }.encode(&mut block);
+                    self.next = to;
+                }
+                Err(e) => break Look::Failed(ErrorInfo::new(ErrorCode::Internal, e.to_string())),
+            }
+        };
+        self.reader = Some(reader);
+        (self, block, look)
+    }
+
+    fn give(&mut self, batch: &Batch, block: &mut BytesMut) {
+        for (first, chunk) in batch.chunks().flatten() {
+            let h = &chunk.header;
+            let range = StoredRange { first_sequence: h.first_sequence, first_offset: first, count: h.count };
+            let end = first + u64::from(range.count);
+            if end <= self.next || self.left == 0 {
+                continue;
+            }
+            let skip = self.next.saturating_sub(first) as u32;
+            if !self.in_time(batch, chunk.payload, h.count) {
+                self.next = end;
+                continue;
+            }
+            let take = u64::from(range.count - skip).min(self.left) as u32;
+            let head = RecordsHead {
+                epoch: batch.epoch,
+                count: range.count,
+                first_offset: first,
+                append_time: u64::try_from(batch.append_real_ns).unwrap_or(0),
+                producer_id: ProducerId::from_bytes(h.producer),
+                producer_epoch: h.producer_epoch,
+                payload_crc: h.payload_checksum,
+                first_seq: h.first_sequence,
+                skip,
+                take,
+            };
+            encode_records(block, self.read.request_id, &head, chunk.vouch, chunk.payload);
+            self.left -= u64::from(take);
+            self.next = first + u64::from(skip) + u64::from(take);
+        }
+    }
+
+    /// Whether an append may hold a record of the range that was asked for.
+    fn in_time(&self, batch: &Batch, payload: &[u8], count: u32) -> bool {
+        let (since, until) = (self.read.since.unwrap_or(i64::MIN), self.read.until.unwrap_or(i64::MAX));
+        if since == i64::MIN && until == i64::MAX {
+            return true;
+        }
+        let appended = u64::try_from(batch.append_real_ns).unwrap_or(0);
+        let Ok(times) = scan(payload, count, u32::MAX).map(|s| s.times_or(appended)) else { return true };
+        let signed = |t: u64| i64::try_from(t).unwrap_or(i64::MAX);
+        signed(times.max) >= since && signed(times.min) <= until
+    }
+}
+
+enum Waiting {
+    Yes,
+    No,
+}
+
+fn look_state(journal: &Journal, next: u64, level: Level) -> Waiting {
+    if next >= journal.marks().of(level) { Waiting::Yes } else { Waiting::No }
+}

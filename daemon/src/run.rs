@@ -1,0 +1,324 @@
+//! The life of the daemon, from its configuration to its exit code.
+//!
+//! What must hold: recovery is over and every socket listens before anybody is told READY; on the way down nothing new
+//! is taken, what was taken is answered and synced for at most `drain_timeout`, and only then is the end marked clean;
+//! 0 means exactly that.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_journal::io::device::{Substrate, discover};
+use clad_journal::{Journal, OpenError};
+use clad_proto::AckLevel;
+use clad_proto::grpc::v1::admin_server::AdminServer;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::UnixListenerStream;
+
+use crate::access::Access;
+use crate::admin::{Desk, Service as AdminService};
+use crate::config::{Config, LoadArgs, Loaded};
+use crate::exit::Exit;
+use crate::health::{Health, router};
+use crate::ingest::{Door, FramedService, Listeners, bind_unix};
+use crate::lifecycle::{Running, Signals};
+use crate::logging::{Logging, Style, Surroundings};
+use crate::read::Reads;
+use crate::systemd::Notifier;
+use crate::{events, grpc, hint, ingest, metrics, setup};
+
+/// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
+#[must_use]
+pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
+    let style = Style::choose(loaded.config.log.format, Surroundings::of_process());
+    let logging = match Logging::start(loaded.config.log.level, style) {
+        Ok(logging) => logging,
+        Err(_) => return Exit::Failed,
+    };
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let files = setup::raise_files();
+    if files < u64::from(loaded.config.limits.max_connections) + 64 {
+        tracing::warn!(files, "the limit of open files is below limits.max_connections: that many cannot be reached");
+    }
+    // Sockets, health and admin run here; the disk has threads of its own, in the journal.
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(e) => return failed("start the runtime", &e),
+    };
+    let exit = runtime.block_on(live(loaded.config, args, logging));
+    // A disk call that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    exit
+}
+
+fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
+    tracing::error!("{what}: {why}");
+    Exit::Failed
+}
+
+async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
+    let notifier = match Notifier::of_process() {
+        Ok(notifier) => notifier,
+        Err(e) => return failed("reach the service manager", &e),
+    };
+    let mut signals = match Signals::catch() {
+        Ok(signals) => signals,
+        Err(e) => return failed("catch signals", &e),
+    };
+    let health = Health::default();
+    let scrape = metrics::install();
+    let (journal, substrate) = match open_journal(&config, &health, &notifier).await {
+        Ok(opened) => opened,
+        Err(exit) => return exit,
+    };
+    let (stop, stopped) = watch::channel(false);
+    let world = World { config, health, journal, substrate, stopped };
+    let served = match world.serve(scrape, &notifier, &args).await {
+        Ok(served) => served,
+        Err(exit) => return exit,
+    };
+    world.health.ready();
+    notifier.ready(&format!("recovered: {}", world.journal.report()));
+    if let Some(socket) = &world.config.ingest.unix.path
+        && std::env::var_os("NOTIFY_SOCKET").is_none()
+    {
+        let _ = std::io::stdout().write_all(hint::hint(socket).as_bytes());
+    }
+    let mut running = Running {
+        journal: world.journal.clone(),
+        health: world.health.clone(),
+        logging,
+        notifier,
+        listeners: served.listeners.clone(),
+        config: world.config.clone(),
+        args,
+    };
+    running.until_told(&mut signals).await;
+    drain(&running, &stop, &served).await
+}
+
+/// Stops taking, answers what was taken, seals, and marks a clean end.
+async fn drain(running: &Running, stop: &watch::Sender<bool>, served: &Served) -> Exit {
+    let patience = running.config.daemon.drain_timeout;
+    let until = Instant::now() + patience;
+    running.notifier.stopping("draining");
+    running.notifier.extend_timeout(patience + Duration::from_secs(5));
+    running.health.not_ready("clad is going down");
+    tracing::info!(?patience, "going down: no new connections, draining");
+    let _ = stop.send(true);
+    for path in &served.sockets {
+        let _ = std::fs::remove_file(path);
+    }
+    running.journal.begin_close();
+    while served.listeners.open() > 0 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let journal = running.journal.clone();
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+    match tokio::task::spawn_blocking(move || journal.close(left)).await {
+        Ok(true) => {
+            tracing::info!("clean end");
+            Exit::Done
+        }
+        _ => {
+            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            Exit::Failed
+        }
+    }
+}
+
+async fn open_journal(
+    config: &Config,
+    health: &Health,
+    notifier: &Notifier,
+) -> Result<(Arc<Journal>, Substrate), Exit> {
+    let dir = config.journal.dir.clone();
+    setup::make_dir(&dir).map_err(|e| failed(&format!("make the data folder {}", dir.display()), &e))?;
+    let substrate = discover(&dir);
+    tracing::info!(dir = %dir.display(), "{}", substrate.summary());
+    let (settings, observer) = (setup::journal(config), events::observer(health.clone()));
+    let mut opening = tokio::task::spawn_blocking(move || Journal::open_dir(&dir, settings, observer));
+    let opened = loop {
+        tokio::select! {
+            opened = &mut opening => break opened,
+            () = tokio::time::sleep(Duration::from_secs(5)) => {
+                // A dead process's writes to a slow disk are waited for as long as it takes.
+                notifier.status("recovering");
+                notifier.extend_timeout(Duration::from_secs(30));
+            }
+        }
+    };
+    let journal = match opened {
+        Ok(Ok(journal)) => journal,
+        Ok(Err(e)) => {
+            let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
+            tracing::error!("{e}");
+            return Err(exit);
+        }
+        Err(e) => return Err(failed("open the log", &e)),
+    };
+    let report = journal.report();
+    metrics::recovered(Duration::from_nanos(report.took_ns), report.set_aside_bytes);
+    match report.is_damaged() {
+        true => {
+            health.degraded("damage", "acknowledged records were lost: see the recovery line of `clactl status`");
+            tracing::error!("recovered, with damage: {report}");
+        }
+        false if report.clean => tracing::info!("{report}"),
+        false => tracing::warn!("recovered: {report}"),
+    }
+    Ok((Arc::new(journal), substrate))
+}
+
+/// What serving needs.
+struct World {
+    config: Config,
+    health: Health,
+    journal: Arc<Journal>,
+    substrate: Substrate,
+    stopped: watch::Receiver<bool>,
+}
+
+/// What serving made.
+struct Served {
+    listeners: Arc<Listeners>,
+    sockets: Vec<PathBuf>,
+}
+
+impl World {
+    async fn serve(&self, scrape: metrics::Scrape, notifier: &Notifier, args: &LoadArgs) -> Result<Served, Exit> {
+        let config = &self.config;
+        let (policy, mut highest) = setup::policy(config);
+        let reach = self.substrate.reach(false);
+        if !reach.is_durable() && highest > AckLevel::Written {
+            tracing::warn!("the highest ack level here is {reach}");
+            highest = AckLevel::Written;
+        }
+        scrape.io_info(crate::config::IoEngine::Blocking, config.journal.durability);
+        let budget_bytes = config.limits.max_inflight_bytes as usize;
+        let door = Arc::new(Door {
+            journal: self.journal.clone(),
+            policy,
+            highest,
+            flush_reach: if reach.is_durable() { AckLevel::Durable } else { AckLevel::Written },
+            max_append: setup::clamp(config.limits.max_append_bytes),
+            max_record: setup::clamp(config.journal.max_record_bytes),
+            max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
+            window: setup::WINDOW,
+            budget: Arc::new(Semaphore::new(budget_bytes)),
+            budget_bytes,
+        });
+        let reads = Reads::new(self.journal.clone());
+        let service = FramedService {
+            door: door.clone(),
+            reads: reads.clone(),
+            assembly: Arc::new(Semaphore::new(budget_bytes)),
+            assembly_bytes: budget_bytes,
+            handshake_timeout: config.limits.handshake_timeout,
+            idle_timeout: config.limits.idle_timeout,
+            stop: self.stopped.clone(),
+        };
+        let listeners = Listeners::new(config.limits.max_connections as usize);
+        let mut told = HashMap::new();
+        let mut sockets = Vec::new();
+        let access = Arc::new(Access::new(&config.access.read_group));
+        if let Some(path) = &config.ingest.unix.path {
+            let listener = self.bind_unix(path, 0o666, &mut sockets)?;
+            told.insert("unix".to_owned(), path.display().to_string());
+            let stop = self.stopped.clone();
+            tokio::spawn(ingest::unix(listener, service.clone(), listeners.clone(), access.clone(), stop));
+        }
+        if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen).await? {
+            told.insert("tcp".to_owned(), address);
+            let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
+            tokio::spawn(ingest::tcp(listener, service.clone(), listeners.clone(), may_read, stop));
+        }
+        if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen).await? {
+            told.insert("grpc".to_owned(), address);
+            grpc::serve(
+                listener,
+                service.clone(),
+                listeners.clone(),
+                config.ingest.grpc.allow_read,
+                self.health.clone(),
+            );
+        }
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen).await? {
+            told.insert("metrics".to_owned(), address);
+            let pages = router(self.health.clone(), scrape);
+            tokio::spawn(async move { axum::serve(listener, pages).await });
+        }
+        if let Some(path) = &config.admin.path {
+            let listener = self.bind_unix(path, 0o660, &mut sockets)?;
+            set_group(path, &config.access.admin_group);
+            told.insert("admin".to_owned(), path.display().to_string());
+            self.serve_admin(listener, (policy, highest), listeners.clone(), told.clone(), args);
+        }
+        tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
+        notifier.status("listening");
+        Ok(Served { listeners, sockets })
+    }
+
+    fn bind_unix(&self, path: &PathBuf, mode: u32, sockets: &mut Vec<PathBuf>) -> Result<UnixListener, Exit> {
+        let listener = bind_unix(path, mode).map_err(|e| failed(&format!("listen on {}", path.display()), &e))?;
+        sockets.push(path.clone());
+        Ok(listener)
+    }
+
+    fn serve_admin(
+        &self,
+        listener: UnixListener,
+        (policy, highest): (clad_proto::DurabilityPolicy, AckLevel),
+        connections: Arc<Listeners>,
+        listeners: HashMap<String, String>,
+        args: &LoadArgs,
+    ) {
+        let desk = Desk {
+            journal: self.journal.clone(),
+            health: self.health.clone(),
+            substrate: self.substrate.clone(),
+            policy,
+            highest,
+            started: Instant::now(),
+            connections,
+            config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
+            dir: self.config.journal.dir.display().to_string(),
+            listeners,
+        };
+        let server = tonic::transport::Server::builder()
+            .add_service(AdminServer::new(AdminService(Arc::new(desk))))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        tokio::spawn(async move {
+            if let Err(e) = server.await {
+                tracing::error!(error = %e, "the admin service ended");
+            }
+        });
+    }
+}
+
+async fn bind_tcp(key: &str, address: Option<std::net::SocketAddr>) -> Result<Option<(TcpListener, String)>, Exit> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    let listener = bound.map_err(|e| failed(&format!("listen on {address} ({key})"), &e))?;
+    let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
+    Ok(Some((listener, address)))
+}
+
+/// Gives the admin socket to a group; an empty name leaves it with the daemon's own.
+fn set_group(path: &PathBuf, group: &str) {
+    if group.is_empty() {
+        return;
+    }
+    let found = nix::unistd::Group::from_name(group).ok().flatten();
+    let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
+    if !matches!(given, Some(Ok(()))) {
+        tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+    }
+}

@@ -1,0 +1,77 @@
+//! From the configuration to the parts: the one place that knows both sides.
+
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+use clad_journal::{JournalConfig, Policy, Retention};
+use clad_proto::{AckLevel, DurabilityPolicy};
+
+use crate::config::{Config, Durability};
+
+/// Appends that a producer may have unacknowledged, told in the handshake.
+pub(crate) const WINDOW: u32 = 256;
+
+/// The journal's settings.
+pub(crate) fn journal(config: &Config) -> JournalConfig {
+    let j = &config.journal;
+    let policy = match j.durability {
+        Durability::GroupCommit => Policy::GroupCommit {
+            max_delay: j.group_commit.max_delay,
+            max_bytes: clamp(j.group_commit.max_bytes.min(j.segment_bytes / 2)),
+            in_flight: j.group_commit.in_flight as usize,
+        },
+        Durability::PerMessage => Policy::PerMessage,
+        Durability::FireAndForget => Policy::FireAndForget { sync_interval: j.fire_and_forget.sync_interval },
+    };
+    JournalConfig {
+        policy,
+        segment_bytes: j.segment_bytes,
+        max_append_bytes: clamp(config.limits.max_append_bytes),
+        reserve_free: j.reserve_free,
+        rotate_after: config.rotation.max_age,
+        retention: retention(config),
+        max_producers: config.limits.max_producers as usize,
+        window: WINDOW as usize,
+        ..JournalConfig::default()
+    }
+}
+
+/// The rules of retention.
+pub(crate) fn retention(config: &Config) -> Retention {
+    let r = &config.retention;
+    Retention { max_bytes: r.max_bytes, max_age: r.max_age, min_free: r.min_free, keep_bytes: r.keep_bytes }
+}
+
+/// The policy's name on the wire, and the highest level that it can promise where the disk allows `durable`.
+pub(crate) fn policy(config: &Config) -> (DurabilityPolicy, AckLevel) {
+    match config.journal.durability {
+        Durability::GroupCommit => (DurabilityPolicy::GroupCommit, AckLevel::Durable),
+        Durability::PerMessage => (DurabilityPolicy::PerMessage, AckLevel::Durable),
+        Durability::FireAndForget => (DurabilityPolicy::FireAndForget, AckLevel::Written),
+    }
+}
+
+/// Sizes that the configuration has bounded already.
+pub(crate) fn clamp(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode.
+pub(crate) fn make_dir(dir: &Path) -> std::io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    std::fs::set_permissions(dir, Permissions::from_mode(0o750))
+}
+
+/// Raises the soft limit of open files to the hard one; what it is then.
+pub(crate) fn raise_files() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    }
+}

@@ -1,0 +1,282 @@
+//! The active segment: where the next batch goes, and what its footer will say.
+//!
+//! What must hold:
+//! - Every write covers whole blocks. Writes in flight never share one: a batch that follows one still in flight
+//!   starts in a fresh block, and every write fills its last block with zeroes.
+//! - With nothing in flight the next batch continues in the last block: the write repeats the acknowledged bytes of
+//!   that block unchanged. That assumes a device that does not lose bytes which are overwritten with themselves.
+//! - Until such a write is done, the batches that lie in that block are held in memory ([`Placed::shares`]): when it
+//!   fails they may be gone from the disk and are written again elsewhere.
+//! - The chain runs over data batches only; a vouch is written over by the next batch.
+
+use std::sync::Arc;
+
+use crate::format::batch::{self, BatchHeader};
+use crate::format::checksum::Seed;
+use crate::format::footer::{Before, Footer, IndexEntry};
+use crate::format::segment::SegmentHeader;
+use crate::format::{ALIGN, align};
+use crate::gather::Batch;
+use crate::io::{File, IoBuf};
+use crate::marks::Marks;
+
+/// Bytes of data between two entries of the sparse index.
+const INDEX_EVERY: u64 = 64 * 1024;
+
+/// A segment that batches are appended to.
+pub(crate) struct Active {
+    pub(crate) number: u64,
+    pub(crate) header: SegmentHeader,
+    pub(crate) seed: Seed,
+    /// One open file description for each write in flight, and the last one for syncs.
+    pub(crate) files: Vec<Arc<dyn File>>,
+    pub(crate) pos: u64,
+    pub(crate) first_offset: u64,
+    pub(crate) end_offset: u64,
+    pub(crate) before: Option<Before>,
+    pub(crate) first_append_boot_ns: Option<u64>,
+    /// The watermarks that the newest header in the file vouches for.
+    pub(crate) vouched: (u64, u64),
+    last_checksum: u32,
+    tail: Vec<u8>,
+    tail_batches: Vec<(u64, Arc<Batch>)>,
+    index: Vec<IndexEntry>,
+    min_time_ns: i64,
+    max_time_ns: i64,
+    max_append_ns: i64,
+    payload_bytes: u64,
+}
+
+/// Times of one submission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    pub(crate) real_ns: i64,
+    pub(crate) boot_ns: u64,
+}
+
+/// One write, ready to be made.
+pub(crate) struct Placed {
+    /// Where it goes, a multiple of the block.
+    pub(crate) pos: u64,
+    /// Bytes of the first block that were there before.
+    prefix: Vec<u8>,
+    header: [u8; batch::LEN],
+    batch: Option<Arc<Batch>>,
+    block: usize,
+    /// Batches with bytes in the block that this write repeats.
+    pub(crate) shares: Vec<Arc<Batch>>,
+}
+
+impl Placed {
+    /// Records that it carries; 0 for a vouch.
+    pub(crate) fn records(&self) -> u32 {
+        self.batch.as_ref().map_or(0, |b| b.count)
+    }
+
+    /// Fills a buffer with whole blocks.
+    pub(crate) fn encode(&self, mut buf: IoBuf) -> IoBuf {
+        buf.clear();
+        buf.extend_from_slice(&self.prefix);
+        buf.extend_from_slice(&self.header);
+        if let Some(batch) = &self.batch {
+            buf.extend_from_slice(&batch.body);
+        }
+        buf.pad_to(self.block);
+        buf
+    }
+}
+
+impl Active {
+    pub(crate) fn new(header: SegmentHeader, files: Vec<Arc<dyn File>>, next: u64, before: Option<Before>) -> Self {
+        Self {
+            number: header.number,
+            seed: header.seed(),
+            pos: u64::from(header.block_size),
+            header,
+            files,
+            first_offset: next,
+            end_offset: next,
+            before,
+            first_append_boot_ns: None,
+            vouched: (0, 0),
+            last_checksum: 0,
+            tail: Vec::new(),
+            tail_batches: Vec::new(),
+            index: Vec::new(),
+            min_time_ns: i64::MAX,
+            max_time_ns: i64::MIN,
+            max_append_ns: i64::MIN,
+            payload_bytes: 0,
+        }
+    }
+
+    fn block(&self) -> u64 {
+        u64::from(self.header.block_size)
+    }
+
+    /// Whether it holds a batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first_append_boot_ns.is_none()
+    }
+
+    /// Index entries so far, for the bound on the footer.
+    pub(crate) fn index_len(&self) -> usize {
+        self.index.len()
+    }
+
+    fn start(&self, fresh: bool) -> u64 {
+        if fresh { self.pos.next_multiple_of(self.block()) } else { self.pos }
+    }
+
+    /// Whether so many bytes of batches (each in a fresh block, at worst) and a footer still fit.
+    pub(crate) fn has_room(&self, stored: u64, batches: u64, footer: u64) -> bool {
+        let worst = self.pos.next_multiple_of(self.block()) + stored + batches * self.block();
+        worst.next_multiple_of(self.block()) + footer <= self.header.capacity
+    }
+
+    /// Whether one batch and a footer fit.
+    pub(crate) fn fits(&self, stored: u64, fresh: bool, footer: u64) -> bool {
+        (self.start(fresh) + stored).next_multiple_of(self.block()) + footer <= self.header.capacity
+    }
+
+    /// Gives a batch its place. `fresh`: a write is in flight, so that it may not share a block.
+    pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, marks: &Marks, now: Now) -> Placed {
+        let start = self.start(fresh);
+        let header = BatchHeader {
+            kind: batch::KIND_DATA,
+            codec: 0,
+            flags: 0,
+            epoch: self.header.epoch,
+            first_offset: batch.first_offset,
+            count: batch.count,
+            stored_len: batch.body.len() as u32,
+            plain_len: batch.body.len() as u32,
+            previous: self.last_checksum,
+            written: marks.written,
+            durable: marks.durable,
+            append_real_ns: batch.append_real_ns,
+            append_boot_ns: now.boot_ns,
+            min_time_ns: batch.min_time_ns,
+            max_time_ns: batch.max_time_ns,
+            body_checksum: BatchHeader::body_checksum(&self.seed, start, &batch.body),
+        };
+        let (bytes, checksum) = header.encode(&self.seed, start);
+        let placed = self.placed(start, fresh, bytes, Some(batch.clone()));
+        self.note(batch, start, now);
+        self.last_checksum = checksum;
+        self.vouched = (marks.written, marks.durable);
+        self.keep_tail(&placed, start, batch);
+        placed
+    }
+
+    /// An empty batch that vouches for the watermarks; the next batch is written over it. Only with nothing in flight.
+    pub(crate) fn vouch(&mut self, marks: &Marks, now: Now) -> Placed {
+        let header = BatchHeader {
+            kind: batch::KIND_VOUCH,
+            codec: 0,
+            flags: 0,
+            epoch: self.header.epoch,
+            first_offset: self.end_offset,
+            count: 0,
+            stored_len: 0,
+            plain_len: 0,
+            previous: self.last_checksum,
+            written: marks.written,
+            durable: marks.durable,
+            append_real_ns: now.real_ns,
+            append_boot_ns: now.boot_ns,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            body_checksum: BatchHeader::body_checksum(&self.seed, self.pos, &[]),
+        };
+        let (bytes, _) = header.encode(&self.seed, self.pos);
+        self.vouched = (marks.written, marks.durable);
+        self.placed(self.pos, false, bytes, None)
+    }
+
+    fn placed(&self, start: u64, fresh: bool, header: [u8; batch::LEN], batch: Option<Arc<Batch>>) -> Placed {
+        let prefix = if fresh { Vec::new() } else { self.tail.clone() };
+        let shares =
+            if prefix.is_empty() { Vec::new() } else { self.tail_batches.iter().map(|t| t.1.clone()).collect() };
+        Placed { pos: start - prefix.len() as u64, prefix, header, batch, block: self.block() as usize, shares }
+    }
+
+    fn note(&mut self, batch: &Batch, start: u64, now: Now) {
+        self.first_append_boot_ns.get_or_insert(now.boot_ns);
+        if self.index.last().is_none_or(|e| start - e.position >= INDEX_EVERY) {
+            self.index.push(IndexEntry {
+                first_offset: batch.first_offset,
+                position: start,
+                min_time_ns: i64::MAX,
+                max_time_ns: i64::MIN,
+            });
+        }
+        let entry = self.index.last_mut().expect("one was just pushed");
+        entry.min_time_ns = entry.min_time_ns.min(batch.min_time_ns);
+        entry.max_time_ns = entry.max_time_ns.max(batch.max_time_ns);
+        self.min_time_ns = self.min_time_ns.min(batch.min_time_ns);
+        self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
+        self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
+        self.payload_bytes += batch.chunks().flatten().map(|(_, c)| c.payload.len() as u64).sum::<u64>();
+        self.end_offset = batch.end_offset();
+    }
+
+    /// Remembers the bytes and the batches of the block that the next batch may continue in.
+    fn keep_tail(&mut self, placed: &Placed, start: u64, batch: &Arc<Batch>) {
+        let end = start + batch.stored_len();
+        self.pos = align(end);
+        let block_start = self.pos - self.pos % self.block();
+        let keep = (self.pos - block_start) as usize;
+        let mut tail = vec![0; keep];
+        // The pieces that the write is made of, each with its place in the file.
+        let pieces = [
+            (placed.pos, &placed.prefix[..]),
+            (start, &placed.header[..]),
+            (start + batch::LEN as u64, &batch.body[..]),
+        ];
+        for (at, bytes) in pieces {
+            let from = at.max(block_start);
+            let to = (at + bytes.len() as u64).min(self.pos);
+            if from < to {
+                let source = &bytes[(from - at) as usize..(to - at) as usize];
+                tail[(from - block_start) as usize..(to - block_start) as usize].copy_from_slice(source);
+            }
+        }
+        self.tail = tail;
+        self.tail_batches.push((end, batch.clone()));
+        self.tail_batches.retain(|(end, _)| *end > block_start);
+        debug_assert_eq!(self.pos % ALIGN, 0);
+    }
+
+    /// Where a footer goes: the first block that holds no batch.
+    pub(crate) fn footer_pos(&self) -> u64 {
+        self.pos.next_multiple_of(self.block())
+    }
+
+    /// What the footer says, but for the producers.
+    pub(crate) fn footer(&self) -> Footer {
+        Footer {
+            segment: self.number,
+            epoch: self.header.epoch,
+            last_batch_checksum: self.last_checksum,
+            first_offset: self.first_offset,
+            end_offset: self.end_offset,
+            data_end: self.pos,
+            min_time_ns: self.min_time_ns,
+            max_time_ns: self.max_time_ns,
+            max_append_ns: self.max_append_ns,
+            payload_bytes: self.payload_bytes,
+            index: self.index.clone(),
+            producers: Vec::new(),
+            damage: Vec::new(),
+            before: self.before,
+            supersedes_from: None,
+        }
+    }
+
+    /// The last index entry at or before an offset: where a reader starts to look for it.
+    pub(crate) fn seek(&self, offset: u64) -> Option<u64> {
+        let after = self.index.partition_point(|e| e.first_offset <= offset);
+        after.checked_sub(1).map(|i| self.index[i].position)
+    }
+}

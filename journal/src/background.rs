@@ -1,0 +1,152 @@
+//! The thread that makes ready and clears away: the next segment, space, retention.
+//!
+//! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
+//! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
+//! sealed segments, oldest first, never the newest, and only after `clad.meta` has durably passed them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::catalog::Sealed;
+use crate::env::{Event, Rule};
+use crate::format::segment_name;
+use crate::journal::Shared;
+use crate::prepare::{self, Space};
+
+const TICK: Duration = Duration::from_millis(200);
+/// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
+const IDLE_PACE: Duration = Duration::from_millis(4);
+/// The wall clock and boot time may part by this much between two looks.
+const JUMP_NS: i64 = 60_000_000_000;
+
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut retention = RetentionState::default();
+    while !shared.wait_background(TICK) {
+        let low = !prepare::has_space(shared.env()).unwrap_or(false);
+        let has_prepared = !shared.with(|c| c.wants_prepared().is_some());
+        if shared.with(|c| c.set_space_low(low && !has_prepared)) {
+            shared.env().tell(Event::NoSpace(low));
+            shared.publish();
+            shared.wake_all();
+        }
+        if !low {
+            make_ready(shared);
+        }
+        retention.apply(shared);
+    }
+}
+
+fn make_ready(shared: &Arc<Shared>) {
+    let Some((number, epoch)) = shared.with(|c| c.wants_prepared()) else { return };
+    let capacity = shared.env().config.segment_bytes;
+    let mut pace = |done: u64| {
+        let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
+        if (done as f64 / capacity as f64) > 2.0 * fill {
+            std::thread::sleep(IDLE_PACE);
+        }
+        wanted && !shared.is_closing()
+    };
+    let _making = shared.env().making();
+    match prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace) {
+        Ok(Some(prepared)) => {
+            // Where it is not wanted any more (the rotation came first and made its own), the file is that one.
+            if shared.with(|c| c.set_prepared(prepared)) {
+                shared.publish();
+                shared.wake_all();
+            }
+        }
+        Ok(None) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
+            if shared.with(|c| c.set_space_low(true)) {
+                shared.env().tell(Event::NoSpace(true));
+                shared.publish();
+            }
+        }
+        Err(e) => shared.env().tell(Event::SegmentFailed { reason: format!("prepare segment {number}: {e}") }),
+    }
+}
+
+#[derive(Default)]
+struct RetentionState {
+    /// Real time minus boot time at the last look.
+    offset_ns: Option<i64>,
+    paused_until_boot_ns: u64,
+}
+
+impl RetentionState {
+    fn apply(&mut self, shared: &Arc<Shared>) {
+        let r = shared.retention();
+        if r == crate::config::Retention::default() {
+            return;
+        }
+        let age_rests = self.clock_jumped(shared);
+        let all = shared.catalog().all();
+        let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
+        for sealed in &all[..keep_from] {
+            if total.saturating_sub(sealed.bytes) < r.keep_bytes {
+                return;
+            }
+            let Some(rule) = rule(shared, &r, sealed, total, age_rests) else { return };
+            if remove(shared, sealed, rule).is_none() {
+                return;
+            }
+            total -= sealed.bytes;
+        }
+    }
+
+    /// Retention by age trusts the wall clock; while that has jumped it rests for a minute.
+    fn clock_jumped(&mut self, shared: &Arc<Shared>) -> bool {
+        let clock = &shared.env().clock;
+        let boot = clock.boot_ns();
+        let offset = clock.real_ns().saturating_sub(boot as i64);
+        let before = self.offset_ns.replace(offset).unwrap_or(offset);
+        if offset.saturating_sub(before).saturating_abs() > JUMP_NS {
+            self.paused_until_boot_ns = boot + JUMP_NS as u64;
+            shared.env().tell(Event::RetentionPaused);
+        }
+        boot < self.paused_until_boot_ns
+    }
+}
+
+fn rule(
+    shared: &Arc<Shared>,
+    r: &crate::config::Retention,
+    sealed: &Sealed,
+    total: u64,
+    age_rests: bool,
+) -> Option<Rule> {
+    if r.max_bytes > 0 && total > r.max_bytes {
+        return Some(Rule::MaxBytes);
+    }
+    if r.min_free > 0 && shared.storage().space().is_ok_and(|s| s.free < r.min_free) {
+        return Some(Rule::MinFree);
+    }
+    let proof = sealed.proof(shared.storage().as_ref()).ok()??;
+    let age = i64::try_from(r.max_age.as_nanos()).unwrap_or(i64::MAX);
+    let old = age > 0 && shared.env().clock.real_ns().saturating_sub(proof.footer.max_append_ns) > age;
+    // An empty segment has no append time of its own; it goes with what lies before it.
+    let empty = proof.footer.first_offset == proof.footer.end_offset && age > 0;
+    ((old && !age_rests) || empty).then_some(Rule::MaxAge)
+}
+
+fn remove(shared: &Arc<Shared>, sealed: &Sealed, rule: Rule) -> Option<()> {
+    let storage = shared.storage();
+    let proof = sealed.proof(storage.as_ref()).ok()??;
+    let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
+    let passed = shared.env().meta.update(|m| {
+        m.lowest_segment = sealed.number + 1;
+        m.lowest_offset = end_offset;
+    });
+    if let Err(e) = passed {
+        shared.env().tell(Event::SegmentFailed { reason: format!("pass segment {}: {e}", sealed.number) });
+        return None;
+    }
+    // Out of the list before it is out of the folder: who looks it up from now on is told the gap.
+    shared.catalog().remove(sealed.number);
+    if let Err(e) = storage.remove(&segment_name(sealed.number)) {
+        // The next start removes what `clad.meta` has passed.
+        shared.env().tell(Event::SegmentFailed { reason: format!("remove segment {}: {e}", sealed.number) });
+    }
+    shared.env().tell(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
+    Some(())
+}

@@ -1,0 +1,129 @@
+//! The sealed segments, as readers and retention see them.
+//!
+//! What must hold: the list is ordered by number and holds what is in the folder; a footer is read when it is first
+//! needed, once. A reader that was handed an entry can go on after retention has unlinked the file it has open.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock, RwLock};
+
+use crate::format::footer::Footer;
+use crate::format::segment::SegmentHeader;
+use crate::io::Storage;
+use crate::recovery::{State, probe};
+
+/// A sealed segment's header and footer.
+#[derive(Debug)]
+pub struct Proof {
+    /// Its header.
+    pub header: SegmentHeader,
+    /// Its footer.
+    pub footer: Footer,
+    /// Checksum of the footer's head.
+    pub head_checksum: u32,
+}
+
+/// A sealed segment.
+#[derive(Debug)]
+pub struct Sealed {
+    /// Its number.
+    pub number: u64,
+    /// Bytes of its file.
+    pub bytes: u64,
+    proof: OnceLock<Option<Arc<Proof>>>,
+}
+
+impl Sealed {
+    /// A segment whose footer is read when it is needed.
+    pub(crate) fn unread(number: u64, bytes: u64) -> Self {
+        Self { number, bytes, proof: OnceLock::new() }
+    }
+
+    /// A segment whose footer is known.
+    pub(crate) fn known(number: u64, bytes: u64, proof: Proof) -> Self {
+        Self { number, bytes, proof: OnceLock::from(Some(Arc::new(proof))) }
+    }
+
+    /// Its header and footer; `None` when they cannot be believed (damage).
+    ///
+    /// # Errors
+    /// What the kernel says; it is tried again at the next call.
+    pub fn proof(&self, storage: &dyn Storage) -> io::Result<Option<Arc<Proof>>> {
+        if let Some(known) = self.proof.get() {
+            return Ok(known.clone());
+        }
+        let proof = match probe(storage, self.number, self.bytes)?.state {
+            State::Sealed { header, footer, head_checksum } => {
+                Some(Arc::new(Proof { header, footer: *footer, head_checksum }))
+            }
+            _ => None,
+        };
+        Ok(self.proof.get_or_init(|| proof).clone())
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    sealed: RwLock<BTreeMap<u64, Arc<Sealed>>>,
+}
+
+impl Catalog {
+    pub(crate) fn new(sealed: Vec<Sealed>) -> Self {
+        Self { sealed: RwLock::new(sealed.into_iter().map(|s| (s.number, Arc::new(s))).collect()) }
+    }
+
+    pub(crate) fn add(&self, sealed: Sealed) {
+        self.write().insert(sealed.number, Arc::new(sealed));
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.write().remove(&number);
+    }
+
+    /// All, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Sealed>> {
+        self.read().values().cloned().collect()
+    }
+
+    /// Segments and their bytes.
+    pub(crate) fn totals(&self) -> (usize, u64) {
+        let all = self.read();
+        (all.len(), all.values().map(|s| s.bytes).sum())
+    }
+
+    /// The segment that holds an offset, or the first one behind it.
+    pub(crate) fn find(&self, storage: &dyn Storage, offset: u64) -> io::Result<Option<Arc<Sealed>>> {
+        let all = self.all();
+        // Binary search by footers, each read once; damaged ones (no footer) are stepped over.
+        let (mut low, mut high) = (0, all.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut probe_at = middle;
+            let end = loop {
+                if probe_at >= high {
+                    break None;
+                }
+                match all[probe_at].proof(storage)? {
+                    Some(p) => break Some(p.footer.end_offset),
+                    None => probe_at += 1,
+                }
+            };
+            match end {
+                Some(end) if end <= offset => low = probe_at + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(all.get(low..).and_then(|rest| {
+            rest.iter().find(|s| s.proof(storage).ok().flatten().is_some_and(|p| p.footer.end_offset > offset)).cloned()
+        }))
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<u64, Arc<Sealed>>> {
+        self.sealed.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u64, Arc<Sealed>>> {
+        self.sealed.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,130 @@
+//! What an embedder decides about a journal.
+
+use std::time::Duration;
+
+/// How the journal reaches `durable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Each append is its own write with its own sync; the next waits for it.
+    PerMessage,
+    /// Appends that gather while a write is in flight share the next one.
+    GroupCommit {
+        /// The longest that a gathered batch waits for company while a write is in flight and another could start.
+        max_delay: Duration,
+        /// Bytes at which a batch is closed.
+        max_bytes: u32,
+        /// Writes in flight at most.
+        in_flight: usize,
+    },
+    /// Written at once; synced at this interval, or (zero) by the kernel when it likes.
+    FireAndForget {
+        /// Time between syncs.
+        sync_interval: Duration,
+    },
+}
+
+impl Policy {
+    /// The default: [`Policy::GroupCommit`] with 5 ms, 1 MiB and two in flight.
+    pub const GROUP_COMMIT: Self =
+        Self::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 2 };
+
+    /// The name that operators know.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PerMessage => "per_message",
+            Self::GroupCommit { .. } => "group_commit",
+            Self::FireAndForget { .. } => "fire_and_forget",
+        }
+    }
+
+    pub(crate) fn syncs(&self) -> bool {
+        !matches!(self, Self::FireAndForget { .. })
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        match self {
+            Self::GroupCommit { in_flight, .. } => (*in_flight).max(1),
+            _ => 1,
+        }
+    }
+}
+
+/// When sealed segments are removed. All zero: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Remove the oldest while the log holds more than this.
+    pub max_bytes: u64,
+    /// Remove a segment when its youngest record was appended longer ago than this.
+    pub max_age: Duration,
+    /// Remove the oldest while the file system has less than this free.
+    pub min_free: u64,
+    /// Never go below this many bytes, whatever the other rules say.
+    pub keep_bytes: u64,
+}
+
+/// Settings of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// How `durable` is reached.
+    pub policy: Policy,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Most payload bytes of one append; must fit a segment with [`SEGMENT_SLACK`] to spare.
+    pub max_append_bytes: u32,
+    /// Preparing never takes the file system below this.
+    pub reserve_free: u64,
+    /// Seal the active segment when its first record is this old (boot time); zero: never.
+    pub rotate_after: Duration,
+    /// What to remove, and when.
+    pub retention: Retention,
+    /// Producers that are remembered.
+    pub max_producers: usize,
+    /// Appends that a producer may have unacknowledged, and that are remembered of it.
+    pub window: usize,
+    /// A silent producer is not forgotten before this.
+    pub keep_producer: Duration,
+    /// Bytes of the newest batches that are kept in memory for readers.
+    pub recent_bytes: usize,
+}
+
+/// Room that a segment must have beyond its largest append: header, batch header, and a small footer.
+pub const SEGMENT_SLACK: u64 = 32 * 1024;
+/// The smallest segment.
+pub const MIN_SEGMENT: u64 = 64 * 1024;
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            policy: Policy::GROUP_COMMIT,
+            segment_bytes: 64 << 20,
+            max_append_bytes: 4 << 20,
+            reserve_free: 64 << 20,
+            rotate_after: Duration::ZERO,
+            retention: Retention::default(),
+            max_producers: 1024,
+            window: 256,
+            keep_producer: Duration::from_secs(600),
+            recent_bytes: 2 << 20,
+        }
+    }
+}
+
+impl JournalConfig {
+    /// What is wrong with the settings, in words.
+    ///
+    /// # Errors
+    /// The sentence to show.
+    pub fn check(&self) -> Result<(), String> {
+        if self.segment_bytes < MIN_SEGMENT || !self.segment_bytes.is_multiple_of(4096) {
+            return Err(format!("segment_bytes is {}: at least {MIN_SEGMENT}, a multiple of 4096", self.segment_bytes));
+        }
+        let need = u64::from(self.max_append_bytes) + SEGMENT_SLACK;
+        if need > self.segment_bytes {
+            return Err(format!(
+                "segment_bytes is {}, an append of max_append_bytes ({}) needs {need} with header and footer",
+                self.segment_bytes, self.max_append_bytes
+            ));
+        }
+        Ok(())
+    }
+}

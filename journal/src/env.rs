@@ -1,0 +1,152 @@
+//! What every part of an open journal stands on: the disk, the clock, `clad.meta`, the settings, and where to tell
+//! what happened.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::JournalConfig;
+use crate::io::Storage;
+use crate::metafile::MetaFile;
+
+/// Something that an operator wants counted or told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A batch was written (and synced, where the policy does both at once).
+    Batch {
+        /// Records in it.
+        records: u32,
+        /// Bytes in the file.
+        bytes: u64,
+        /// Synced with the write.
+        synced: bool,
+        /// Time of the write.
+        took: Duration,
+    },
+    /// A sync of its own was done.
+    Synced {
+        /// Time that it took.
+        took: Duration,
+    },
+    /// A segment was sealed.
+    Sealed {
+        /// Its number.
+        segment: u64,
+        /// Its first offset.
+        first_offset: u64,
+        /// One past its last.
+        end_offset: u64,
+        /// Why.
+        trigger: Trigger,
+    },
+    /// A rotation found no prepared segment and took unwritten space.
+    Unprepared {
+        /// Its number.
+        segment: u64,
+    },
+    /// A write or sync failed; nothing is released until the journal has recovered.
+    Failed {
+        /// What and why.
+        reason: String,
+    },
+    /// It recovered and takes appends again.
+    Recovered {
+        /// The new epoch.
+        epoch: u32,
+        /// Offset from which records were written again.
+        from: u64,
+        /// One past the last of them.
+        to: u64,
+    },
+    /// An attempt to recover failed; there will be another.
+    RecoveryFailed {
+        /// What and why.
+        reason: String,
+        /// Time until the next.
+        retry_in: Duration,
+    },
+    /// No further segment could be opened, for another reason than space; it is tried again.
+    SegmentFailed {
+        /// What and why.
+        reason: String,
+    },
+    /// There is no room for a further segment (`true`), or there is again.
+    NoSpace(bool),
+    /// Retention removed a segment.
+    Removed {
+        /// Its number.
+        segment: u64,
+        /// Its first offset.
+        first_offset: u64,
+        /// One past its last.
+        end_offset: u64,
+        /// Which rule.
+        rule: Rule,
+    },
+    /// Retention by age rests: the wall clock has jumped.
+    RetentionPaused,
+    /// Records that were acknowledged cannot be found any more.
+    Lost {
+        /// First offset.
+        from: u64,
+        /// One past the last.
+        to: u64,
+    },
+}
+
+/// Why a segment was sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// It was full.
+    Size,
+    /// It was old.
+    Age,
+    /// An operator asked.
+    Command,
+    /// The journal closed.
+    Close,
+}
+
+/// Why a segment was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The log held too many bytes.
+    MaxBytes,
+    /// It was old.
+    MaxAge,
+    /// The file system was short of space.
+    MinFree,
+}
+
+/// Told of every [`Event`]; called from the journal's threads, so it must not block.
+pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// The ground that the parts of one journal share.
+#[derive(Clone)]
+pub(crate) struct Env {
+    /// The disk.
+    pub storage: Arc<dyn Storage>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The settings.
+    pub config: JournalConfig,
+    /// Where events go.
+    pub observer: Observer,
+    /// `clad.meta`.
+    pub(crate) meta: Arc<MetaFile>,
+    /// Held by whoever makes, renames or removes the file of the next segment: the background thread, or a rotation
+    /// that it was too slow for. Without it one would remove what the other had just put to use.
+    pub(crate) making: Arc<Mutex<()>>,
+}
+
+impl Env {
+    pub(crate) fn tell(&self, event: Event) {
+        (self.observer)(&event);
+    }
+    pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub(crate) fn now(&self) -> crate::active::Now {
+        crate::active::Now { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() }
+    }
+}

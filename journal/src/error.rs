@@ -1,0 +1,136 @@
+//! Errors that a program can tell apart.
+
+use std::io;
+
+/// Why a log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another clad has it.
+    #[error("the log in {dir} is in use by another clad (its clad.lock is held)")]
+    Locked {
+        /// The folder.
+        dir: String,
+    },
+    /// Something lies in the folder that is none of the log's.
+    #[error("{dir} holds `{name}`, which is no part of a log: give clad a folder of its own")]
+    Foreign {
+        /// The folder.
+        dir: String,
+        /// The first name found.
+        name: String,
+    },
+    /// A segment of another log.
+    #[error("segment {segment} belongs to another log ({found}, this one is {expected})")]
+    ForeignSegment {
+        /// Its number.
+        segment: u64,
+        /// The log that it names.
+        found: String,
+        /// This log.
+        expected: String,
+    },
+    /// Segments without a `clad.meta`, or with one that cannot be read in either slot.
+    #[error(
+        "{dir} holds {segments} segments but no readable clad.meta: nothing was touched; restore clad.meta, or move the segments away to start a new log"
+    )]
+    MetaLost {
+        /// The folder.
+        dir: String,
+        /// How many.
+        segments: usize,
+    },
+    /// The format of a file is newer than this version.
+    #[error("{0}")]
+    Newer(String),
+    /// The settings cannot work.
+    #[error("{0}")]
+    Config(String),
+    /// The disk said no.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// Why an append was not taken. None of these leaves a trace in the log: nothing was given an offset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// A newer session of the same producer exists.
+    #[error("a newer session of this producer (epoch {current}) is in force")]
+    Fenced {
+        /// The epoch in force.
+        current: u32,
+    },
+    /// The producer id belongs to somebody else.
+    #[error("this producer id was first used by another user")]
+    NotOwner,
+    /// The sequence jumps ahead without the gap mark.
+    #[error("the sequence jumps ahead: {expected} is next")]
+    Gap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Partly stored.
+    #[error("part of this append is stored already: {expected} is next")]
+    Overlap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Older than what is remembered.
+    #[error("this append is older than what the log remembers of the producer: it was stored, its offset is forgotten")]
+    TooOld,
+    /// Too many producers at once.
+    #[error("the log remembers as many producers as it may")]
+    TooManyProducers,
+    /// No records, or more bytes than an append may have.
+    #[error("an append has 1 or more records and at most {limit} bytes of payload")]
+    Size {
+        /// Most payload bytes.
+        limit: u32,
+    },
+    /// No space for a further segment.
+    #[error("the disk has no room for a further segment")]
+    NoSpace,
+    /// A write or sync failed; the journal recovers by itself.
+    #[error("the journal failed and is recovering: {reason}")]
+    Failed {
+        /// What failed.
+        reason: String,
+    },
+    /// It is closing.
+    #[error("the journal is closing")]
+    Closing,
+}
+
+/// Why something cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// These offsets are not there any more: retention removed them, or they are damaged.
+    #[error("offsets {from} to {to} cannot be read: {}", if *.damaged { "damaged" } else { "removed by retention" })]
+    Gap {
+        /// First that is missing.
+        from: u64,
+        /// One past the last.
+        to: u64,
+        /// Damaged, or removed by rule.
+        damaged: bool,
+    },
+    /// The disk said no.
+    #[error("segment {segment}: {source}")]
+    Io {
+        /// The segment.
+        segment: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,351 @@
+//! Carries the committer's jobs out. No decisions here, and no lock held over them.
+//!
+//! What must hold for the long ones:
+//! - **Rotate**: data synced, footer synced, then `clad.meta` names the next segment, then the next batch. An error up
+//!   to the footer is a failure of the log; one after it only means that there is no next segment yet.
+//! - **Recover** (after a failure): everything from `from` on is written at its old offsets and epoch into a new file,
+//!   on other blocks, synced, sealed, renamed into place and named in `clad.meta`; then the old segment is ended at
+//!   `from` by its footer; then the epoch is raised; then a fresh segment is opened. Cut anywhere, the next start
+//!   comes to the same log: the new segment counts from its rename on, and supersedes what the old one holds from
+//!   `from` on.
+//! - **Close**: as a rotation without a next segment, then the mark of a clean end, last of all.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::active::Active;
+use crate::catalog::{Catalog, Proof, Sealed};
+use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation};
+use crate::env::{Env, Event, Trigger};
+use crate::format::batch;
+use crate::format::footer::{Before, Damage};
+use crate::format::meta::NONE;
+use crate::format::segment_name;
+use crate::gather::Batch;
+use crate::io::{Access, Durability, IoBuf};
+use crate::marks::Marks;
+use crate::prepare::{self, Prepared, Space};
+use crate::recovery;
+use crate::seal::seal;
+use crate::segment_reader::SegmentReader;
+
+pub(crate) struct Executor {
+    pub(crate) env: Env,
+    pub(crate) catalog: Arc<Catalog>,
+    before: Mutex<Option<Before>>,
+}
+
+impl Executor {
+    pub(crate) fn new(env: Env, catalog: Arc<Catalog>, before: Option<Before>) -> Self {
+        Self { env, catalog, before: Mutex::new(before) }
+    }
+
+    fn before(&self) -> std::sync::MutexGuard<'_, Option<Before>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries one job out. The buffer is the calling thread's own and comes back.
+    pub(crate) fn run(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
+        match job {
+            Job::Write { id, file, placed, durability } => {
+                let began = self.env.clock.boot_ns();
+                let records = placed.records();
+                let buf = placed.encode(buf);
+                let bytes = buf.len() as u64;
+                let (buf, written) = file.write_at(buf, placed.pos, durability);
+                if written.is_ok() && records > 0 {
+                    let synced = durability == Durability::Synced;
+                    self.env.tell(Event::Batch { records, bytes, synced, took: self.since(began) });
+                }
+                let done = written.map(|()| Done::Write { id, durability });
+                (done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e)), buf)
+            }
+            Job::Sync { file, upto } => {
+                let began = self.env.clock.boot_ns();
+                let synced = file.sync_data();
+                if synced.is_ok() {
+                    self.env.tell(Event::Synced { took: self.since(began) });
+                }
+                (synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e)), buf)
+            }
+            Job::Rotate(rotation) => (self.rotate(rotation), buf),
+            Job::Open { prepared, next, epoch } => {
+                (Ok(Done::Opened { next: self.open_next(prepared, next, epoch, Space::Zeroed) }), buf)
+            }
+            Job::Recover(rescue) => (self.recover(rescue), buf),
+            Job::Close(rotation) => (self.close(rotation), buf),
+        }
+    }
+
+    fn since(&self, began: u64) -> Duration {
+        Duration::from_nanos(self.env.clock.boot_ns().saturating_sub(began))
+    }
+
+    // ---- rotation ---------------------------------------------------------------------------------------------
+
+    fn rotate(&self, mut rotation: Box<Rotation>) -> Result<Done, Failure> {
+        if let Err(e) = self.seal_active(&rotation) {
+            return Err(Failure::new(FailedJob::Rotate(rotation), "seal", &e));
+        }
+        let (next, epoch) = (rotation.active.end_offset, rotation.active.header.epoch);
+        let prepared = rotation.prepared.take();
+        let space = if prepared.is_none() { Space::Reserved } else { Space::Zeroed };
+        drop(rotation); // its descriptors, and their locks
+        Ok(Done::Rotated { next: self.open_next(prepared, next, epoch, space) })
+    }
+
+    fn seal_active(&self, rotation: &Rotation) -> io::Result<()> {
+        let active = &rotation.active;
+        let file = active.files.last().expect("a file for syncs");
+        if rotation.unsynced {
+            file.sync_data()?;
+        }
+        let name = segment_name(active.number);
+        let (pos, block) = (active.footer_pos(), active.header.block_size);
+        let sealed = seal(self.env.storage.as_ref(), &name, file.as_ref(), &active.seed, &rotation.footer, pos, block)?;
+        let footer = rotation.footer.clone();
+        *self.before() = Some(Before {
+            number: active.number,
+            footer_checksum: sealed.head_checksum,
+            last_batch_checksum: footer.last_batch_checksum,
+        });
+        let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
+        let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
+        self.catalog.add(Sealed::known(active.number, sealed.bytes, proof));
+        self.env.tell(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
+        Ok(())
+    }
+
+    /// The next segment, or none when there is no room or it cannot be made: then it is tried again later.
+    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Option<Active> {
+        match self.try_open_next(prepared, next, epoch, space) {
+            Ok(active) => active,
+            Err(e) => {
+                if e.kind() != io::ErrorKind::StorageFull {
+                    self.env.tell(Event::SegmentFailed { reason: format!("open the next segment: {e}") });
+                }
+                None
+            }
+        }
+    }
+
+    fn try_open_next(
+        &self,
+        prepared: Option<Prepared>,
+        next: u64,
+        epoch: u32,
+        space: Space,
+    ) -> io::Result<Option<Active>> {
+        let number = self.next_number();
+        let ready = match prepared.filter(|p| p.header.number == number) {
+            Some(prepared) => prepared,
+            None => {
+                // The background thread stops when it sees that a rotation is under way; what it had finished is used.
+                let _making = self.env.making();
+                if let Some(finished) = prepare::find_left_over(&self.env, number)? {
+                    return self.use_prepared(&finished, next, epoch).map(Some);
+                }
+                if !prepare::has_space(&self.env)? {
+                    return Ok(None);
+                }
+                if space == Space::Reserved {
+                    self.env.tell(Event::Unprepared { segment: number });
+                }
+                match prepare::make(&self.env, number, epoch, space, &mut |_| true)? {
+                    Some(made) => made,
+                    None => return Ok(None),
+                }
+            }
+        };
+        self.use_prepared(&ready, next, epoch).map(Some)
+    }
+
+    fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
+        let (header, files) = prepare::open(&self.env, ready, epoch)?;
+        self.env.meta.update(|m| m.highest_segment = header.number)?;
+        Ok(Active::new(header, files, next, *self.before()))
+    }
+
+    fn next_number(&self) -> u64 {
+        match self.env.meta.get().highest_segment {
+            NONE => 0,
+            n => n + 1,
+        }
+    }
+
+    // ---- close ------------------------------------------------------------------------------------------------
+
+    fn close(&self, rotation: Option<Box<Rotation>>) -> Result<Done, Failure> {
+        let fail = |rotation: Option<Box<Rotation>>, e: &io::Error| match rotation {
+            Some(rotation) => Failure::new(FailedJob::Rotate(rotation), "seal at the end", e),
+            None => Failure::new(FailedJob::Mark, "mark the end", e),
+        };
+        let mut unused = None;
+        if let Some(r) = &rotation {
+            if r.active.is_empty() {
+                unused = Some(r.active.number);
+            } else if let Err(e) = self.seal_active(r) {
+                return Err(fail(rotation, &e));
+            }
+        }
+        let marked = self.env.meta.update(|m| {
+            m.clean = true;
+            if let Some(number) = unused {
+                // It never held a batch: the next start need not look at it.
+                m.highest_segment = number.checked_sub(1).unwrap_or(NONE);
+            }
+        });
+        match marked {
+            Ok(()) => Ok(Done::Closed),
+            Err(e) => Err(fail(rotation, &e)),
+        }
+    }
+
+    // ---- recovery in the process ------------------------------------------------------------------------------
+
+    fn recover(&self, mut rescue: Box<Rescue>) -> Result<Done, Failure> {
+        match self.try_recover(&mut rescue) {
+            Ok(done) => Ok(done),
+            Err(e) => Err(Failure::new(FailedJob::Rescue(rescue), "recover", &e)),
+        }
+    }
+
+    fn try_recover(&self, rescue: &mut Rescue) -> io::Result<Done> {
+        let meta = self.env.meta.get();
+        let old = rescue.active.as_mut().map(|a| {
+            a.files.clear(); // our own descriptors first, or their locks would hold us up
+            (a.number, a.first_offset, a.before)
+        });
+        if !rescue.rewritten {
+            let batches = self.gather_rescued(rescue)?;
+            if !batches.is_empty() {
+                self.write_elsewhere(rescue, &batches)?;
+            }
+            rescue.rewritten = true;
+        }
+        if let Some((number, first_offset, before)) = old {
+            let producers = rescue.producers.clone();
+            let ended = recovery::end_at(&self.env, number, rescue.from, first_offset, before, producers);
+            let (sealed, report) = ended.map_err(|e| io::Error::other(e.to_string()))?;
+            sealed.into_iter().for_each(|s| self.catalog.add(s));
+            for d in report.damage {
+                self.env.tell(Event::Lost { from: d.from, to: d.to });
+            }
+        }
+        let epoch = meta.epoch() + 1;
+        let end = rescue.next;
+        self.env.meta.update(|m| {
+            m.push_epoch(epoch, end);
+            m.latched = false;
+        })?;
+        self.env.tell(Event::Recovered { epoch, from: rescue.from, to: end });
+        let next = self.open_next(None, end, epoch, Space::Reserved);
+        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone() })
+    }
+
+    /// Everything from `from` on: from memory where it is held, else read back from the old segment.
+    fn gather_rescued(&self, rescue: &Rescue) -> io::Result<Vec<Arc<Batch>>> {
+        let mut all = Vec::new();
+        let mut at = rescue.from;
+        let mut held = rescue.held.iter().filter(|b| b.end_offset() > rescue.from).peekable();
+        while at < rescue.next {
+            match held.peek() {
+                Some(b) if b.first_offset <= at => {
+                    at = at.max(b.end_offset());
+                    all.extend(held.next().cloned());
+                }
+                other => {
+                    let to = other.map_or(rescue.next, |b| b.first_offset);
+                    all.extend(self.read_back(rescue, at, to));
+                    at = to;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn read_back(&self, rescue: &Rescue, from: u64, to: u64) -> Vec<Arc<Batch>> {
+        let Some(active) = &rescue.active else { return Vec::new() };
+        let file = self.env.storage.open(&segment_name(active.number), Access::ReadDirect);
+        let reader =
+            file.and_then(|f| SegmentReader::new(f, &active.header, active.seek(from), Some(active.footer_pos())));
+        let Ok(mut reader) = reader else { return Vec::new() };
+        let mut all = Vec::new();
+        while let Ok(Some(batch)) = reader.next_batch() {
+            if batch.first_offset >= to {
+                break;
+            }
+            if batch.first_offset >= from {
+                all.push(Arc::new(batch));
+            }
+        }
+        all
+    }
+
+    /// Writes batches into a new segment under a temporary name, seals it, and puts it in place.
+    fn write_elsewhere(&self, rescue: &Rescue, batches: &[Arc<Batch>]) -> io::Result<()> {
+        let _making = self.env.making();
+        let number = self.next_number();
+        let name = segment_name(number);
+        let temporary = format!("{name}.tmp");
+        let storage = self.env.storage.as_ref();
+        match storage.remove(&temporary) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let file = match storage.rename(&name, &temporary) {
+            // The prepared segment: its space is there even where no more can be had.
+            Ok(()) => storage.open(&temporary, Access::WriteDirect)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
+            Err(e) => return Err(e),
+        };
+        let epoch = batches.first().map_or(0, |b| b.epoch);
+        let header = prepare::new_header(&self.env, number, epoch)?;
+        prepare::write_header(file.as_ref(), &header)?;
+        let first = batches[0].first_offset;
+        let mut active = Active::new(header, vec![file.clone()], first, *self.before());
+        let (mut expected, mut damage, mut buf) = (rescue.from, Vec::new(), IoBuf::with_capacity(1 << 20));
+        for b in batches {
+            if b.first_offset > expected {
+                damage.push(Damage { from: expected, to: b.first_offset });
+            }
+            expected = b.end_offset();
+            let marks = Marks { written: rescue.from, durable: rescue.from, ..Marks::default() };
+            let placed = active.place(b, false, &marks, self.env.now());
+            let (back, written) = file.write_at(placed.encode(buf), placed.pos, Durability::Written);
+            written?;
+            buf = back;
+        }
+        if expected < rescue.next {
+            damage.push(Damage { from: expected, to: rescue.next });
+        }
+        file.sync_all()?;
+        for d in &damage {
+            self.env.tell(Event::Lost { from: d.from, to: d.to });
+        }
+        let mut footer = active.footer();
+        footer.first_offset = rescue.from.min(first);
+        footer.end_offset = rescue.next;
+        footer.damage = damage;
+        footer.producers = rescue.producers.snapshot();
+        footer.supersedes_from = Some(rescue.from);
+        let (pos, block) = (active.footer_pos(), active.header.block_size);
+        let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;
+        storage.rename(&temporary, &name)?;
+        storage.sync_dir("")?;
+        self.env.meta.update(|m| m.highest_segment = number)?;
+        *self.before() = Some(Before {
+            number,
+            footer_checksum: sealed.head_checksum,
+            last_batch_checksum: footer.last_batch_checksum,
+        });
+        let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
+        let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
+        self.catalog.add(Sealed::known(number, sealed.bytes, proof));
+        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
+        Ok(())
+    }
+}
+
+const _: () = assert!(batch::LEN + prepare::HEADER_BYTES < 4096);

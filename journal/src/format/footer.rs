@@ -1,0 +1,401 @@
+//! The footer: what proves a segment, and what spares a start from reading it.
+//!
+//! Written only after the segment's data is synced, under every policy, and synced before `durable` passes into the
+//! next segment. So a footer that holds proves every batch it covers. It starts on a block, ends the file, and the
+//! last 32 bytes of the file lead back to it:
+//!
+//! ```text
+//! head (96 bytes)   0 magic "CLADFTR\0"   8 length u32 (all of it)   12 sections u16   14 flags u16
+//!                  16 segment u64   24 epoch u32   28 checksum of the last batch u32
+//!                  32 first offset u64   40 end offset u64   48 end of data u64
+//!                  56 least, 64 greatest record time i64   72 greatest append time i64 (real)
+//!                  80 payload bytes u64   88 reserved u32   92 checksum u32 (bytes 0..92)
+//! sections         type u16, flags u16, length u32, checksum u32 (of the 8 bytes before and the bytes after),
+//!                  then the bytes, then zeroes up to 8
+//! zeroes           up to the block
+//! trailer          position of the footer u64, its length u32, checksum of the head u32, zero u32,
+//!                  checksum u32 (of the 20 bytes before), magic "CLADEND\0"
+//! ```
+//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes. An unknown one is skipped.
+
+use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
+use super::checksum::Seed;
+
+/// First bytes of a footer.
+pub const MAGIC: [u8; 8] = *b"CLADFTR\0";
+/// Last bytes of a sealed segment.
+pub const TRAILER_MAGIC: [u8; 8] = *b"CLADEND\0";
+/// Bytes of the head.
+pub const HEAD: usize = 96;
+/// Bytes of the trailer.
+pub const TRAILER: usize = 32;
+const SECTION_HEAD: usize = 12;
+const INDEX: u16 = 1;
+const PRODUCERS: u16 = 2;
+const DAMAGE: u16 = 3;
+const BEFORE: u16 = 4;
+const SUPERSEDES: u16 = 5;
+
+/// One step of the sparse index: from here to the next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// First offset of the batch at `position`.
+    pub first_offset: u64,
+    /// Where that batch starts in the file.
+    pub position: u64,
+    /// Least record time up to the next entry.
+    pub min_time_ns: i64,
+    /// Greatest record time up to the next entry.
+    pub max_time_ns: i64,
+}
+
+/// What the log remembers of one producer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerEntry {
+    /// The producer's id.
+    pub id: [u8; 16],
+    /// Who may use it.
+    pub owner: u64,
+    /// Its epoch.
+    pub epoch: u32,
+    /// When it last appended, real time.
+    pub last_active_ns: i64,
+    /// Its last appends, oldest first.
+    pub appends: Vec<StoredRange>,
+}
+
+/// Consecutive sequences at consecutive offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredRange {
+    /// First sequence.
+    pub first_sequence: u64,
+    /// First offset.
+    pub first_offset: u64,
+    /// Records.
+    pub count: u32,
+}
+
+/// Offsets that cannot be read any more, `from` to `to` (exclusive).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// First lost offset.
+    pub from: u64,
+    /// One past the last.
+    pub to: u64,
+}
+
+/// Names the segment before, as it was when this one was sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Its number.
+    pub number: u64,
+    /// Checksum of its footer's head.
+    pub footer_checksum: u32,
+    /// Checksum of its last batch.
+    pub last_batch_checksum: u32,
+}
+
+/// A footer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Footer {
+    /// The segment's number.
+    pub segment: u64,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Checksum of its last batch, 0 when it holds none.
+    pub last_batch_checksum: u32,
+    /// Offset of its first record.
+    pub first_offset: u64,
+    /// One past its last; equal to the first when it holds none.
+    pub end_offset: u64,
+    /// Where its batches end in the file.
+    pub data_end: u64,
+    /// Least record time; greater than the greatest when it holds none.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// Greatest append time, real.
+    pub max_append_ns: i64,
+    /// Bytes of payload.
+    pub payload_bytes: u64,
+    /// Sparse index.
+    pub index: Vec<IndexEntry>,
+    /// Live producers at its end.
+    pub producers: Vec<ProducerEntry>,
+    /// What could not be read when it was sealed.
+    pub damage: Vec<Damage>,
+    /// The segment before.
+    pub before: Option<Before>,
+    /// Set when this segment repeats, and supersedes, what earlier ones hold from this offset on.
+    pub supersedes_from: Option<u64>,
+}
+
+impl Footer {
+    /// The footer's bytes for a file where it starts at `pos`, a multiple of `block`; and the head's checksum.
+    pub fn encode(&self, seed: &Seed, pos: u64, block: usize) -> (Vec<u8>, u32) {
+        let mut b = vec![0; HEAD];
+        let mut sections = 0u16;
+        let mut push = |kind: u16, bytes: Vec<u8>| {
+            let at = b.len();
+            b.extend_from_slice(&kind.to_le_bytes());
+            b.extend_from_slice(&0u16.to_le_bytes());
+            b.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            let crc = seed.sum(pos + at as u64, &[&b[at..], &bytes]);
+            b.extend_from_slice(&crc.to_le_bytes());
+            b.extend_from_slice(&bytes);
+            b.resize(b.len().next_multiple_of(8), 0);
+            sections += 1;
+        };
+        push(INDEX, encode_index(&self.index));
+        push(PRODUCERS, encode_producers(&self.producers));
+        if !self.damage.is_empty() {
+            push(
+                DAMAGE,
+                self.damage.iter().flat_map(|d| [d.from.to_le_bytes(), d.to.to_le_bytes()]).flatten().collect(),
+            );
+        }
+        if let Some(before) = self.before {
+            let mut s = before.number.to_le_bytes().to_vec();
+            s.extend_from_slice(&before.footer_checksum.to_le_bytes());
+            s.extend_from_slice(&before.last_batch_checksum.to_le_bytes());
+            push(BEFORE, s);
+        }
+        if let Some(from) = self.supersedes_from {
+            push(SUPERSEDES, from.to_le_bytes().to_vec());
+        }
+        let len = (b.len() + TRAILER).next_multiple_of(block);
+        b.resize(len, 0);
+        put(&mut b, 0, MAGIC);
+        put(&mut b, 8, (len as u32).to_le_bytes());
+        put(&mut b, 12, sections.to_le_bytes());
+        put(&mut b, 16, self.segment.to_le_bytes());
+        put(&mut b, 24, self.epoch.to_le_bytes());
+        put(&mut b, 28, self.last_batch_checksum.to_le_bytes());
+        put(&mut b, 32, self.first_offset.to_le_bytes());
+        put(&mut b, 40, self.end_offset.to_le_bytes());
+        put(&mut b, 48, self.data_end.to_le_bytes());
+        put(&mut b, 56, self.min_time_ns.to_le_bytes());
+        put(&mut b, 64, self.max_time_ns.to_le_bytes());
+        put(&mut b, 72, self.max_append_ns.to_le_bytes());
+        put(&mut b, 80, self.payload_bytes.to_le_bytes());
+        let head = seed.sum(pos, &[&b[..92]]);
+        put(&mut b, 92, head.to_le_bytes());
+        let at = len - TRAILER;
+        put(&mut b, at, pos.to_le_bytes());
+        put(&mut b, at + 8, (len as u32).to_le_bytes());
+        put(&mut b, at + 12, head.to_le_bytes());
+        let crc = seed.sum(pos + at as u64, &[&b[at..at + 20]]);
+        put(&mut b, at + 20, crc.to_le_bytes());
+        put(&mut b, at + 24, TRAILER_MAGIC);
+        (b, head)
+    }
+
+    /// Where the footer starts and how long it is, from the last bytes of a file of `file_len` bytes.
+    pub fn locate(tail: &[u8], file_len: u64, seed: &Seed) -> Option<(u64, u32)> {
+        let at = tail.len().checked_sub(TRAILER)?;
+        let t = &tail[at..];
+        let start_of_trailer = file_len.checked_sub(TRAILER as u64)?;
+        if t[24..] != TRAILER_MAGIC || seed.sum(start_of_trailer, &[&t[..20]]) != u32_at(t, 20) {
+            return None;
+        }
+        let (pos, len) = (u64_at(t, 0), u32_at(t, 8));
+        (pos.checked_add(u64::from(len)) == Some(file_len)).then_some((pos, len))
+    }
+
+    /// The length of the footer whose head is at `pos`, if there is one that holds.
+    pub fn peek_len(head: &[u8], seed: &Seed, pos: u64) -> Option<u32> {
+        if head.len() < HEAD || head[..8] != MAGIC || seed.sum(pos, &[&head[..92]]) != u32_at(head, 92) {
+            return None;
+        }
+        Some(u32_at(head, 8))
+    }
+
+    /// Reads a whole footer at `pos`; with it the checksum of its head. `None` when any part of it fails.
+    pub fn decode(b: &[u8], seed: &Seed, pos: u64) -> Option<(Self, u32)> {
+        let len = Self::peek_len(b, seed, pos)? as usize;
+        if b.len() < len || len < HEAD + TRAILER {
+            return None;
+        }
+        let mut footer = Self {
+            segment: u64_at(b, 16),
+            epoch: u32_at(b, 24),
+            last_batch_checksum: u32_at(b, 28),
+            first_offset: u64_at(b, 32),
+            end_offset: u64_at(b, 40),
+            data_end: u64_at(b, 48),
+            min_time_ns: i64_at(b, 56),
+            max_time_ns: i64_at(b, 64),
+            max_append_ns: i64_at(b, 72),
+            payload_bytes: u64_at(b, 80),
+            ..Self::default()
+        };
+        let mut at = HEAD;
+        for _ in 0..u16_at(b, 12) {
+            let head = b.get(at..at + SECTION_HEAD)?;
+            let (kind, size, crc) = (u16_at(head, 0), u32_at(head, 4) as usize, u32_at(head, 8));
+            let bytes = b[..len - TRAILER].get(at + SECTION_HEAD..)?.get(..size)?;
+            if seed.sum(pos + at as u64, &[&head[..8], bytes]) != crc {
+                return None;
+            }
+            footer.take_section(kind, bytes)?;
+            at = (at + SECTION_HEAD + size).next_multiple_of(8);
+        }
+        Some((footer, u32_at(b, 92)))
+    }
+
+    fn take_section(&mut self, kind: u16, s: &[u8]) -> Option<()> {
+        match kind {
+            INDEX => self.index = decode_index(s)?,
+            PRODUCERS => self.producers = decode_producers(s)?,
+            DAMAGE => {
+                let pairs = s.chunks_exact(16);
+                self.damage = pairs.map(|d| Damage { from: u64_at(d, 0), to: u64_at(d, 8) }).collect();
+            }
+            BEFORE if s.len() == 16 => {
+                self.before = Some(Before {
+                    number: u64_at(s, 0),
+                    footer_checksum: u32_at(s, 8),
+                    last_batch_checksum: u32_at(s, 12),
+                });
+            }
+            SUPERSEDES if s.len() == 8 => self.supersedes_from = Some(u64_at(s, 0)),
+            BEFORE | SUPERSEDES => return None,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Most bytes that a footer takes for so many index entries, producers and stored ranges.
+    pub fn max_len(index: usize, producers: usize, ranges: usize, block: usize) -> u64 {
+        let sections = 5 * (SECTION_HEAD + 8) + 64;
+        let bytes = HEAD + sections + index * 32 + producers * PRODUCER_HEAD + ranges * RANGE + TRAILER;
+        bytes.next_multiple_of(block) as u64
+    }
+}
+
+fn encode_index(index: &[IndexEntry]) -> Vec<u8> {
+    let mut s = Vec::with_capacity(index.len() * 32);
+    for e in index {
+        s.extend_from_slice(&e.first_offset.to_le_bytes());
+        s.extend_from_slice(&e.position.to_le_bytes());
+        s.extend_from_slice(&e.min_time_ns.to_le_bytes());
+        s.extend_from_slice(&e.max_time_ns.to_le_bytes());
+    }
+    s
+}
+
+fn decode_index(s: &[u8]) -> Option<Vec<IndexEntry>> {
+    let entry = |e: &[u8]| IndexEntry {
+        first_offset: u64_at(e, 0),
+        position: u64_at(e, 8),
+        min_time_ns: i64_at(e, 16),
+        max_time_ns: i64_at(e, 24),
+    };
+    s.len().is_multiple_of(32).then(|| s.chunks_exact(32).map(entry).collect())
+}
+
+const PRODUCER_HEAD: usize = 40;
+const RANGE: usize = 20;
+
+fn encode_producers(producers: &[ProducerEntry]) -> Vec<u8> {
+    let mut s = Vec::new();
+    for p in producers {
+        s.extend_from_slice(&p.id);
+        s.extend_from_slice(&p.owner.to_le_bytes());
+        s.extend_from_slice(&p.last_active_ns.to_le_bytes());
+        s.extend_from_slice(&p.epoch.to_le_bytes());
+        s.extend_from_slice(&(p.appends.len() as u32).to_le_bytes());
+        for r in &p.appends {
+            s.extend_from_slice(&r.first_sequence.to_le_bytes());
+            s.extend_from_slice(&r.first_offset.to_le_bytes());
+            s.extend_from_slice(&r.count.to_le_bytes());
+        }
+    }
+    s
+}
+
+fn decode_producers(mut s: &[u8]) -> Option<Vec<ProducerEntry>> {
+    let mut all = Vec::new();
+    while !s.is_empty() {
+        let head = s.get(..PRODUCER_HEAD)?;
+        let count = u32_at(head, 36) as usize;
+        let ranges = s.get(PRODUCER_HEAD..)?.get(..count.checked_mul(RANGE)?)?;
+        let appends = ranges.chunks_exact(RANGE).map(|r| StoredRange {
+            first_sequence: u64_at(r, 0),
+            first_offset: u64_at(r, 8),
+            count: u32_at(r, 16),
+        });
+        all.push(ProducerEntry {
+            id: get(head, 0),
+            owner: u64_at(head, 16),
+            last_active_ns: i64_at(head, 24),
+            epoch: u32_at(head, 32),
+            appends: appends.collect(),
+        });
+        s = &s[PRODUCER_HEAD + count * RANGE..];
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Footer {
+        Footer {
+            segment: 7,
+            epoch: 2,
+            last_batch_checksum: 5,
+            first_offset: 10,
+            end_offset: 30,
+            data_end: 8000,
+            min_time_ns: -1,
+            max_time_ns: 99,
+            max_append_ns: 100,
+            payload_bytes: 1234,
+            index: vec![IndexEntry { first_offset: 10, position: 4096, min_time_ns: -1, max_time_ns: 99 }],
+            producers: vec![ProducerEntry {
+                id: [3; 16],
+                owner: 1000,
+                epoch: 4,
+                last_active_ns: 77,
+                appends: vec![
+                    StoredRange { first_sequence: 0, first_offset: 10, count: 5 },
+                    StoredRange { first_sequence: 5, first_offset: 20, count: 1 },
+                ],
+            }],
+            damage: vec![Damage { from: 12, to: 14 }],
+            before: Some(Before { number: 6, footer_checksum: 1, last_batch_checksum: 2 }),
+            supersedes_from: Some(10),
+        }
+    }
+
+    #[test]
+    fn comes_back_from_the_end_of_the_file_and_no_flipped_byte_passes() {
+        let seed = Seed::new(1, &[2; 16], 7);
+        let (bytes, head) = example().encode(&seed, 8192, 4096);
+        assert_eq!(bytes.len() % 4096, 0);
+        let file_len = 8192 + bytes.len() as u64;
+        assert_eq!(Footer::locate(&bytes, file_len, &seed), Some((8192, bytes.len() as u32)));
+        assert_eq!(Footer::decode(&bytes, &seed, 8192), Some((example(), head)));
+        let used = 92 + 4 + 5 * 20 + 400;
+        for at in 0..used.min(bytes.len() - TRAILER) {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            if bad[at..] != bytes[at..] && Footer::decode(&bad, &seed, 8192).is_some_and(|f| f.0 != example()) {
+                panic!("byte {at} changed the footer unseen");
+            }
+        }
+        for cut in [0, 50, HEAD, bytes.len() - 1] {
+            assert_eq!(Footer::decode(&bytes[..cut], &seed, 8192), None);
+        }
+        assert_eq!(Footer::decode(&bytes, &seed, 4096), None, "a copy elsewhere proves nothing");
+    }
+
+    #[test]
+    fn the_bound_on_its_length_holds() {
+        let f = example();
+        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 1, 2, 64));
+    }
+}

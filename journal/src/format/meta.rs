@@ -1,0 +1,197 @@
+//! `clad.meta`: the few facts that must be durable before something else may happen.
+//!
+//! Two slots of [`SLOT`] bytes, written in turn, each with a checksum and a generation; the greater generation that
+//! holds is the truth. A slot:
+//!
+//! ```text
+//!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched)   12 length u32
+//! 16 generation u64    24 log id       40 lowest segment kept u64   48 lowest offset kept u64
+//! 56 highest segment put to use u64    64 created i64   72 epochs u32   76 zero u32
+//! 80 epochs: (epoch u32, first offset u64) each, oldest first; then the CRC-32C of all before it
+//! ```
+//! The highest segment is `u64::MAX` while none was put to use.
+
+use super::bytes::{get, i64_at, u16_at, u32_at, u64_at};
+use super::checksum::plain;
+
+/// First bytes of a slot.
+pub const MAGIC: [u8; 8] = *b"CLADMETA";
+/// The version this clad writes.
+pub const VERSION: u16 = 1;
+/// Bytes of a slot.
+pub const SLOT: usize = 32 * 1024;
+const HEAD: usize = 80;
+const EPOCH: usize = 12;
+/// Epochs that a slot remembers; older ones are forgotten, and their cursors are then unknown.
+pub const MAX_EPOCHS: usize = (SLOT - HEAD - 4) / EPOCH;
+/// No segment was put to use yet.
+pub const NONE: u64 = u64::MAX;
+
+/// One history of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochStart {
+    /// The epoch.
+    pub epoch: u32,
+    /// The first offset given in it.
+    pub first_offset: u64,
+}
+
+/// What `clad.meta` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Rises with every write.
+    pub generation: u64,
+    /// Made with the log.
+    pub log_id: [u8; 16],
+    /// The log ended cleanly: everything acknowledged is below footers.
+    pub clean: bool,
+    /// A write or a sync failed, and the log was not recovered since.
+    pub latched: bool,
+    /// Segments below this were removed by retention.
+    pub lowest_segment: u64,
+    /// Offsets below this were removed by retention.
+    pub lowest_offset: u64,
+    /// The greatest segment that may hold a batch, or [`NONE`].
+    pub highest_segment: u64,
+    /// When the log was made.
+    pub created_ns: i64,
+    /// All epochs that are remembered, oldest first; never empty.
+    pub epochs: Vec<EpochStart>,
+}
+
+/// Why a slot cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// Torn, damaged, or never written.
+    #[error("the slot fails its checksum")]
+    Damaged,
+    /// Made by a newer clad.
+    #[error("clad.meta has version {found}, this clad reads up to {VERSION}: use the newer clad that wrote it")]
+    Newer {
+        /// The version in the file.
+        found: u16,
+    },
+}
+
+impl Meta {
+    /// The epoch that appends are made in.
+    pub fn epoch(&self) -> u32 {
+        self.epochs.last().map_or(0, |e| e.epoch)
+    }
+
+    /// Adds an epoch, forgetting the oldest where there is no room.
+    pub fn push_epoch(&mut self, epoch: u32, first_offset: u64) {
+        // Epochs in which nothing was given say nothing that the next one does not.
+        self.epochs.retain(|e| e.first_offset < first_offset);
+        if self.epochs.len() >= MAX_EPOCHS {
+            self.epochs.remove(0);
+        }
+        self.epochs.push(EpochStart { epoch, first_offset });
+    }
+
+    /// The slot's bytes, padded to [`SLOT`].
+    pub fn encode(&self) -> Vec<u8> {
+        let len = HEAD + self.epochs.len() * EPOCH + 4;
+        let mut b = Vec::with_capacity(SLOT);
+        b.extend_from_slice(&MAGIC);
+        b.extend_from_slice(&VERSION.to_le_bytes());
+        b.extend_from_slice(&(u16::from(self.clean) | u16::from(self.latched) << 1).to_le_bytes());
+        b.extend_from_slice(&(len as u32).to_le_bytes());
+        b.extend_from_slice(&self.generation.to_le_bytes());
+        b.extend_from_slice(&self.log_id);
+        b.extend_from_slice(&self.lowest_segment.to_le_bytes());
+        b.extend_from_slice(&self.lowest_offset.to_le_bytes());
+        b.extend_from_slice(&self.highest_segment.to_le_bytes());
+        b.extend_from_slice(&self.created_ns.to_le_bytes());
+        b.extend_from_slice(&(self.epochs.len() as u32).to_le_bytes());
+        b.extend_from_slice(&0u32.to_le_bytes());
+        for e in &self.epochs {
+            b.extend_from_slice(&e.epoch.to_le_bytes());
+            b.extend_from_slice(&e.first_offset.to_le_bytes());
+        }
+        let crc = plain(&b);
+        b.extend_from_slice(&crc.to_le_bytes());
+        b.resize(SLOT, 0);
+        b
+    }
+
+    /// Reads one slot.
+    ///
+    /// # Errors
+    /// [`MetaError`].
+    pub fn decode(b: &[u8]) -> Result<Self, MetaError> {
+        if b.len() < HEAD + 4 || b[..8] != MAGIC {
+            return Err(MetaError::Damaged);
+        }
+        let found = u16_at(b, 8);
+        if found > VERSION {
+            return Err(MetaError::Newer { found });
+        }
+        let (len, epochs) = (u32_at(b, 12) as usize, u32_at(b, 72) as usize);
+        let fits = epochs <= MAX_EPOCHS && epochs > 0 && len == HEAD + epochs * EPOCH + 4 && len <= b.len();
+        if !fits || plain(&b[..len - 4]) != u32_at(b, len - 4) {
+            return Err(MetaError::Damaged);
+        }
+        let flags = u16_at(b, 10);
+        Ok(Self {
+            generation: u64_at(b, 16),
+            log_id: get(b, 24),
+            clean: flags & 1 != 0,
+            latched: flags & 2 != 0,
+            lowest_segment: u64_at(b, 40),
+            lowest_offset: u64_at(b, 48),
+            highest_segment: u64_at(b, 56),
+            created_ns: i64_at(b, 64),
+            epochs: b[HEAD..len - 4]
+                .chunks_exact(EPOCH)
+                .map(|e| EpochStart { epoch: u32_at(e, 0), first_offset: u64_at(e, 4) })
+                .collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn example() -> Meta {
+        Meta {
+            generation: 5,
+            log_id: [1; 16],
+            clean: true,
+            latched: false,
+            lowest_segment: 2,
+            lowest_offset: 100,
+            highest_segment: 9,
+            created_ns: 77,
+            epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 4, first_offset: 200 }],
+        }
+    }
+
+    #[test]
+    fn comes_back_and_every_flipped_byte_is_refused() {
+        let bytes = example().encode();
+        assert_eq!(bytes.len(), SLOT);
+        assert_eq!(Meta::decode(&bytes), Ok(example()));
+        for at in 0..HEAD + 2 * EPOCH + 4 {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(Meta::decode(&bad).is_err(), "byte {at}");
+        }
+        for cut in 0..HEAD + 2 * EPOCH + 4 {
+            assert!(Meta::decode(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn epochs_are_bounded_and_empty_ones_are_forgotten() {
+        let mut meta = example();
+        meta.push_epoch(5, 200);
+        assert_eq!(meta.epochs.len(), 2, "epoch 4 gave no offset");
+        for i in 0..MAX_EPOCHS as u64 + 10 {
+            meta.push_epoch(10 + i as u32, 300 + i);
+        }
+        assert_eq!(meta.epochs.len(), MAX_EPOCHS);
+        assert_eq!(Meta::decode(&meta.encode()), Ok(meta));
+    }
+}

@@ -1,0 +1,59 @@
+//! What lies on the disk, byte by byte. `docs/FORMAT.md` says the same for a reader in another language, and the
+//! golden files in `journal/tests/golden/` hold both to it.
+//!
+//! What must hold for every part: little-endian, explicit offsets, no serializer; a length is believed only once the
+//! checksum that covers it holds; what is unknown and not marked incompatible is skipped; decoding never panics and
+//! never allocates more than the bytes it was given.
+
+pub mod batch;
+mod bytes;
+pub mod checksum;
+pub mod chunk;
+pub mod footer;
+pub mod meta;
+pub mod segment;
+
+/// Batches start on a multiple of this, and so does everything after them.
+pub const ALIGN: u64 = 64;
+
+/// The file that names the log.
+pub const META_NAME: &str = "clad.meta";
+/// The file whose lock keeps two daemons apart.
+pub const LOCK_NAME: &str = "clad.lock";
+/// Where recovery puts what it sets aside.
+pub const QUARANTINE: &str = "quarantine";
+
+/// Rounds up to where the next batch may start.
+pub fn align(pos: u64) -> u64 {
+    pos.next_multiple_of(ALIGN)
+}
+
+/// The name of a segment.
+pub fn segment_name(number: u64) -> String {
+    format!("{number:020}.clog")
+}
+
+/// The number in a segment's name, if it is one.
+pub fn parse_segment_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".clog")?;
+    if digits.len() != 20 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_names_are_exact() {
+        assert_eq!(segment_name(7), "00000000000000000007.clog");
+        assert_eq!(parse_segment_name("00000000000000000007.clog"), Some(7));
+        for foreign in
+            ["7.clog", "00000000000000000007.clog.tmp", "0000000000000000000+.clog", "99999999999999999999.clog"]
+        {
+            assert_eq!(parse_segment_name(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What was accepted and not yet given to the disk.
+//!
+//! What must hold: an append lies whole in one batch; batches leave in offset order; the permits of an append (the
+//! bytes that admission counted for it) stay with its batch until the journal lets go of its memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::active::Now;
+use crate::format::batch;
+use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
+
+/// A batch's content, wherever it lies on the disk.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Epoch that its offsets were given in.
+    pub epoch: u32,
+    /// Offset of the first record.
+    pub first_offset: u64,
+    /// Records.
+    pub count: u32,
+    /// When its first append was taken, real time.
+    pub append_real_ns: i64,
+    /// Least record time.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// The chunks.
+    pub body: Vec<u8>,
+}
+
+impl Batch {
+    /// One past the last offset.
+    pub fn end_offset(&self) -> u64 {
+        self.first_offset + u64::from(self.count)
+    }
+
+    /// Bytes that it takes in a file, header included.
+    pub fn stored_len(&self) -> u64 {
+        (batch::LEN + self.body.len()) as u64
+    }
+
+    /// Its appends with the offset of each.
+    pub fn chunks(&self) -> impl Iterator<Item = Result<(u64, Chunk<'_>), ChunkError>> {
+        let mut next = self.first_offset;
+        chunks(&self.body).map(move |chunk| {
+            let chunk = chunk?;
+            let first = next;
+            next += u64::from(chunk.header.count);
+            Ok((first, chunk))
+        })
+    }
+}
+
+/// A batch that waits, with what only matters until it is stored.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) batch: Arc<Batch>,
+    pub(crate) wants_written: bool,
+    pub(crate) since_boot_ns: u64,
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    batch: Batch,
+    wants_written: bool,
+    since_boot_ns: u64,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Open {
+    fn close(self) -> Gathered {
+        Gathered {
+            batch: Arc::new(self.batch),
+            wants_written: self.wants_written,
+            since_boot_ns: self.since_boot_ns,
+            permit: self.permit,
+        }
+    }
+}
+
+/// The queue between the sequencer and the disk.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    closed: VecDeque<Gathered>,
+    open: Option<Open>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+/// One append as it enters the queue.
+pub(crate) struct Entering<'a> {
+    pub(crate) header: &'a ChunkHeader,
+    pub(crate) vouch: &'a [u8],
+    pub(crate) payload: &'a [u8],
+    pub(crate) min_time_ns: i64,
+    pub(crate) max_time_ns: i64,
+    pub(crate) wants_written: bool,
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Gather {
+    /// A queue whose batches close at `max_bytes`; 0 makes each append a batch.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.closed.is_empty() && self.open.is_none()
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Batches that wait.
+    pub(crate) fn batches(&self) -> usize {
+        self.closed.len() + usize::from(self.open.is_some())
+    }
+
+    /// The next batch's size, since when it waits, and whether somebody waits for `written`.
+    pub(crate) fn front(&self) -> Option<(usize, u64, bool)> {
+        match (self.closed.front(), &self.open) {
+            (Some(b), _) => Some((b.batch.body.len(), b.since_boot_ns, b.wants_written)),
+            (None, Some(o)) => Some((o.batch.body.len(), o.since_boot_ns, o.wants_written)),
+            (None, None) => None,
+        }
+    }
+
+    /// Takes an append in, at the offset it was given.
+    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Now) {
+        let len = ChunkHeader::encoded_len(e.vouch.len(), e.payload.len());
+        if self.open.as_ref().is_some_and(|o| o.batch.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
+            self.close_open();
+        }
+        let open = self.open.get_or_insert_with(|| Open {
+            batch: Batch {
+                epoch,
+                first_offset,
+                append_real_ns: now.real_ns,
+                min_time_ns: i64::MAX,
+                max_time_ns: i64::MIN,
+                ..Batch::default()
+            },
+            since_boot_ns: now.boot_ns,
+            ..Open::default()
+        });
+        e.header.encode_into(&mut open.batch.body, e.vouch, e.payload);
+        open.batch.count += e.header.count;
+        open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
+        open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
+        open.wants_written |= e.wants_written;
+        match (&mut open.permit, e.permit) {
+            (Some(held), Some(more)) => held.merge(more),
+            (held @ None, more) => *held = more,
+            (Some(_), None) => {}
+        }
+        self.bytes += len;
+    }
+
+    fn close_open(&mut self) {
+        self.closed.extend(self.open.take().map(Open::close));
+    }
+
+    /// Takes the next batch out.
+    pub(crate) fn pop(&mut self) -> Option<Gathered> {
+        let next = self.closed.pop_front().or_else(|| self.open.take().map(Open::close))?;
+        self.bytes -= next.batch.body.len();
+        Some(next)
+    }
+}

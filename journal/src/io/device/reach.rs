@@ -1,0 +1,196 @@
+//! Which ack level is honest on what was found, and why not a higher one.
+//!
+//! | found, here or in any layer below | `durable` |
+//! |---|---|
+//! | a file system or device in memory | never |
+//! | flushes switched off by a mount option; a `volatile` overlay | never |
+//! | a loop device that gets no flushes, its file in the page cache | never |
+//! | overlay and other stacked file systems, network file systems, FUSE | on the operator's explicit word |
+//! | a device that swallows flushes above or before a volatile cache | on the operator's explicit word |
+//! | anything else, unresolved devices included | offered: a sync flushes whatever is there |
+//!
+//! The operator's word covers what the kernel cannot see from here: a server's discipline, a battery. It covers
+//! nothing that is visibly a lie.
+
+use std::fmt;
+
+use super::{DeviceKind, FlushStop, Substrate};
+
+/// How far acks may go here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// `durable` may be offered.
+    Durable {
+        /// What only the operator's word overrules; empty where none was needed.
+        by_word: Vec<Obstacle>,
+    },
+    /// Nothing above `written` may be offered.
+    Written {
+        /// Why; never empty.
+        because: Vec<Obstacle>,
+    },
+}
+
+impl Reach {
+    /// Whether `durable` may be offered.
+    pub fn is_durable(&self) -> bool {
+        matches!(self, Self::Durable { .. })
+    }
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (level, why, obstacles) = match self {
+            Self::Durable { by_word } => ("durable", "by the operator's word although", by_word),
+            Self::Written { because } => ("written", "because", because),
+        };
+        f.write_str(level)?;
+        for (i, obstacle) in obstacles.iter().enumerate() {
+            write!(f, "{} {obstacle}", if i == 0 { format!(", {why}") } else { ";".into() })?;
+        }
+        Ok(())
+    }
+}
+
+/// One reason against `durable`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The file system is memory.
+    #[error("{filesystem} keeps its files in memory")]
+    MemoryFilesystem {
+        /// Its type.
+        filesystem: String,
+    },
+    /// A device is memory.
+    #[error("{device} keeps its blocks in memory")]
+    MemoryDevice {
+        /// Its name.
+        device: String,
+    },
+    /// A mount option switches off what `durable` stands on.
+    #[error("{filesystem} is mounted with {option}, so a sync flushes nothing")]
+    Option {
+        /// Type of the file system.
+        filesystem: String,
+        /// The option.
+        option: String,
+    },
+    /// What a sync does is decided by the file system underneath.
+    #[error("{filesystem} stands on another file system that decides what a sync is worth")]
+    Stacked {
+        /// Its type.
+        filesystem: String,
+    },
+    /// What a sync does is decided elsewhere.
+    #[error("{filesystem} is a network file system, and its server decides what a sync is worth")]
+    Network {
+        /// Its type.
+        filesystem: String,
+    },
+    /// What a sync does is decided by a process.
+    #[error("{filesystem} is served by a process that decides what a sync is worth")]
+    Fuse {
+        /// Its type.
+        filesystem: String,
+    },
+    /// A device gets no flushes, or passes none on, and a volatile cache needs them.
+    #[error("{device} passes no flush on to a volatile cache")]
+    FlushStops {
+        /// Its name.
+        device: String,
+    },
+    /// A loop device that gets no flushes.
+    #[error("{device} is a file in the page cache and gets no flushes")]
+    LoopWithoutFlush {
+        /// Its name.
+        device: String,
+    },
+}
+
+impl Obstacle {
+    /// Whether the operator's explicit word overrules it.
+    pub fn yields_to_word(&self) -> bool {
+        matches!(self, Self::Stacked { .. } | Self::Network { .. } | Self::Fuse { .. } | Self::FlushStops { .. })
+    }
+}
+
+impl Substrate {
+    /// The highest ack level that is honest here; `operator_word` says that the operator stated in so many words
+    /// that a sync is worth its name (a battery, a server that keeps its promise).
+    pub fn reach(&self, operator_word: bool) -> Reach {
+        let mut obstacles = filesystem_obstacles(&self.filesystem, &self.mount_options);
+        for layer in &self.below {
+            obstacles.extend(filesystem_obstacles(&layer.filesystem, &layer.mount_options));
+        }
+        obstacles.extend(self.devices.iter().filter_map(|d| {
+            let device = d.name.clone();
+            match (d.kind, d.stops_flush) {
+                (DeviceKind::Memory, _) => Some(Obstacle::MemoryDevice { device }),
+                (_, Some(FlushStop::PageCache)) => Some(Obstacle::LoopWithoutFlush { device }),
+                (_, Some(FlushStop::CacheBelow | FlushStop::Overridden)) => Some(Obstacle::FlushStops { device }),
+                (_, None) => None,
+            }
+        }));
+        if obstacles.iter().all(|o| operator_word && o.yields_to_word()) {
+            Reach::Durable { by_word: obstacles }
+        } else {
+            if operator_word {
+                obstacles.retain(|o| !o.yields_to_word());
+            }
+            Reach::Written { because: obstacles }
+        }
+    }
+}
+
+/// What a file system is made of, as far as a sync is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nature {
+    /// Blocks on devices of this machine.
+    Disk,
+    /// Memory.
+    Memory,
+    /// Another file system of this machine.
+    Stacked,
+    /// A server's word.
+    Network,
+    /// A process's word.
+    Fuse,
+}
+
+pub(super) fn nature(filesystem: &str) -> Nature {
+    match filesystem {
+        "tmpfs" | "ramfs" | "rootfs" | "devtmpfs" | "hugetlbfs" => Nature::Memory,
+        "overlay" | "overlayfs" | "aufs" | "unionfs" | "ecryptfs" => Nature::Stacked,
+        "nfs" | "nfs4" | "cifs" | "smb2" | "smb3" | "smbfs" | "ceph" | "9p" | "virtiofs" | "afs" | "coda"
+        | "lustre" | "beegfs" | "orangefs" | "pvfs2" | "gpfs" | "glusterfs" | "vboxsf" | "vmhgfs" | "prl_fs" => {
+            Nature::Network
+        }
+        "fuse" | "fuseblk" => Nature::Fuse,
+        other if other.starts_with("fuse.") || other.starts_with("fuseblk.") => Nature::Fuse,
+        _ => Nature::Disk,
+    }
+}
+
+fn filesystem_obstacles(filesystem: &str, options: &[String]) -> Vec<Obstacle> {
+    let name = || filesystem.to_owned();
+    let mut found = Vec::new();
+    match nature(filesystem) {
+        Nature::Disk => {}
+        Nature::Memory => found.push(Obstacle::MemoryFilesystem { filesystem: name() }),
+        Nature::Stacked => found.push(Obstacle::Stacked { filesystem: name() }),
+        Nature::Network => found.push(Obstacle::Network { filesystem: name() }),
+        Nature::Fuse => found.push(Obstacle::Fuse { filesystem: name() }),
+    }
+    let overlay = matches!(filesystem, "overlay" | "overlayfs");
+    for option in options {
+        let off = match option.as_str() {
+            "nobarrier" | "barrier=0" | "barrier=none" | "fsync_mode=nobarrier" | "journal_flush_disabled" => true,
+            "volatile" | "fsync=volatile" => overlay,
+            _ => false,
+        };
+        if off {
+            found.push(Obstacle::Option { filesystem: name(), option: option.clone() });
+        }
+    }
+    found
+}

@@ -1,0 +1,141 @@
+//! The storage trait: everything the journal asks of a disk, and nothing else.
+//!
+//! What must hold, for every implementation (the operating system here, the simulated disk in `sim/`):
+//! - **Positional and owned.** A write takes its buffer and gives it back with the result, so that an engine which
+//!   hands the memory to the kernel (a ring) can keep it for as long as the kernel does.
+//! - **Several in flight.** Every method takes `&self`; calls on one file from several threads run at once. Nothing
+//!   here orders them: order is the committer's business.
+//! - **Whole or failed.** A short write is continued until all is written; a write of zero bytes is an error
+//!   (`WriteZero`), never a loop. After an error nothing is known about the bytes of that call.
+//! - **A sync promises only what was complete when it was called**, and an error from it is told once per open
+//!   file: who writes several buffered writes at once opens the file once for each (see [`Storage::open`]).
+//! - **Names are durable only after [`Storage::sync_dir`].**
+//!
+//! Only this folder touches the file system; `unsafe` in this crate lives here alone. Files of the log are never
+//! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
+
+mod buffer;
+pub mod device;
+mod os;
+
+use std::io;
+use std::sync::Arc;
+
+pub use buffer::IoBuf;
+pub use os::OsStorage;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads only, around the page cache where the file system can.
+    ReadDirect,
+    /// Reads only, through the page cache: for sealed segments, which never change.
+    ReadCached,
+    /// Reads and writes, around the page cache where the file system can.
+    WriteDirect,
+    /// Reads and writes through the page cache.
+    WriteCached,
+}
+
+/// What a write promises when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The kernel has taken the bytes: they survive the death of the process.
+    Written,
+    /// The bytes of this call are on stable storage (`RWF_DSYNC`). Nothing is said about any other bytes.
+    Synced,
+}
+
+/// The kinds of lock on an open file (`flock`): they belong to the open file and end with its last reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Held by every descriptor that writes to a segment, and by readers of sealed segments.
+    Shared,
+    /// Taken by recovery before it reads a byte of an unsealed segment: nobody writes any more, not even a dead
+    /// process whose writes the kernel has not finished.
+    Exclusive,
+}
+
+/// One name in the folder of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name, relative to the folder.
+    pub name: String,
+    /// Bytes, as the file system tells them; 0 for what is no plain file.
+    pub len: u64,
+    /// Plain file, folder, or anything else (sockets live in the same folder by default).
+    pub kind: EntryKind,
+}
+
+/// What an [`Entry`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A plain file.
+    File,
+    /// A folder.
+    Dir,
+    /// A socket, a pipe, a link, a device.
+    Other,
+}
+
+/// The folder of one log on some disk. Names are relative, at most one folder deep (`quarantine/…`).
+pub trait Storage: Send + Sync + 'static {
+    /// Lists a folder (`""` is the log's own), in no particular order.
+    fn list(&self, dir: &str) -> io::Result<Vec<Entry>>;
+    /// Opens an existing file. Each call is an open file description of its own.
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Creates a file that must not exist yet, mode 0600, and opens it.
+    fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Makes a folder if it is missing, mode 0750.
+    fn create_dir(&self, name: &str) -> io::Result<()>;
+    /// Renames a file over whatever has the new name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    /// Gives a file its sealed mode (0640) or its private one (0600).
+    fn set_sealed_mode(&self, name: &str, sealed: bool) -> io::Result<()>;
+    /// Bytes that this user may still allocate in the file system, and its size.
+    fn space(&self) -> io::Result<Space>;
+    /// The block that a direct write must cover whole: never below the physical block, and never below 4096.
+    fn block_size(&self) -> u32;
+    /// Whether `*Direct` accesses really go around the page cache here.
+    fn is_direct(&self) -> bool;
+    /// Whether writing zeroes makes later overwrites cheaper (ext4, xfs), or would only double the work.
+    fn zeroing_pays(&self) -> bool;
+}
+
+/// Room in a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes free for this user.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// One open file description.
+pub trait File: Send + Sync {
+    /// Writes all of `buf` at `pos` and gives the buffer back.
+    ///
+    /// # Errors
+    /// Any; after one, nothing is known about the bytes of this call.
+    fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>);
+    /// Reads up to `want` bytes at `pos` into `buf` (whose length becomes what was read; less only at the end).
+    fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>);
+    /// Makes all completed writes of this file durable (`fdatasync`).
+    fn sync_data(&self) -> io::Result<()>;
+    /// The same with the file's size and blocks (`fsync`).
+    fn sync_all(&self) -> io::Result<()>;
+    /// Bytes in the file.
+    fn len(&self) -> io::Result<u64>;
+    /// Cuts or extends the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves blocks for the first `len` bytes and sets the size.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Takes a lock without waiting; `false` when somebody else's is in the way.
+    fn try_lock(&self, lock: Lock) -> io::Result<bool>;
+    /// Takes a lock, waiting as long as it must.
+    fn lock(&self, lock: Lock) -> io::Result<()>;
+}

@@ -1,0 +1,269 @@
+//! The operating system as a [`Storage`]: plain blocking calls, relative to an open folder.
+//!
+//! What must hold beyond the trait:
+//! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
+//!   changes nothing, and links are never followed.
+//! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written.
+//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`), a plain
+//!   write and `fdatasync` keep the same promise.
+
+use std::io;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Access, Durability, Entry, EntryKind, File, IoBuf, Lock, Space, Storage};
+
+/// A folder on a real file system.
+pub struct OsStorage {
+    dir: OwnedFd,
+    block_size: u32,
+    direct: bool,
+    zeroing: bool,
+    no_dsync: Arc<AtomicBool>,
+}
+
+impl OsStorage {
+    /// Opens a folder that exists.
+    ///
+    /// `block_size` is what [`super::device::discover`] found; `zeroing` says whether zero-written space pays there.
+    ///
+    /// # Errors
+    /// What the kernel says when the folder cannot be opened.
+    pub fn open(dir: &Path, block_size: u32, zeroing: bool) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let direct = direct_works(&fd, block_size);
+        Ok(Self { dir: fd, block_size, direct, zeroing, no_dsync: Arc::default() })
+    }
+
+    fn file(&self, name: &str, flags: OFlags) -> io::Result<Arc<dyn File>> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&self.dir, name, flags, Mode::from_raw_mode(0o600))?;
+        Ok(Arc::new(OsFile { fd, no_dsync: self.no_dsync.clone() }))
+    }
+
+    fn flags(&self, access: Access) -> OFlags {
+        let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
+        match access {
+            Access::ReadDirect => OFlags::RDONLY | direct,
+            Access::ReadCached => OFlags::RDONLY,
+            Access::WriteDirect => OFlags::RDWR | direct,
+            Access::WriteCached => OFlags::RDWR,
+        }
+    }
+
+    fn subdir(&self, dir: &str) -> io::Result<OwnedFd> {
+        let name = if dir.is_empty() { "." } else { dir };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
+    }
+}
+
+fn direct_works(dir: &OwnedFd, block_size: u32) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(0o600)) else { return false };
+    let block = IoBuf::zeroed(block_size as usize);
+    matches!(rustix::io::pwrite(&fd, &block, 0), Ok(n) if n == block.len())
+}
+
+impl Storage for OsStorage {
+    fn list(&self, dir: &str) -> io::Result<Vec<Entry>> {
+        let fd = self.subdir(dir)?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&fd)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else {
+                return Err(io::Error::other(format!("a name that is not UTF-8: {:?}", entry.file_name())));
+            };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let stat = match rustix::fs::statat(&fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue, // removed since the folder was read
+                Err(e) => return Err(e.into()),
+            };
+            let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+                rustix::fs::FileType::RegularFile => EntryKind::File,
+                rustix::fs::FileType::Directory => EntryKind::Dir,
+                _ => EntryKind::Other,
+            };
+            let len = if kind == EntryKind::File { stat.st_size as u64 } else { 0 };
+            entries.push(Entry { name: name.to_owned(), len, kind });
+        }
+        Ok(entries)
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        self.file(name, self.flags(access))
+    }
+
+    fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        self.file(name, self.flags(access) | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    fn create_dir(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o750)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.dir, from, &self.dir, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.subdir(dir)?)?)
+    }
+
+    fn set_sealed_mode(&self, name: &str, sealed: bool) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(if sealed { 0o640 } else { 0o600 });
+        Ok(rustix::fs::chmodat(&self.dir, name, mode, AtFlags::empty())?)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let s = rustix::fs::fstatvfs(&self.dir)?;
+        Ok(Space { free: s.f_bavail.saturating_mul(s.f_frsize), total: s.f_blocks.saturating_mul(s.f_frsize) })
+    }
+
+    fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn zeroing_pays(&self) -> bool {
+        self.zeroing
+    }
+}
+
+struct OsFile {
+    fd: OwnedFd,
+    no_dsync: Arc<AtomicBool>,
+}
+
+impl OsFile {
+    fn write_all(&self, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = match rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            bytes = &bytes[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    fn write_synced(&self, bytes: &[u8], pos: u64) -> io::Result<()> {
+        if !self.no_dsync.load(Ordering::Relaxed) {
+            match self.write_all(bytes, pos, ReadWriteFlags::DSYNC) {
+                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+                    self.no_dsync.store(true, Ordering::Relaxed);
+                }
+                done => return done,
+            }
+        }
+        self.write_all(bytes, pos, ReadWriteFlags::empty())?;
+        self.sync_data()
+    }
+}
+
+impl File for OsFile {
+    fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
+        let done = match durability {
+            // An empty write is no write: it must not sync anything either.
+            _ if buf.is_empty() => Ok(()),
+            Durability::Written => self.write_all(&buf, pos, ReadWriteFlags::empty()),
+            Durability::Synced => self.write_synced(&buf, pos),
+        };
+        (buf, done)
+    }
+
+    fn read_at(&self, mut buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
+        buf.set_len(want);
+        let mut got = 0;
+        while got < want {
+            let rest = &mut buf[got..];
+            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(rest)], pos + got as u64, ReadWriteFlags::empty())
+            {
+                Ok(0) => break,
+                Ok(n) => got += n,
+                Err(Errno::INTR) => {}
+                Err(e) => {
+                    buf.set_len(got);
+                    return (buf, Err(e.into()));
+                }
+            }
+            if got % 512 != 0 {
+                break; // a direct read ends ragged only at the end of the file, and could not go on from there
+            }
+        }
+        buf.set_len(got);
+        (buf, Ok(()))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.fd, len)?)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len) {
+            // A file system without it: the size alone; blocks are then found as they are written.
+            Err(Errno::OPNOTSUPP) => self.set_len(len),
+            done => Ok(done?),
+        }
+    }
+
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        let op = match lock {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match rustix::fs::flock(&self.fd, op) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn lock(&self, lock: Lock) -> io::Result<()> {
+        let op = match lock {
+            Lock::Shared => FlockOperation::LockShared,
+            Lock::Exclusive => FlockOperation::LockExclusive,
+        };
+        loop {
+            match rustix::fs::flock(&self.fd, op) {
+                Err(Errno::INTR) => {}
+                done => return Ok(done?),
+            }
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! The open journal: the shell around the committer.
+//!
+//! One more thread than there may be writes in flight waits for jobs, and carries them out itself: with an empty
+//! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
+//! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
+//!
+//! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
+//! are published after it is released, and an older value never replaces a newer one.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::background;
+use crate::catalog::{Catalog, Sealed};
+use crate::clock::{Clock, SystemClock};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, Step};
+use crate::config::{JournalConfig, Retention};
+use crate::env::{Env, Event, Observer};
+use crate::error::{AppendError, OpenError};
+use crate::executor::Executor;
+use crate::format::meta::Meta;
+use crate::format::segment::SegmentHeader;
+use crate::gather::Batch;
+use crate::io::{IoBuf, OsStorage, Storage, device};
+use crate::marks::{Level, Marks};
+use crate::prepare;
+use crate::producer::{ProducerId, ProducerState};
+use crate::reader::Reader;
+use crate::recovery::{self, Report};
+
+/// An open journal. Dropping it without [`Journal::close`] is an unclean end.
+pub struct Journal {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the threads share.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    work: Condvar,
+    marks: watch::Sender<Marks>,
+    executor: Executor,
+    catalog: Arc<Catalog>,
+    retention: Mutex<Retention>,
+    background: (Mutex<bool>, Condvar),
+    closing: AtomicBool,
+    report: Report,
+    /// Held for as long as the journal is open: it keeps a second daemon out.
+    _lock: Arc<dyn crate::io::File>,
+}
+
+struct Core {
+    committer: Committer,
+    sleepers: usize,
+    /// The earliest moment at which a sleeper wakes by itself.
+    armed_ns: Option<u64>,
+    active_header: Option<SegmentHeader>,
+}
+
+/// A journal's numbers at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The log's id.
+    pub log_id: [u8; 16],
+    /// The watermarks.
+    pub marks: Marks,
+    /// Offsets below this were removed by retention.
+    pub lowest_offset: u64,
+    /// Segments in the folder, the prepared one included.
+    pub segments: usize,
+    /// Bytes that they hold.
+    pub bytes: u64,
+    /// Why the journal does not take appends, if it failed.
+    pub failure: Option<String>,
+    /// Bytes that wait for the disk.
+    pub in_flight_bytes: usize,
+    /// How long the oldest record has been waiting to become durable.
+    pub oldest_undurable: Option<Duration>,
+    /// Producers that are remembered.
+    pub producers: usize,
+    /// Room in the file system.
+    pub space: crate::io::Space,
+}
+
+/// One segment, for a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentSummary {
+    /// Its number.
+    pub number: u64,
+    /// Its first offset.
+    pub first_offset: u64,
+    /// One past its last offset.
+    pub end_offset: u64,
+    /// Bytes of its file (of its batches, where it is active).
+    pub bytes: u64,
+    /// Sealed, or active.
+    pub sealed: bool,
+    /// Least and greatest record time, where it is sealed and holds a record.
+    pub times_ns: Option<(i64, i64)>,
+    /// Its header and footer cannot be believed.
+    pub damaged: bool,
+}
+
+impl Journal {
+    /// Opens or makes the log in a folder of a real file system, and recovers it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        let substrate = device::discover(dir);
+        let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
+            .map_err(OpenError::io(dir.display().to_string()))?;
+        Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::new(), config, observer)
+    }
+
+    /// Opens or makes the log on any storage. Blocks for as long as recovery takes.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        dir: &str,
+        clock: Arc<dyn Clock>,
+        config: JournalConfig,
+        observer: Observer,
+    ) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
+        let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
+        let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
+        let left_over = recovery_left_over(&env)?;
+        let catalog = Arc::new(Catalog::new(r.sealed));
+        let executor = Executor::new(env.clone(), catalog.clone(), r.before);
+        let now = env.clock.boot_ns();
+        let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch(), now);
+        if let Some(prepared) = left_over {
+            committer.adopt(prepared);
+        }
+        let marks = committer.marks();
+        let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            work: Condvar::new(),
+            marks: watch::channel(marks).0,
+            executor,
+            catalog,
+            retention: Mutex::new(config.retention),
+            background: (Mutex::new(false), Condvar::new()),
+            closing: AtomicBool::new(false),
+            report: r.report,
+            _lock: r.lock,
+        });
+        shared.open_first();
+        let journal = Self { threads: Mutex::new(Vec::new()), shared };
+        journal.spawn_threads().map_err(OpenError::io("start the journal's threads"))?;
+        Ok(journal)
+    }
+
+    fn spawn_threads(&self) -> std::io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for i in 0..=self.shared.env().config.policy.in_flight() {
+            let shared = self.shared.clone();
+            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
+        }
+        let shared = self.shared.clone();
+        let name = "clad-prepare".to_owned();
+        threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        Ok(())
+    }
+
+    /// What the start found and did.
+    pub fn report(&self) -> &Report {
+        &self.shared.report
+    }
+
+    /// Takes an append and gives it its offset, without waiting for the disk; or refuses it, without a trace.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
+        let now = self.shared.env().now();
+        let mut core = self.shared.lock();
+        let before = core.committer.gathered_bytes();
+        let accepted = core.committer.append(append, now)?;
+        self.shared.wake_for(&core, before, now.boot_ns);
+        Ok(accepted)
+    }
+
+    /// The watermarks now.
+    pub fn marks(&self) -> Marks {
+        self.shared.marks()
+    }
+
+    /// The watermarks as they move: the newest value, not every one.
+    pub fn subscribe(&self) -> watch::Receiver<Marks> {
+        self.shared.marks.subscribe()
+    }
+
+    /// Where a producer stands.
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`].
+    pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.lock().committer.producer(id, owner)
+    }
+
+    /// A producer's session begins: earlier epochs are fenced, and it is not forgotten while it lasts.
+    pub fn connect(&self, id: &ProducerId, epoch: u32) {
+        self.shared.lock().committer.connect(id, epoch);
+    }
+
+    /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged.
+    pub fn disconnect(&self, id: &ProducerId, forget: bool) {
+        self.shared.lock().committer.disconnect(id, forget);
+    }
+
+    /// Asks for everything received so far to become durable, and returns the end that `durable` then reaches.
+    pub fn request_sync(&self) -> u64 {
+        let target = self.shared.lock().committer.request_sync();
+        self.shared.wake_all();
+        target
+    }
+
+    /// Seals the active segment. The answer is (number, first offset, end), or nothing where it held no record.
+    pub fn rotate(&self) -> oneshot::Receiver<Result<Option<(u64, u64, u64)>, String>> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.lock().committer.request_rotate(reply);
+        self.shared.wake_all();
+        answer
+    }
+
+    /// A reader from `from` on, of what is below `level`.
+    pub fn reader(&self, from: u64, level: Level) -> Reader {
+        Reader::new(self.shared.clone(), from, level)
+    }
+
+    /// What `clad.meta` says: log id, epochs, what retention removed.
+    pub fn meta(&self) -> Meta {
+        self.shared.env().meta.get()
+    }
+
+    /// Replaces the rules of retention.
+    pub fn set_retention(&self, retention: Retention) {
+        *self.shared.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
+    }
+
+    /// Replaces the age at which the active segment is sealed.
+    pub fn set_rotate_after(&self, age: Duration) {
+        self.shared.with(|c| c.set_rotate_after(age));
+        self.shared.wake_all();
+    }
+
+    /// The numbers of the moment.
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let meta = shared.env().meta.get();
+        let (sealed, sealed_bytes) = shared.catalog.totals();
+        let capacity = shared.env().config.segment_bytes;
+        let now = shared.env().clock.boot_ns();
+        let core = shared.lock();
+        let c = &core.committer;
+        Status {
+            log_id: meta.log_id,
+            marks: c.marks(),
+            lowest_offset: meta.lowest_offset,
+            segments: sealed + c.segments_held(),
+            bytes: sealed_bytes + c.segments_held() as u64 * capacity,
+            failure: c.failure(),
+            in_flight_bytes: c.in_flight_bytes(),
+            oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
+            producers: c.producers_len(),
+            space: shared.storage().space().unwrap_or_default(),
+        }
+    }
+
+    /// The number of the active segment, if there is one at this moment.
+    pub fn active_segment(&self) -> Option<u64> {
+        self.shared.lock().committer.active_summary().map(|s| s.0)
+    }
+
+    /// All segments with records, oldest first. Reads the footers that were not needed before.
+    pub fn segments(&self) -> Vec<SegmentSummary> {
+        let storage = self.shared.storage();
+        let mut all: Vec<_> = self.shared.catalog.all().iter().map(|s| summary(s, storage.as_ref())).collect();
+        let core = self.shared.lock();
+        if let Some((number, first_offset, pos, _)) = core.committer.active_summary() {
+            let end_offset = core.committer.marks().written.max(first_offset);
+            let active = SegmentSummary {
+                number,
+                first_offset,
+                end_offset,
+                bytes: pos,
+                sealed: false,
+                times_ns: None,
+                damaged: false,
+            };
+            all.push(active);
+        }
+        all
+    }
+
+    /// Stops taking appends; what was taken goes on to the disk. [`Journal::close`] waits for it.
+    pub fn begin_close(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.with(Committer::close);
+        self.shared.publish();
+        self.shared.wake_all();
+        *self.shared.background.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.background.1.notify_all();
+    }
+
+    /// Drains, seals, marks a clean end, and says whether it came to that within `deadline`. Blocks.
+    pub fn close(&self, deadline: Duration) -> bool {
+        self.begin_close();
+        let until = Duration::from_nanos(self.shared.env().clock.boot_ns()) + deadline;
+        let clean = loop {
+            if let Some(clean) = self.shared.with(|c| c.closed()) {
+                break clean;
+            }
+            if Duration::from_nanos(self.shared.env().clock.boot_ns()) >= until {
+                self.shared.with(Committer::abandon);
+                self.shared.wake_all();
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        if clean {
+            // A disk that hangs holds its thread; only a clean end waits for all of them.
+            for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                let _ = thread.join();
+            }
+        }
+        clean
+    }
+}
+
+impl Drop for Journal {
+    /// Ends without a clean mark: what waits is dropped, as if the process had been killed. Waits for the calls to the
+    /// disk that are under way, so that the folder is free when this returns.
+    fn drop(&mut self) {
+        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if threads.is_empty() {
+            return;
+        }
+        self.begin_close();
+        self.shared.with(Committer::abandon);
+        self.shared.wake_all();
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn recovery_left_over(env: &Env) -> Result<Option<prepare::Prepared>, OpenError> {
+    let next = match env.meta.get().highest_segment {
+        crate::format::meta::NONE => 0,
+        n => n + 1,
+    };
+    let found = prepare::find_left_over(env, next).map_err(OpenError::io("look at the prepared segment"))?;
+    let keep = found.as_ref().map(|p| p.header.number);
+    prepare::remove_left_over(env.storage.as_ref(), next, keep).map_err(OpenError::io("remove unused segments"))?;
+    Ok(found)
+}
+
+fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
+    let proof = sealed.proof(storage).ok().flatten();
+    let f = proof.as_ref().map(|p| &p.footer);
+    SegmentSummary {
+        number: sealed.number,
+        first_offset: f.map_or(0, |f| f.first_offset),
+        end_offset: f.map_or(0, |f| f.end_offset),
+        bytes: sealed.bytes,
+        sealed: true,
+        times_ns: f.filter(|f| f.min_time_ns <= f.max_time_ns).map(|f| (f.min_time_ns, f.max_time_ns)),
+        damaged: f.is_none_or(|f| !f.damage.is_empty()),
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
+        self.core.lock().expect("the journal's state is whole")
+    }
+
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Committer) -> T) -> T {
+        f(&mut self.lock().committer)
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.executor.env
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.executor.env.storage
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        *self.retention.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn marks(&self) -> Marks {
+        self.lock().committer.marks()
+    }
+
+    pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
+        self.lock().committer.recent(offset)
+    }
+
+    pub(crate) fn seek_active(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
+        self.lock().committer.seek(offset)
+    }
+
+    pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
+        self.lock().active_header.clone().filter(|h| h.number == number)
+    }
+
+    pub(crate) fn lowest_offset(&self) -> u64 {
+        self.env().meta.get().lowest_offset
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.work.notify_all();
+    }
+
+    /// Tells the newest marks; of two tellers, the later value wins.
+    pub(crate) fn publish(&self) {
+        let marks = self.marks();
+        self.marks.send_if_modified(|old| {
+            let newer = marks.version > old.version || marks.accepting != old.accepting;
+            if newer {
+                *old = marks;
+            }
+            newer
+        });
+    }
+
+    /// Waits for one tick; `true` when the journal closes.
+    pub(crate) fn wait_background(&self, tick: Duration) -> bool {
+        let (stop, signal) = &self.background;
+        let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+        match *stop {
+            true => true,
+            false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    fn wake_for(&self, core: &Core, bytes_before: usize, now_ns: u64) {
+        if core.sleepers == 0 {
+            return;
+        }
+        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
+        let unwatched = bytes_before == 0 && core.armed_ns.is_none_or(|t| t < now_ns);
+        if core.committer.wants_wake(bytes_before) || unwatched {
+            self.work.notify_one();
+        }
+    }
+
+    /// The first segment is opened before anybody is told that the journal is there.
+    fn open_first(&self) {
+        let mut core = self.lock();
+        if let Step::Run(job) = core.committer.step(self.env().now()) {
+            drop(core);
+            let (done, _) = self.executor.run(job, IoBuf::with_capacity(0));
+            self.finish(done);
+        }
+    }
+
+    fn finish(&self, result: Result<Done, Failure>) {
+        let now = self.env().now();
+        let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
+        let mut core = self.lock();
+        let first = core.committer.failure().is_none();
+        let replies = match &result {
+            Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
+            _ => Vec::new(),
+        };
+        core.committer.complete(result, now);
+        let known = core.active_header.take();
+        core.active_header = core.committer.active_header(known);
+        let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        drop(core);
+        self.publish();
+        if !replies.is_empty() {
+            let last = self.catalog.all().last().cloned();
+            let proof = last.as_ref().and_then(|s| s.proof(self.storage().as_ref()).ok().flatten());
+            for reply in replies {
+                let told = proof.as_ref().map(|p| (p.footer.segment, p.footer.first_offset, p.footer.end_offset));
+                let _ = reply.send(Ok(told));
+            }
+        }
+        match failed {
+            Some((reason, true)) => self.env().tell(Event::RecoveryFailed { reason, retry_in }),
+            Some((reason, false)) if first => {
+                self.env().tell(Event::Failed { reason });
+                // As well as the disk still can: a start after this must not believe `written`.
+                let _ = self.env().meta.update(|m| m.latched = true);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Waits for jobs and carries them out.
+fn worker(shared: &Arc<Shared>) {
+    let mut buf = IoBuf::with_capacity(256 * 1024);
+    let mut core = shared.lock();
+    loop {
+        let now = shared.env().now();
+        match core.committer.step(now) {
+            Step::Exit => {
+                drop(core);
+                shared.wake_all();
+                return;
+            }
+            Step::Run(job) => {
+                if core.sleepers > 0 && core.committer.more_to_do() {
+                    shared.work.notify_one();
+                }
+                let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
+                drop(core);
+                let (done, back) = shared.executor.run(job, buf);
+                buf = back;
+                if buf.capacity() > 4 << 20 {
+                    buf = IoBuf::with_capacity(256 * 1024); // one huge append does not pin its memory
+                }
+                shared.finish(done);
+                if wake_others {
+                    shared.wake_all();
+                }
+                core = shared.lock();
+            }
+            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
+        }
+    }
+}
+
+fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
+    core.sleepers += 1;
+    core.armed_ns = match (core.armed_ns, until) {
+        (Some(a), Some(u)) if a > now => Some(a.min(u)),
+        (a, None) => a,
+        (_, u) => u,
+    };
+    let mut core = match until {
+        None => shared.work.wait(core).expect("the journal's state is whole"),
+        Some(t) => {
+            let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
+            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
+        }
+    };
+    core.sleepers -= 1;
+    if until.is_some() {
+        core.armed_ns = None;
+    }
+    core
+}

@@ -1,0 +1,56 @@
+//! The storage engine of clad: opaque payloads to batches to segments to watermarks.
+//!
+//! An append is taken, gets its offset and is answered `received` without waiting for the disk; batches of appends
+//! are written to prepared segments by the policy that the operator picked; the watermarks `written` and `durable`
+//! follow on observed success only. `docs/FORMAT.md` says what lies on the disk, `docs/DURABILITY.md` what each
+//! level survives.
+//!
+//! ```text
+//! append ─▶ Committer (sequencer, gather) ─▶ Job ─▶ Executor ─▶ Storage
+//!              ▲                                        │
+//!              └────────────── Done / Failure ◀─────────┘        marks ─▶ whoever waits
+//! ```
+//! The committer and the recovery plan are plain state machines; threads stand around them in `journal.rs`.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("clad runs on Linux (5.10 or newer): it needs RWF_DSYNC, O_DIRECT and flock as Linux has them");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("clad runs on x86-64 and aarch64");
+
+mod active;
+mod background;
+mod catalog;
+pub mod clock;
+mod committer;
+mod config;
+mod env;
+mod error;
+mod executor;
+pub mod format;
+mod gather;
+pub mod io;
+mod journal;
+mod marks;
+mod metafile;
+mod offline;
+mod prepare;
+mod producer;
+mod reader;
+pub mod recovery;
+mod seal;
+mod segment_reader;
+mod verify;
+mod window;
+
+pub use catalog::{Proof, Sealed};
+pub use committer::{Accepted, Append};
+pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
+pub use env::{Event, Observer, Rule, Trigger};
+pub use error::{AppendError, OpenError, ReadError};
+pub use gather::Batch;
+pub use journal::{Journal, SegmentSummary, Status};
+pub use marks::{Accepting, Level, Marks};
+pub use offline::{OfflineLog, OfflineReader};
+pub use producer::{ProducerId, ProducerState};
+pub use reader::Reader;
+pub use verify::{Problem, VerifyReport, verify};

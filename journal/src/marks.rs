@@ -1,0 +1,63 @@
+//! The watermarks: what is received, written and durable.
+//!
+//! What must hold: `received >= written >= durable`; each is an exclusive end and moves only on observed success;
+//! none of them ever falls within one [`Marks::failures`]. Whoever waits compares the `failures` that its append was
+//! given under: a greater number means that the journal failed in between, and that what was not released by then is
+//! answered "maybe written", even where recovery kept it.
+
+/// A level that an append can reach in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// It has an offset and is held in memory.
+    Received,
+    /// The kernel has completed the write.
+    Written,
+    /// It is on stable storage.
+    Durable,
+}
+
+/// The watermarks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Rises with every change: of two values, the greater is the later.
+    pub version: u64,
+    /// The epoch that appends are made in.
+    pub epoch: u32,
+    /// The first offset given in that epoch.
+    pub epoch_first: u64,
+    /// Offsets below this were given.
+    pub received: u64,
+    /// Offsets below this are written.
+    pub written: u64,
+    /// Offsets below this are durable.
+    pub durable: u64,
+    /// How often the journal has failed since it was opened.
+    pub failures: u32,
+    /// Whether it takes appends now, and why not.
+    pub accepting: Accepting,
+}
+
+/// Whether appends are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepting {
+    /// Yes.
+    #[default]
+    Yes,
+    /// A write or sync failed; it recovers by itself.
+    Failed,
+    /// No space for a further segment; it resumes by itself.
+    NoSpace,
+    /// It is closing.
+    Closing,
+}
+
+impl Marks {
+    /// The watermark of a level.
+    pub fn of(&self, level: Level) -> u64 {
+        match level {
+            Level::Received => self.received,
+            Level::Written => self.written,
+            Level::Durable => self.durable,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `clad.meta` on the disk: written in turn, synced, by blocking calls only, so that the lock file outlives each write.
+//!
+//! What must hold: when [`MetaFile::update`] returns without an error, the change is durable; when it fails, the old
+//! truth is still whole in the other slot and the next update goes to the same slot again.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crate::format::META_NAME;
+use crate::format::meta::{EpochStart, Meta, MetaError, NONE, SLOT};
+use crate::io::{Access, Durability, File, IoBuf, Storage};
+
+/// The open file and what it says.
+pub(crate) struct MetaFile {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    file: Arc<dyn File>,
+    meta: Meta,
+    next_slot: u64,
+}
+
+/// What reading both slots gave.
+pub(crate) enum Loaded {
+    /// The chosen slot and its place; and the greatest epoch in either slot.
+    Found {
+        /// The truth.
+        meta: Meta,
+        /// Which slot it is in.
+        slot: u64,
+        /// The greatest epoch that any slot names.
+        greatest_epoch: u32,
+    },
+    /// The file is not there, or neither slot holds.
+    Lost,
+    /// A newer clad wrote it.
+    Newer(MetaError),
+}
+
+/// Reads `clad.meta` without changing it.
+///
+/// # Errors
+/// What the kernel says, but for a missing file.
+pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
+    let file = match storage.open(META_NAME, Access::ReadDirect) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Lost),
+        Err(e) => return Err(e),
+    };
+    let (buf, read) = file.read_at(IoBuf::with_capacity(2 * SLOT), 0, 2 * SLOT);
+    read?;
+    let slots: Vec<_> = buf.chunks(SLOT).map(Meta::decode).collect();
+    if let Some(Err(newer @ MetaError::Newer { .. })) = slots.iter().find(|s| matches!(s, Err(MetaError::Newer { .. })))
+    {
+        return Ok(Loaded::Newer(*newer));
+    }
+    let good = || slots.iter().enumerate().filter_map(|(i, s)| s.as_ref().ok().map(|m| (i as u64, m)));
+    let greatest_epoch = good().flat_map(|(_, m)| m.epochs.iter().map(|e| e.epoch)).max().unwrap_or(0);
+    Ok(match good().max_by_key(|(_, m)| m.generation) {
+        Some((slot, meta)) => Loaded::Found { meta: meta.clone(), slot, greatest_epoch },
+        None => Loaded::Lost,
+    })
+}
+
+impl MetaFile {
+    /// Makes `clad.meta` for a new log: durable, its name too, when this returns.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn create(storage: &dyn Storage, log_id: [u8; 16], created_ns: i64) -> io::Result<Self> {
+        // Left by a start that was cut before it had made anything else: nothing in it counts.
+        match storage.remove(META_NAME) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let file = storage.create(META_NAME, Access::WriteDirect)?;
+        let meta = Meta {
+            generation: 1,
+            log_id,
+            clean: false,
+            latched: false,
+            lowest_segment: 0,
+            lowest_offset: 0,
+            highest_segment: NONE,
+            created_ns,
+            epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
+        };
+        let mut both = meta.encode();
+        both.resize(2 * SLOT, 0);
+        let (_, done) = file.write_at(IoBuf::copy_of(&both), 0, Durability::Written);
+        done?;
+        file.sync_all()?;
+        storage.set_sealed_mode(META_NAME, true)?;
+        storage.sync_dir("")?;
+        Ok(Self { inner: Mutex::new(Inner { file, meta, next_slot: 1 }) })
+    }
+
+    /// Opens what [`load`] found, for writing. The slot that was chosen is first written again and synced: it may
+    /// be a clean page that is not on the disk.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn open(storage: &dyn Storage, meta: Meta, slot: u64) -> io::Result<Self> {
+        let file = storage.open(META_NAME, Access::WriteDirect)?;
+        let inner = Inner { file, meta, next_slot: slot };
+        inner.write(&inner.meta)?;
+        Ok(Self { inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
+    }
+
+    /// What it says now.
+    pub(crate) fn get(&self) -> Meta {
+        self.lock().meta.clone()
+    }
+
+    /// Changes it, durably.
+    ///
+    /// # Errors
+    /// What the kernel says; then nothing has changed.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
+        let mut inner = self.lock();
+        let mut meta = inner.meta.clone();
+        change(&mut meta);
+        meta.generation += 1;
+        inner.write(&meta)?;
+        inner.meta = meta;
+        inner.next_slot = 1 - inner.next_slot;
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn write(&self, meta: &Meta) -> io::Result<()> {
+        let at = self.next_slot * SLOT as u64;
+        self.file.write_at(IoBuf::copy_of(&meta.encode()), at, Durability::Synced).1
+    }
+}

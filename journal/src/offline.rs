@@ -1,0 +1,305 @@
+//! Reading the files of a log with no daemon: nothing is written, no lock is taken, nothing is removed.
+//!
+//! What must hold: the same rules as at a start decide what is a record, what is a torn tail (a note) and what is
+//! damage (an error); while a daemon runs, what it has in flight may look like a torn tail.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::catalog::Proof;
+use crate::error::{OpenError, ReadError};
+use crate::format::footer::Damage;
+use crate::format::meta::{Meta, NONE};
+use crate::format::segment::SegmentHeader;
+use crate::format::segment_name;
+use crate::gather::Batch;
+use crate::io::{Access, OsStorage, Storage, device};
+use crate::journal::SegmentSummary;
+use crate::metafile::{self, Loaded};
+use crate::recovery::plan::{self, Unsealed};
+use crate::recovery::scan::{Found, Scan, scan};
+use crate::recovery::{State, check_foreign, list_segments, probe};
+use crate::segment_reader::SegmentReader;
+
+/// A log's files, as they were when they were opened.
+pub struct OfflineLog {
+    storage: Arc<OsStorage>,
+    meta: Meta,
+    parts: Vec<Part>,
+    notes: Vec<String>,
+    damage: Vec<Damage>,
+    end_offset: u64,
+}
+
+/// One segment.
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+    pub(crate) header: SegmentHeader,
+    pub(crate) first_offset: u64,
+    pub(crate) end_offset: u64,
+    pub(crate) content: Content,
+}
+
+/// Where its batches are.
+pub(crate) enum Content {
+    /// Proven by its footer.
+    Sealed(Box<Proof>),
+    /// Found by a scan.
+    Scanned { kept: Vec<Found>, scan: Scan },
+}
+
+impl OfflineLog {
+    /// Looks at a folder.
+    ///
+    /// # Errors
+    /// [`OpenError`]: `MetaLost` where there is no log, `Foreign` where something else lies there too.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let name = dir.display().to_string();
+        let substrate = device::discover(dir);
+        let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+        let storage = Arc::new(storage);
+        check_foreign(storage.as_ref(), &name)?;
+        let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
+        let found = list_segments(&listing);
+        let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
+            Loaded::Found { meta, .. } => meta,
+            Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
+            Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
+        };
+        let mut log = Self {
+            storage,
+            end_offset: meta.lowest_offset,
+            meta,
+            parts: Vec::new(),
+            notes: Vec::new(),
+            damage: Vec::new(),
+        };
+        if log.meta.highest_segment != NONE {
+            for number in log.meta.lowest_segment..=log.meta.highest_segment {
+                log.add(number, found.get(&number).copied())?;
+            }
+        }
+        log.limit_superseded();
+        Ok(log)
+    }
+
+    fn add(&mut self, number: u64, file_len: Option<u64>) -> Result<(), OpenError> {
+        let name = segment_name(number);
+        let Some(bytes) = file_len else {
+            self.notes.push(format!("DAMAGE: segment {number} is missing, from offset {} on", self.end_offset));
+            return Ok(());
+        };
+        let segment = match probe(self.storage.as_ref(), number, bytes) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                self.notes.push(format!("segment {number} is not sealed yet: only the daemon's user can read it"));
+                return Ok(());
+            }
+            other => other.map_err(OpenError::io(name.clone()))?,
+        };
+        match segment.state {
+            State::Sealed { header, footer, head_checksum } => {
+                let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
+                if first_offset > self.end_offset {
+                    self.damage.push(Damage { from: self.end_offset, to: first_offset });
+                }
+                self.damage.extend(footer.damage.iter().copied());
+                self.end_offset = self.end_offset.max(end_offset);
+                let proof = Proof { header: header.clone(), footer: *footer, head_checksum };
+                let content = Content::Sealed(Box::new(proof));
+                self.parts.push(Part { number, bytes, header, first_offset, end_offset, content });
+            }
+            State::Unsealed { header } => self.add_unsealed(number, bytes, header).map_err(OpenError::io(name))?,
+            State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
+        }
+        Ok(())
+    }
+
+    fn add_unsealed(&mut self, number: u64, bytes: u64, header: SegmentHeader) -> io::Result<()> {
+        let file = self.storage.open(&segment_name(number), Access::ReadDirect)?;
+        let scan = scan(file, &header)?;
+        let same_boot = device::boot_id() == Some(header.boot_id);
+        let seen = Unsealed { number, batches: scan.batches.clone(), same_boot, limit: None };
+        let plan = plan::plan(self.end_offset, &[seen], self.meta.latched);
+        let kept: Vec<_> = plan.kept[0].batches.iter().map(|i| scan.batches[*i].clone()).collect();
+        let end = kept.last().map_or(u64::from(header.block_size), |b| crate::format::align(b.end));
+        let behind: u64 = scan.garbage.iter().filter(|g| g.0 >= end).map(|g| g.1 - g.0).sum::<u64>()
+            + scan.batches.iter().filter(|b| b.is_data() && b.pos >= end).map(|b| b.end - b.pos).sum::<u64>();
+        if behind > 0 {
+            let at = plan.next_offset;
+            self.notes
+                .push(format!("torn tail: {behind} bytes behind offset {at} in segment {number}, never vouched for"));
+        }
+        self.damage.extend(plan.kept[0].damage.iter().copied());
+        let (first_offset, end_offset) = (self.end_offset, plan.next_offset);
+        self.end_offset = end_offset;
+        self.parts.push(Part {
+            number,
+            bytes,
+            header,
+            first_offset,
+            end_offset,
+            content: Content::Scanned { kept, scan },
+        });
+        Ok(())
+    }
+
+    /// Of overlapping segments the later counts.
+    fn limit_superseded(&mut self) {
+        let mut limit = u64::MAX;
+        for part in self.parts.iter_mut().rev() {
+            part.end_offset = part.end_offset.min(limit);
+            if let Content::Sealed(proof) = &part.content
+                && let Some(from) = proof.footer.supersedes_from
+            {
+                limit = limit.min(from);
+            }
+        }
+    }
+
+    /// The log's id.
+    pub fn log_id(&self) -> [u8; 16] {
+        self.meta.log_id
+    }
+
+    /// What `clad.meta` says.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// What an operator should hear though it is no damage; and missing or unreadable segments.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Offsets that cannot be read.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// The first offset that retention left.
+    pub fn first_offset(&self) -> u64 {
+        self.meta.lowest_offset
+    }
+
+    /// One past the last.
+    pub fn end_offset(&self) -> u64 {
+        self.end_offset
+    }
+
+    /// All segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentSummary> {
+        let summary = |p: &Part| {
+            let footer = match &p.content {
+                Content::Sealed(proof) => Some(&proof.footer),
+                Content::Scanned { .. } => None,
+            };
+            SegmentSummary {
+                number: p.number,
+                first_offset: p.first_offset,
+                end_offset: p.end_offset,
+                bytes: p.bytes,
+                sealed: footer.is_some(),
+                times_ns: footer.filter(|f| f.min_time_ns <= f.max_time_ns).map(|f| (f.min_time_ns, f.max_time_ns)),
+                damaged: footer.is_some_and(|f| !f.damage.is_empty()),
+            }
+        };
+        self.parts.iter().map(summary).collect()
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    pub(crate) fn storage(&self) -> &OsStorage {
+        &self.storage
+    }
+
+    /// Reads from an offset on.
+    pub fn read(&self, from: u64) -> OfflineReader<'_> {
+        OfflineReader { log: self, next: from, part: 0, open: None, stash: None }
+    }
+
+    /// A reader over the batches of one part.
+    pub(crate) fn batches_of(&self, part: &Part) -> io::Result<SegmentReader> {
+        let access = match part.content {
+            Content::Sealed(_) => Access::ReadCached,
+            Content::Scanned { .. } => Access::ReadDirect,
+        };
+        let file = self.storage.open(&segment_name(part.number), access)?;
+        let end = match &part.content {
+            Content::Sealed(proof) => proof.footer.data_end,
+            Content::Scanned { kept, .. } => kept.last().map_or(0, |b| b.end),
+        };
+        SegmentReader::new(file, &part.header, None, Some(end))
+    }
+}
+
+/// Reads batches in order.
+pub struct OfflineReader<'a> {
+    log: &'a OfflineLog,
+    next: u64,
+    part: usize,
+    open: Option<SegmentReader>,
+    stash: Option<Arc<Batch>>,
+}
+
+impl OfflineReader<'_> {
+    /// The batch that holds the next offset (it may begin before it), or `None` at the end.
+    ///
+    /// # Errors
+    /// [`ReadError::Gap`] once for each range that cannot be had; calling again goes on behind it.
+    pub fn next_batch(&mut self) -> Result<Option<Arc<Batch>>, ReadError> {
+        if let Some(batch) = self.stash.take() {
+            self.next = batch.end_offset();
+            return Ok(Some(batch));
+        }
+        if self.next < self.log.meta.lowest_offset {
+            let gap = ReadError::Gap { from: self.next, to: self.log.meta.lowest_offset, damaged: false };
+            self.next = self.log.meta.lowest_offset;
+            return Err(gap);
+        }
+        while let Some(part) = self.log.parts.get(self.part) {
+            let io = |source| ReadError::Io { segment: part.number, source };
+            if part.end_offset <= self.next {
+                self.part += 1;
+                self.open = None;
+                continue;
+            }
+            let reader = match &mut self.open {
+                Some(reader) => reader,
+                None => self.open.insert(self.log.batches_of(part).map_err(io)?),
+            };
+            match reader.next_batch().map_err(io)? {
+                Some(batch) if batch.end_offset() <= self.next => {}
+                Some(batch) if batch.first_offset < part.end_offset => return self.give(batch),
+                _ => {
+                    let end = part.end_offset;
+                    return self.gap(end);
+                }
+            }
+        }
+        match self.next < self.log.end_offset {
+            true => self.gap(self.log.end_offset),
+            false => Ok(None),
+        }
+    }
+
+    fn gap(&mut self, to: u64) -> Result<Option<Arc<Batch>>, ReadError> {
+        let from = std::mem::replace(&mut self.next, to);
+        Err(ReadError::Gap { from, to, damaged: true })
+    }
+
+    fn give(&mut self, batch: Batch) -> Result<Option<Arc<Batch>>, ReadError> {
+        let batch = Arc::new(batch);
+        if batch.first_offset > self.next {
+            let gap = ReadError::Gap { from: self.next, to: batch.first_offset, damaged: true };
+            self.next = batch.first_offset;
+            self.stash = Some(batch);
+            return Err(gap);
+        }
+        self.next = batch.end_offset();
+        Ok(Some(batch))
+    }
+}

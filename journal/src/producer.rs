@@ -1,0 +1,325 @@
+//! What the log remembers of its producers, so that a resend is stored once.
+//!
+//! What must hold:
+//! - A sequence is stored at most once. A resend of stored records gets the offset that they have; a jump ahead needs
+//!   the producer's explicit mark; an append that is partly stored, or older than what is remembered, is refused.
+//! - A lower epoch of a producer is fenced, and an id belongs to the owner that first used it.
+//! - The table is bounded: [`ProducerTable::max`] producers, `window` stored ranges each. Ranges that follow each
+//!   other in sequence and offset are one range, so a window of ranges covers at least a window of appends.
+//! - Making room forgets the producer that has been silent longest, never one that is `pinned` (connected), and only
+//!   after `keep` nanoseconds of silence: that is where exactly-once ends, and docs say so.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::format::chunk::ChunkHeader;
+use crate::format::footer::{ProducerEntry, StoredRange};
+
+/// A producer's 128-bit id.
+pub type ProducerId = [u8; 16];
+
+/// What the table says to an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not stored yet and next in line.
+    Fresh,
+    /// Stored already.
+    Duplicate {
+        /// The offset that its first record has.
+        first_offset: u64,
+    },
+    /// A newer session of the same producer exists.
+    Fenced {
+        /// The epoch that is in force.
+        current: u32,
+    },
+    /// The id was first used by somebody else.
+    NotOwner,
+    /// It jumps ahead without saying so.
+    Gap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Part of it is stored, part is not.
+    Overlap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Older than what is remembered: it was stored once, its offset is forgotten.
+    TooOld,
+    /// No room for a further producer.
+    TableFull,
+}
+
+/// Where a producer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerState {
+    /// The epoch in force.
+    pub epoch: u32,
+    /// The last stored record: its sequence and offset.
+    pub last: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct Producer {
+    owner: u64,
+    epoch: u32,
+    last_active_ns: i64,
+    ranges: VecDeque<StoredRange>,
+}
+
+impl Producer {
+    fn next_sequence(&self) -> Option<u64> {
+        self.ranges.back().map(|r| r.first_sequence + u64::from(r.count))
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerTable {
+    producers: HashMap<ProducerId, Producer>,
+    ranges: usize,
+    window: usize,
+    max: usize,
+    keep_ns: i64,
+}
+
+impl ProducerTable {
+    /// A table for `max` producers that remembers `window` appends of each and forgets nobody before `keep_ns`.
+    pub(crate) fn new(max: usize, window: usize, keep_ns: i64) -> Self {
+        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns }
+    }
+
+    /// How many producers are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Stored ranges in all.
+    pub(crate) fn ranges(&self) -> usize {
+        self.ranges
+    }
+
+    /// Where a producer stands, if it is remembered.
+    pub(crate) fn get(&self, id: &ProducerId) -> Option<(u64, ProducerState)> {
+        let p = self.producers.get(id)?;
+        let last = p.ranges.back().map(|r| {
+            let more = u64::from(r.count) - 1;
+            (r.first_sequence + more, r.first_offset + more)
+        });
+        Some((p.owner, ProducerState { epoch: p.epoch, last }))
+    }
+
+    /// What to do with an append. Changes nothing.
+    pub(crate) fn check(&self, append: &ChunkHeader, gap: bool, now_ns: i64, pinned: &HashSet<ProducerId>) -> Verdict {
+        let Some(p) = self.producers.get(&append.producer) else {
+            return match append.first_sequence {
+                s if s != 0 && !gap => Verdict::Gap { expected: 0 },
+                _ if self.producers.len() < self.max || self.victim(now_ns, pinned).is_some() => Verdict::Fresh,
+                _ => Verdict::TableFull,
+            };
+        };
+        if p.owner != append.owner {
+            return Verdict::NotOwner;
+        }
+        if append.producer_epoch < p.epoch {
+            return Verdict::Fenced { current: p.epoch };
+        }
+        let expected = p.next_sequence().unwrap_or(0);
+        let end = append.first_sequence.saturating_add(u64::from(append.count));
+        match append.first_sequence {
+            s if s == expected => Verdict::Fresh,
+            s if s > expected && gap => Verdict::Fresh,
+            s if s > expected => Verdict::Gap { expected },
+            _ if end > expected => Verdict::Overlap { expected },
+            _ => Self::find(p, append.first_sequence, end),
+        }
+    }
+
+    fn find(p: &Producer, first: u64, end: u64) -> Verdict {
+        // From the newest: resends are of the last few.
+        for r in p.ranges.iter().rev() {
+            let range_end = r.first_sequence + u64::from(r.count);
+            if first >= r.first_sequence && first < range_end {
+                return match end <= range_end {
+                    true => Verdict::Duplicate { first_offset: r.first_offset + (first - r.first_sequence) },
+                    // Cut differently than it was stored: it has no single run of offsets.
+                    false => Verdict::Overlap { expected: p.next_sequence().unwrap_or(0) },
+                };
+            }
+        }
+        Verdict::TooOld
+    }
+
+    /// Stores what was checked as [`Verdict::Fresh`], or was read back from the disk.
+    pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
+        if !self.producers.contains_key(&append.producer) {
+            while self.producers.len() >= self.max {
+                // From the disk there may be more than today's limit allows: then the oldest goes all the same.
+                let Some(id) = self.victim(now_ns, pinned).or_else(|| self.oldest(|_| true)) else { break };
+                self.forget(&id);
+            }
+        }
+        let p = self.producers.entry(append.producer).or_insert_with(|| Producer {
+            owner: append.owner,
+            epoch: append.producer_epoch,
+            last_active_ns: now_ns,
+            ranges: VecDeque::with_capacity(1),
+        });
+        p.epoch = p.epoch.max(append.producer_epoch);
+        p.last_active_ns = now_ns;
+        let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
+        let follows = p.ranges.back().filter(|r| {
+            r.first_sequence + u64::from(r.count) == new.first_sequence
+                && r.first_offset + u64::from(r.count) == new.first_offset
+        });
+        match follows.and_then(|r| r.count.checked_add(new.count)) {
+            Some(count) => p.ranges.back_mut().expect("it was just looked at").count = count,
+            None => {
+                p.ranges.push_back(new);
+                self.ranges += 1;
+                if p.ranges.len() > self.window {
+                    p.ranges.pop_front();
+                    self.ranges -= 1;
+                }
+            }
+        }
+    }
+
+    /// Raises a producer's epoch, so that appends of an earlier session are fenced from now on.
+    pub(crate) fn raise_epoch(&mut self, id: &ProducerId, epoch: u32) {
+        if let Some(p) = self.producers.get_mut(id) {
+            p.epoch = p.epoch.max(epoch);
+        }
+    }
+
+    /// Forgets a producer (it said goodbye, with nothing unacknowledged).
+    pub(crate) fn forget(&mut self, id: &ProducerId) {
+        if let Some(p) = self.producers.remove(id) {
+            self.ranges -= p.ranges.len();
+        }
+    }
+
+    fn victim(&self, now_ns: i64, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
+        let id = self.oldest(|id| !pinned.contains(id))?;
+        let silent = now_ns.saturating_sub(self.producers[&id].last_active_ns);
+        (silent >= self.keep_ns).then_some(id)
+    }
+
+    fn oldest(&self, may: impl Fn(&ProducerId) -> bool) -> Option<ProducerId> {
+        let all = self.producers.iter().filter(|(id, _)| may(id));
+        all.min_by_key(|(id, p)| (p.last_active_ns, **id)).map(|(id, _)| *id)
+    }
+
+    /// Everything, for a footer; sorted, so that the same table makes the same bytes.
+    pub(crate) fn snapshot(&self) -> Vec<ProducerEntry> {
+        let entry = |(id, p): (&ProducerId, &Producer)| ProducerEntry {
+            id: *id,
+            owner: p.owner,
+            epoch: p.epoch,
+            last_active_ns: p.last_active_ns,
+            appends: p.ranges.iter().copied().collect(),
+        };
+        let mut all: Vec<_> = self.producers.iter().map(entry).collect();
+        all.sort_by_key(|p| p.id);
+        all
+    }
+
+    /// Takes over a snapshot.
+    pub(crate) fn load(&mut self, entries: &[ProducerEntry]) {
+        self.producers.clear();
+        self.ranges = 0;
+        for e in entries {
+            self.ranges += e.appends.len();
+            let p = Producer {
+                owner: e.owner,
+                epoch: e.epoch,
+                last_active_ns: e.last_active_ns,
+                ranges: e.appends.iter().copied().collect(),
+            };
+            self.producers.insert(e.id, p);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(producer: u8, first_sequence: u64, count: u32) -> ChunkHeader {
+        ChunkHeader {
+            flags: 0,
+            count,
+            payload_checksum: 0,
+            producer: [producer; 16],
+            owner: 1000,
+            first_sequence,
+            producer_epoch: 1,
+        }
+    }
+
+    fn check(t: &ProducerTable, a: &ChunkHeader) -> Verdict {
+        t.check(a, false, 0, &HashSet::new())
+    }
+
+    #[test]
+    fn a_resend_gets_its_first_offset_and_nothing_else_passes_twice() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 4, 0);
+        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::Fresh);
+        t.store(&append(1, 0, 2), 100, 0, &none);
+        t.store(&append(1, 2, 3), 200, 0, &none);
+        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
+        assert_eq!(check(&t, &append(1, 3, 2)), Verdict::Duplicate { first_offset: 201 });
+        assert_eq!(check(&t, &append(1, 4, 2)), Verdict::Overlap { expected: 5 });
+        assert_eq!(check(&t, &append(1, 1, 2)), Verdict::Overlap { expected: 5 });
+        assert_eq!(check(&t, &append(1, 6, 1)), Verdict::Gap { expected: 5 });
+        assert_eq!(t.check(&append(1, 6, 1), true, 0, &none), Verdict::Fresh);
+        assert_eq!(check(&t, &append(1, 5, 1)), Verdict::Fresh);
+        assert_eq!(check(&t, &ChunkHeader { owner: 7, ..append(1, 5, 1) }), Verdict::NotOwner);
+        assert_eq!(check(&t, &ChunkHeader { producer_epoch: 0, ..append(1, 5, 1) }), Verdict::Fenced { current: 1 });
+        assert_eq!(check(&t, &append(2, 9, 1)), Verdict::Gap { expected: 0 });
+    }
+
+    #[test]
+    fn the_window_bounds_what_is_remembered_and_a_row_is_one_range() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 2, 0);
+        for i in 0..100 {
+            t.store(&append(1, i, 1), i, 0, &none);
+        }
+        assert_eq!(t.ranges(), 1);
+        for i in 0..5 {
+            t.store(&append(1, 100 + i, 1), 1000 + i * 10, 0, &none);
+        }
+        assert_eq!(t.ranges(), 2);
+        assert_eq!(check(&t, &append(1, 50, 1)), Verdict::TooOld);
+        assert_eq!(check(&t, &append(1, 103, 1)), Verdict::Duplicate { first_offset: 1030 });
+    }
+
+    #[test]
+    fn room_is_made_by_forgetting_the_longest_silent_that_may_go() {
+        let mut t = ProducerTable::new(2, 2, 100);
+        let none = HashSet::new();
+        t.store(&append(1, 0, 1), 0, 10, &none);
+        t.store(&append(2, 0, 1), 1, 20, &none);
+        assert_eq!(t.check(&append(3, 0, 1), false, 50, &none), Verdict::TableFull, "nobody was silent long enough");
+        assert_eq!(t.check(&append(3, 0, 1), false, 110, &none), Verdict::Fresh);
+        let pinned = HashSet::from([[1; 16]]);
+        assert_eq!(t.check(&append(3, 0, 1), false, 115, &pinned), Verdict::TableFull);
+        t.store(&append(3, 0, 1), 2, 130, &pinned);
+        assert!(t.get(&[1; 16]).is_some() && t.get(&[2; 16]).is_none());
+    }
+
+    #[test]
+    fn a_snapshot_is_the_table() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 4, 0);
+        t.store(&append(1, 0, 2), 100, 5, &none);
+        t.store(&append(2, 0, 1), 102, 6, &none);
+        let mut back = ProducerTable::new(10, 4, 0);
+        back.load(&t.snapshot());
+        assert_eq!(back.snapshot(), t.snapshot());
+        assert_eq!(back.ranges(), 2);
+        assert_eq!(check(&back, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
+    }
+}

@@ -1,0 +1,185 @@
+//! Reading a log while it is written, without touching the writer.
+//!
+//! What must hold: a reader sees what is below the watermark it asked for, in order, each record once; what it cannot
+//! have is a typed gap, told once, and it goes on behind it. The newest batches come from memory; older ones of the
+//! active segment by direct reads (never through the page cache, which direct writes go around), sealed ones through
+//! the page cache. A reader holds a shared lock on sealed segments only: nobody else's lock may hold up recovery.
+
+use std::sync::Arc;
+
+use crate::error::ReadError;
+use crate::format::segment_name;
+use crate::gather::Batch;
+use crate::io::{Access, Lock};
+use crate::journal::Shared;
+use crate::marks::Level;
+use crate::segment_reader::SegmentReader;
+
+/// A place in the log and the means to go on from there.
+pub struct Reader {
+    shared: Arc<Shared>,
+    next: u64,
+    level: Level,
+    open: Option<Open>,
+    stash: Option<Arc<Batch>>,
+    times: Option<(i64, i64)>,
+}
+
+struct Open {
+    number: u64,
+    reader: SegmentReader,
+    /// Its last offset's end, when it is sealed.
+    sealed_end: Option<u64>,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, from: u64, level: Level) -> Self {
+        Self { shared, next: from, level, open: None, stash: None, times: None }
+    }
+
+    /// Passes over sealed segments and batches that hold no record of this time range (both ends included).
+    #[must_use]
+    pub fn within(self, since_ns: i64, until_ns: i64) -> Self {
+        Self { times: Some((since_ns, until_ns)), ..self }
+    }
+
+    fn outside(&self, min_ns: i64, max_ns: i64) -> bool {
+        self.times.is_some_and(|(since, until)| max_ns < since || min_ns > until)
+    }
+
+    /// The offset that comes next.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// The batch that holds the next offset (it may begin before it), or `None` when the reader has caught up.
+    /// Blocks for a disk read where the batch is not in memory.
+    ///
+    /// # Errors
+    /// [`ReadError::Gap`] once for each range that cannot be had; calling again goes on behind it.
+    pub fn next_batch(&mut self) -> Result<Option<Arc<Batch>>, ReadError> {
+        loop {
+            if let Some(batch) = self.stash.take() {
+                self.next = batch.end_offset();
+                return Ok(Some(batch));
+            }
+            let limit = self.shared.marks().of(self.level);
+            if self.next >= limit {
+                return Ok(None);
+            }
+            if let Some(batch) = self.shared.recent(self.next) {
+                self.open = None;
+                if batch.end_offset() > limit {
+                    return Ok(None);
+                }
+                self.next = batch.end_offset();
+                if self.outside(batch.min_time_ns, batch.max_time_ns) {
+                    continue;
+                }
+                return Ok(Some(batch));
+            }
+            let found = self.from_disk()?;
+            if let Some(batch) = found {
+                if batch.end_offset() > limit {
+                    self.open = None;
+                    return Ok(None);
+                }
+                let passed = self.outside(batch.min_time_ns, batch.max_time_ns);
+                let batch = self.accept(batch)?;
+                if passed {
+                    continue;
+                }
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    fn accept(&mut self, batch: Batch) -> Result<Arc<Batch>, ReadError> {
+        let batch = Arc::new(batch);
+        if batch.first_offset > self.next {
+            let gap = ReadError::Gap { from: self.next, to: batch.first_offset, damaged: true };
+            self.next = batch.first_offset;
+            self.stash = Some(batch);
+            return Err(gap);
+        }
+        self.next = batch.end_offset();
+        Ok(batch)
+    }
+
+    /// The next batch from the open segment, or `None` after moving to another one.
+    fn from_disk(&mut self) -> Result<Option<Batch>, ReadError> {
+        if self.open.is_none() {
+            match self.locate() {
+                // Retention was faster: the segment is out of the list by now, look again.
+                Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            }
+        }
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let number = open.number;
+        loop {
+            match open.reader.next_batch() {
+                Ok(Some(batch)) if batch.end_offset() <= self.next => {}
+                Ok(Some(batch)) => return Ok(Some(batch)),
+                Ok(None) => break,
+                Err(source) => return Err(ReadError::Io { segment: number, source }),
+            }
+        }
+        let sealed_end = open.sealed_end;
+        self.open = None;
+        match sealed_end {
+            Some(end) if end > self.next => {
+                let gap = ReadError::Gap { from: self.next, to: end, damaged: true };
+                self.next = end;
+                Err(gap)
+            }
+            Some(_) => Ok(None),
+            None => {
+                // The active segment was sealed, or a write is on its way: look again, without spinning.
+                std::thread::yield_now();
+                Ok(None)
+            }
+        }
+    }
+
+    fn locate(&mut self) -> Result<(), ReadError> {
+        let io = |segment, source| ReadError::Io { segment, source };
+        let storage = self.shared.storage();
+        if let Some((number, first, start)) = self.shared.seek_active(self.next)
+            && first <= self.next
+        {
+            let file = storage.open(&segment_name(number), Access::ReadDirect).map_err(|e| io(number, e))?;
+            let header = self.shared.active_header(number);
+            if let Some(header) = header {
+                let reader = SegmentReader::new(file, &header, start, None).map_err(|e| io(number, e))?;
+                self.open = Some(Open { number, reader, sealed_end: None });
+            }
+            return Ok(());
+        }
+        let found = self.shared.catalog().find(storage.as_ref(), self.next).map_err(|e| io(u64::MAX, e))?;
+        let Some(sealed) = found else {
+            std::thread::yield_now(); // a rotation is under way: the segment is between active and sealed
+            return Ok(());
+        };
+        let Some(proof) = sealed.proof(storage.as_ref()).map_err(|e| io(sealed.number, e))? else { return Ok(()) };
+        let footer = &proof.footer;
+        if footer.first_offset > self.next {
+            let removed = self.next < self.shared.lowest_offset();
+            let gap = ReadError::Gap { from: self.next, to: footer.first_offset, damaged: !removed };
+            self.next = footer.first_offset;
+            return Err(gap);
+        }
+        if footer.damage.is_empty() && self.outside(footer.min_time_ns, footer.max_time_ns) {
+            self.next = footer.end_offset;
+            return Ok(());
+        }
+        let file = storage.open(&segment_name(sealed.number), Access::ReadCached).map_err(|e| io(sealed.number, e))?;
+        let _ = file.try_lock(Lock::Shared).map_err(|e| io(sealed.number, e))?;
+        let after = footer.index.partition_point(|e| e.first_offset <= self.next);
+        let start = after.checked_sub(1).map(|i| footer.index[i].position);
+        let reader = SegmentReader::new(file, &proof.header, start, Some(footer.data_end));
+        let reader = reader.map_err(|e| io(sealed.number, e))?;
+        self.open = Some(Open { number: sealed.number, reader, sealed_end: Some(footer.end_offset) });
+        Ok(())
+    }
+}

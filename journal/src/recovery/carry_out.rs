@@ -1,0 +1,402 @@
+//! Carries a plan out: set aside, write again, seal, raise the epoch.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use super::plan::{self, Kept, Plan, Unsealed};
+use super::report::Report;
+use super::scan::{Found, Scan, scan};
+use super::survey::{Segment, State, Survey};
+use super::{Recovered, table};
+use crate::active::Now;
+use crate::catalog::{Proof, Sealed};
+use crate::config::JournalConfig;
+use crate::env::Env;
+use crate::error::OpenError;
+use crate::format::chunk::chunks;
+use crate::format::footer::{Before, Footer, IndexEntry};
+use crate::format::segment::SegmentHeader;
+use crate::format::{QUARANTINE, checksum, segment_name};
+use crate::io::{Access, Durability, File, IoBuf, Lock, Storage};
+use crate::metafile::MetaFile;
+use crate::producer::ProducerTable;
+use crate::seal::seal;
+use crate::window::Window;
+
+const PIECE: u64 = 1 << 20;
+
+/// One open segment on its way to its footer.
+struct Work {
+    number: u64,
+    header: SegmentHeader,
+    file: Arc<dyn File>,
+    scan: Scan,
+    kept: Kept,
+    /// Its header could not be read, a new one was made: nothing in it can be believed.
+    headless: bool,
+}
+
+struct Carrier<'a> {
+    storage: &'a dyn Storage,
+    boot_id: [u8; 16],
+    now: Now,
+    log_id: [u8; 16],
+    report: Report,
+    producers: ProducerTable,
+    sealed: BTreeMap<u64, Sealed>,
+    before: Option<Before>,
+    next_offset: u64,
+    greatest_epoch: u32,
+}
+
+#[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
+pub(super) fn carry_out(
+    storage: &dyn Storage,
+    boot_id: [u8; 16],
+    now: Now,
+    config: &JournalConfig,
+    meta: MetaFile,
+    lock: Arc<dyn File>,
+    survey: Survey,
+    greatest_epoch: u32,
+) -> Result<Recovered, OpenError> {
+    let said = meta.get();
+    let mut c = Carrier {
+        storage,
+        boot_id,
+        now,
+        log_id: said.log_id,
+        report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
+        producers: table(config),
+        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes))).collect(),
+        before: None,
+        next_offset: said.lowest_offset,
+        greatest_epoch: greatest_epoch.max(said.epoch()),
+    };
+    c.report.bytes_read = survey.bytes_read;
+    if let Some(newest) = survey.newest {
+        c.take_sealed(newest);
+    }
+    c.recover(survey.open, said.latched)?;
+    let clean = said.clean && c.report.scanned == 0 && !c.report.is_damaged();
+    c.report.clean = clean;
+    let epoch = if clean { said.epoch() } else { c.greatest_epoch + 1 };
+    let next = c.next_offset;
+    meta.update(|m| {
+        m.clean = false;
+        m.latched = false;
+        if !clean {
+            m.push_epoch(epoch, next);
+        }
+    })
+    .map_err(OpenError::io("write clad.meta"))?;
+    c.report.epoch = epoch;
+    c.report.next_offset = next;
+    Ok(Recovered {
+        meta,
+        lock,
+        producers: c.producers,
+        sealed: c.sealed.into_values().collect(),
+        next_offset: next,
+        before: c.before,
+        report: c.report,
+    })
+}
+
+/// Ends a segment that was left in the process at `limit`, below which everything in it is durable or lost: a later
+/// segment holds the rest. Its descriptors must be closed.
+pub(crate) fn end_at(
+    env: &Env,
+    number: u64,
+    limit: u64,
+    first_offset: u64,
+    before: Option<Before>,
+    producers: ProducerTable,
+) -> Result<(Vec<Sealed>, Report), OpenError> {
+    let storage = env.storage.as_ref();
+    let file_len = storage
+        .open(&segment_name(number), Access::ReadDirect)
+        .and_then(|f| f.len())
+        .map_err(OpenError::io(segment_name(number)))?;
+    let segment = super::probe(storage, number, file_len).map_err(OpenError::io(segment_name(number)))?;
+    let mut c = Carrier {
+        storage,
+        boot_id: env.clock.boot_id(),
+        now: env.now(),
+        log_id: env.meta.get().log_id,
+        report: Report::default(),
+        producers,
+        sealed: BTreeMap::new(),
+        before,
+        next_offset: first_offset,
+        greatest_epoch: 0,
+    };
+    match segment.state {
+        // An attempt before this one came as far as the footer.
+        State::Sealed { .. } => c.take_sealed(segment),
+        _ => c.recover_group(vec![segment], true, Some(limit))?,
+    }
+    Ok((c.sealed.into_values().collect(), c.report))
+}
+
+impl Carrier<'_> {
+    fn take_sealed(&mut self, segment: Segment) {
+        let State::Sealed { header, footer, head_checksum } = segment.state else { return };
+        self.producers.load(&footer.producers);
+        self.next_offset = footer.end_offset;
+        self.before = Some(Before {
+            number: segment.number,
+            footer_checksum: head_checksum,
+            last_batch_checksum: footer.last_batch_checksum,
+        });
+        self.greatest_epoch = self.greatest_epoch.max(header.epoch);
+        let proof = Proof { header, footer: *footer, head_checksum };
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, proof));
+    }
+
+    /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
+    fn recover(&mut self, open: Vec<Segment>, latched: bool) -> Result<(), OpenError> {
+        let mut group = Vec::new();
+        for segment in open {
+            let limit = match &segment.state {
+                State::Sealed { footer, .. } => footer.supersedes_from,
+                _ => {
+                    group.push(segment);
+                    continue;
+                }
+            };
+            self.recover_group(std::mem::take(&mut group), latched, limit)?;
+            self.take_sealed(segment);
+        }
+        self.recover_group(group, latched, None)
+    }
+
+    fn recover_group(&mut self, group: Vec<Segment>, latched: bool, limit: Option<u64>) -> Result<(), OpenError> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        let mut works = Vec::new();
+        for segment in group {
+            let name = segment_name(segment.number);
+            works.push(self.open_and_scan(segment).map_err(OpenError::io(name))?);
+        }
+        let seen: Vec<_> = works.iter().map(|w| self.unsealed(w, limit)).collect();
+        let plan = plan::plan(self.next_offset, &seen, latched);
+        for (work, kept) in works.iter_mut().zip(&plan.kept) {
+            work.kept = kept.clone();
+            let context = format!("set aside the tail of segment {}", work.number);
+            self.set_aside(work, limit).map_err(OpenError::io(context))?;
+        }
+        for work in &works {
+            let context = format!("write segment {} again and seal it", work.number);
+            self.write_again_and_seal(work, &plan).map_err(OpenError::io(context))?;
+        }
+        self.report.cut_at = plan.cut_at.or(self.report.cut_at);
+        self.next_offset = plan.next_offset;
+        Ok(())
+    }
+
+    fn unsealed(&self, w: &Work, limit: Option<u64>) -> Unsealed {
+        let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
+        Unsealed { number: w.number, batches: w.scan.batches.clone(), same_boot, limit }
+    }
+
+    fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
+        let number = segment.number;
+        let file = self.storage.open(&segment_name(number), Access::WriteDirect)?;
+        if !file.try_lock(Lock::Exclusive)? {
+            tracing::warn!(segment = number, "waiting for the writes of a dead process to this segment to end");
+            file.lock(Lock::Exclusive)?;
+        }
+        self.report.scanned += 1;
+        let (header, headless) = match segment.state {
+            State::Unsealed { header } | State::Sealed { header, .. } => (header, false),
+            State::Unreadable(_) => (self.headless(number, segment.file_len), true),
+        };
+        self.greatest_epoch = self.greatest_epoch.max(header.epoch);
+        let scan = if headless {
+            self.report.unreadable.push(number);
+            Scan { garbage: vec![(0, segment.file_len)], ..Scan::default() }
+        } else {
+            scan(file.clone(), &header)?
+        };
+        self.report.bytes_read += scan.bytes_read;
+        Ok(Work { number, header, file, scan, kept: Kept::default(), headless })
+    }
+
+    /// A header for a segment whose own is gone: it only has to carry an empty footer.
+    fn headless(&self, number: u64, file_len: u64) -> SegmentHeader {
+        SegmentHeader {
+            compatible: 0,
+            read_only_compatible: 0,
+            incompatible: 0,
+            log_id: self.log_id,
+            number,
+            epoch: 0,
+            block_size: self.storage.block_size(),
+            // Nothing follows this header but a footer, and the old content is gone from the file by then.
+            salt: u64::from(checksum::plain(&number.to_le_bytes())) ^ self.now.real_ns as u64,
+            boot_id: self.boot_id,
+            created_ns: self.now.real_ns,
+            capacity: file_len,
+        }
+    }
+
+    /// Copies to `quarantine/` what will not be kept: damage below the proven end, and everything behind the cut.
+    fn set_aside(&mut self, w: &Work, limit: Option<u64>) -> io::Result<()> {
+        let data_end = kept_end(w);
+        let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
+        let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
+        ranges.extend(lost.map(|g| (g.0, g.1, "damaged")));
+        let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
+        // What a later segment repeats is no loss.
+        let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {
+            b.is_data() && !w.kept.batches.contains(i) && limit.is_none_or(|l| b.header.first_offset < l)
+        });
+        let behind: Vec<_> = behind_garbage.chain(behind_batches.map(|(_, b)| (b.pos, b.end))).collect();
+        if let (Some(from), Some(to)) = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max()) {
+            ranges.push((from, to, "tail"));
+        }
+        for (from, to, kind) in ranges {
+            self.copy_out(w, from, to, kind)?;
+        }
+        Ok(())
+    }
+
+    fn copy_out(&mut self, w: &Work, from: u64, to: u64, kind: &str) -> io::Result<()> {
+        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        let to = to.min(window.len());
+        let mut sum = 0;
+        for at in (from..to).step_by(PIECE as usize) {
+            let piece = window.get(at, (to - at).min(PIECE) as usize)?;
+            sum = sum ^ checksum::plain(piece).rotate_left((at / PIECE % 32) as u32);
+        }
+        self.storage.create_dir(QUARANTINE)?;
+        let name = format!("{QUARANTINE}/{:020}.{from}-{to}.{sum:08x}.{kind}", w.number);
+        match self.storage.remove(&name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {} // a start that was cut had begun the same copy
+        }
+        let copy = self.storage.create(&name, Access::WriteCached)?;
+        for at in (from..to).step_by(PIECE as usize) {
+            let piece = IoBuf::copy_of(window.get(at, (to - at).min(PIECE) as usize)?);
+            copy.write_at(piece, at - from, Durability::Written).1?;
+        }
+        copy.sync_all()?;
+        self.storage.sync_dir(QUARANTINE)?;
+        self.storage.sync_dir("")?;
+        self.report.set_aside_bytes += to - from;
+        self.report.set_aside.push(name);
+        Ok(())
+    }
+
+    fn write_again_and_seal(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
+        let block = u64::from(w.header.block_size);
+        let data_end = kept_end(w);
+        if w.headless {
+            crate::prepare::write_header(w.file.as_ref(), &w.header)?;
+        }
+        let first_unproven = kept(w).find(|b| b.header.end_offset() > plan.proven_durable);
+        if let Some(first) = first_unproven {
+            let unproven = kept(w).filter(|b| b.pos >= first.pos);
+            self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
+            self.write_again(w, first.pos / block * block, data_end)?;
+        }
+        w.file.sync_all()?;
+        let footer = self.footer(w, data_end)?;
+        let pos = data_end.next_multiple_of(block);
+        let name = segment_name(w.number);
+        let sealed = seal(self.storage, &name, w.file.as_ref(), &w.header.seed(), &footer, pos, w.header.block_size)?;
+        self.report.damage.extend(footer.damage.iter().copied());
+        self.take_sealed(Segment {
+            number: w.number,
+            file_len: sealed.bytes,
+            state: State::Sealed {
+                header: w.header.clone(),
+                footer: Box::new(footer),
+                head_checksum: sealed.head_checksum,
+            },
+            bytes_read: 0,
+        });
+        Ok(())
+    }
+
+    /// The same bytes at the same place; zeroes from the end of what is kept to the end of its block.
+    fn write_again(&mut self, w: &Work, from: u64, data_end: u64) -> io::Result<()> {
+        let block = u64::from(w.header.block_size);
+        let to = data_end.next_multiple_of(block);
+        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        for at in (from..to).step_by(PIECE as usize) {
+            let end = to.min(at + PIECE);
+            let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
+            if end > data_end {
+                piece.set_len((data_end - at) as usize);
+            }
+            piece.pad_to(block as usize);
+            w.file.write_at(piece, at, Durability::Written).1?;
+            self.report.rewritten_bytes += end - at;
+        }
+        Ok(())
+    }
+
+    /// What the footer says: from the headers of what is kept, and from its chunks.
+    fn footer(&mut self, w: &Work, data_end: u64) -> io::Result<Footer> {
+        let mut footer = Footer {
+            segment: w.number,
+            epoch: w.header.epoch,
+            first_offset: w.kept.first_offset,
+            end_offset: w.kept.end_offset,
+            data_end,
+            min_time_ns: i64::MAX,
+            max_time_ns: i64::MIN,
+            max_append_ns: i64::MIN,
+            damage: w.kept.damage.clone(),
+            before: self.before,
+            ..Footer::default()
+        };
+        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        for b in kept(w) {
+            let h = &b.header;
+            footer.last_batch_checksum = b.checksum;
+            footer.min_time_ns = footer.min_time_ns.min(h.min_time_ns);
+            footer.max_time_ns = footer.max_time_ns.max(h.max_time_ns);
+            footer.max_append_ns = footer.max_append_ns.max(h.append_real_ns);
+            index(&mut footer.index, b);
+            let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
+            let mut offset = h.first_offset;
+            for chunk in chunks(body).flatten() {
+                self.producers.store(&chunk.header, offset, h.append_real_ns, &HashSet::new());
+                offset += u64::from(chunk.header.count);
+                footer.payload_bytes += chunk.payload.len() as u64;
+            }
+        }
+        footer.producers = self.producers.snapshot();
+        Ok(footer)
+    }
+}
+
+fn kept(w: &Work) -> impl Iterator<Item = &Found> {
+    w.kept.batches.iter().map(|i| &w.scan.batches[*i])
+}
+
+/// Where what is kept ends in the file.
+fn kept_end(w: &Work) -> u64 {
+    kept(w).last().map_or(u64::from(w.header.block_size), |b| crate::format::align(b.end))
+}
+
+fn index(index: &mut Vec<IndexEntry>, b: &Found) {
+    let h = &b.header;
+    match index.last_mut() {
+        Some(e) if b.pos - e.position < 64 * 1024 => {
+            e.min_time_ns = e.min_time_ns.min(h.min_time_ns);
+            e.max_time_ns = e.max_time_ns.max(h.max_time_ns);
+        }
+        _ => index.push(IndexEntry {
+            first_offset: h.first_offset,
+            position: b.pos,
+            min_time_ns: h.min_time_ns,
+            max_time_ns: h.max_time_ns,
+        }),
+    }
+}

@@ -1,0 +1,111 @@
+//! What a start does with what it finds, before anything is appended.
+//!
+//! What must hold:
+//! - Nothing is read of an unsealed segment before its exclusive lock is held: a dead process's write may still be on
+//!   its way to the disk.
+//! - A sync proves nothing about pages that are clean. What is kept above the proven durable end is **written again**,
+//!   the same bytes at the same place, and synced, before it is called durable.
+//! - Nothing is destroyed: what is not kept is first copied to `quarantine/` and synced, under a name made of its
+//!   place and checksum, so that a start which is cut and made again sets the same file aside.
+//! - Then, and in this order: footers of the segments (ascending), the new epoch in `clad.meta`; the caller then opens
+//!   a segment that never held a batch. Power may be cut between any two steps: the next start reaches the same log.
+//! - The work is bounded by the first segment without a footer: everything below is proven by its footer, and only
+//!   the newest of these is read.
+
+mod carry_out;
+pub mod plan;
+mod report;
+pub mod scan;
+mod survey;
+
+use std::sync::Arc;
+
+pub(crate) use carry_out::end_at;
+pub use report::Report;
+
+use crate::active::Now;
+use crate::catalog::Sealed;
+use crate::clock::Clock;
+use crate::config::JournalConfig;
+use crate::error::OpenError;
+use crate::format::footer::Before;
+use crate::format::meta::NONE;
+use crate::io::{Access, File, Lock, Storage};
+use crate::metafile::{self, Loaded, MetaFile};
+use crate::producer::ProducerTable;
+
+pub(crate) use survey::{State, check_foreign, probe, segments as list_segments};
+
+/// A log that is ready to go on.
+pub(crate) struct Recovered {
+    pub(crate) meta: MetaFile,
+    pub(crate) lock: Arc<dyn File>,
+    pub(crate) producers: ProducerTable,
+    pub(crate) sealed: Vec<Sealed>,
+    pub(crate) next_offset: u64,
+    pub(crate) before: Option<Before>,
+    pub(crate) report: Report,
+}
+
+/// Opens or makes the log in a folder and recovers it.
+///
+/// # Errors
+/// [`OpenError`]; nothing was changed when it is `Locked`, `Foreign`, `ForeignSegment`, `MetaLost` or `Newer`.
+pub(crate) fn start(
+    storage: &dyn Storage,
+    dir: &str,
+    clock: &dyn Clock,
+    config: &JournalConfig,
+) -> Result<Recovered, OpenError> {
+    let began = clock.boot_ns();
+    check_foreign(storage, dir)?;
+    let lock = take_lock(storage, dir)?;
+    let entries = storage.list("").map_err(OpenError::io("list the data folder"))?;
+    let found = survey::segments(&entries);
+    let mut recovered = match metafile::load(storage).map_err(OpenError::io("read clad.meta"))? {
+        Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
+        Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
+        Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
+        Loaded::Found { meta, slot, greatest_epoch } => {
+            let survey = survey::survey(storage, &meta, &found)?;
+            let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
+            let now = Now { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
+            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch)?
+        }
+    };
+    survey::tidy_up(storage, &recovered.meta.get(), &entries)?;
+    recovered.report.took_ns = clock.boot_ns().saturating_sub(began);
+    Ok(recovered)
+}
+
+fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
+    let name = crate::format::LOCK_NAME;
+    let file = match storage.create(name, Access::WriteCached) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => storage.open(name, Access::WriteCached),
+        made => made,
+    };
+    let file = file.map_err(OpenError::io("open clad.lock"))?;
+    match file.try_lock(Lock::Exclusive).map_err(OpenError::io("lock clad.lock"))? {
+        true => Ok(file),
+        false => Err(OpenError::Locked { dir: dir.to_owned() }),
+    }
+}
+
+fn fresh(
+    storage: &dyn Storage,
+    lock: Arc<dyn File>,
+    clock: &dyn Clock,
+    config: &JournalConfig,
+) -> Result<Recovered, OpenError> {
+    let mut log_id = [0; 16];
+    getrandom::fill(&mut log_id).map_err(|e| OpenError::io("make a log id")(std::io::Error::other(e.to_string())))?;
+    let meta = MetaFile::create(storage, log_id, clock.real_ns()).map_err(OpenError::io("make clad.meta"))?;
+    debug_assert_eq!(meta.get().highest_segment, NONE);
+    let report = Report { fresh: true, clean: true, epoch: 1, ..Report::default() };
+    Ok(Recovered { meta, lock, producers: table(config), sealed: Vec::new(), next_offset: 0, before: None, report })
+}
+
+pub(crate) fn table(config: &JournalConfig) -> ProducerTable {
+    let keep = i64::try_from(config.keep_producer.as_nanos()).unwrap_or(i64::MAX);
+    ProducerTable::new(config.max_producers, config.window, keep)
+}

@@ -1,0 +1,82 @@
+//! What a start found and did, for one line in the log.
+
+use std::fmt;
+
+use crate::format::footer::Damage;
+
+/// What happened at a start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The log was made by this start.
+    pub fresh: bool,
+    /// The run before ended cleanly.
+    pub clean: bool,
+    /// A failure had been latched and not been recovered.
+    pub latched: bool,
+    /// The epoch from now on.
+    pub epoch: u32,
+    /// The next offset.
+    pub next_offset: u64,
+    /// Segments that were scanned.
+    pub scanned: u32,
+    /// Bytes that were read, the folder's listing apart.
+    pub bytes_read: u64,
+    /// Records above the proven durable end that were written again.
+    pub rewritten_records: u64,
+    /// Bytes that were written again.
+    pub rewritten_bytes: u64,
+    /// Bytes that were set aside.
+    pub set_aside_bytes: u64,
+    /// The files in `quarantine/` that hold them.
+    pub set_aside: Vec<String>,
+    /// Where the log was cut.
+    pub cut_at: Option<u64>,
+    /// Offsets that were acknowledged, or may have been, and cannot be read any more.
+    pub damage: Vec<Damage>,
+    /// Numbers of segments that are not there and were not removed by retention.
+    pub missing: Vec<u64>,
+    /// Segments whose header cannot be read.
+    pub unreadable: Vec<u64>,
+    /// Time that it took, waiting for a dead process's writes included.
+    pub took_ns: u64,
+}
+
+impl Report {
+    /// Whether acknowledged records were lost.
+    pub fn is_damaged(&self) -> bool {
+        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match (self.fresh, self.clean) {
+            (true, _) => "new log",
+            (_, true) => "clean end",
+            _ => "unclean end",
+        };
+        write!(f, "{how}: next offset {}, epoch {}", self.next_offset, self.epoch)?;
+        if self.fresh || self.clean && !self.is_damaged() {
+            return Ok(());
+        }
+        write!(f, "; {} segments scanned, {} bytes read", self.scanned, self.bytes_read)?;
+        write!(f, "; {} records ({} bytes) written again", self.rewritten_records, self.rewritten_bytes)?;
+        match self.cut_at {
+            Some(at) => write!(f, "; cut at offset {at}, {} bytes set aside in quarantine/", self.set_aside_bytes)?,
+            None => write!(f, "; {} bytes set aside", self.set_aside_bytes)?,
+        }
+        for d in &self.damage {
+            write!(f, "; DAMAGE: offsets {} to {} are lost", d.from, d.to)?;
+        }
+        for n in &self.missing {
+            write!(f, "; DAMAGE: segment {n} is missing")?;
+        }
+        for n in &self.unreadable {
+            write!(f, "; DAMAGE: the header of segment {n} cannot be read")?;
+        }
+        if self.latched {
+            write!(f, "; a failed write had been latched")?;
+        }
+        write!(f, "; {} ms", self.took_ns / 1_000_000)
+    }
+}

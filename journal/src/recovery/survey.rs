@@ -1,0 +1,172 @@
+//! Which segments are there, which of them are proven, and which must be scanned.
+//!
+//! What must hold: nothing is changed here. The newest footer is found from the end; the walk goes on below a segment
+//! that supersedes its predecessor, because that one may still be without a footer.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use crate::error::OpenError;
+use crate::format::footer::{Footer, TRAILER};
+use crate::format::meta::{Meta, NONE};
+use crate::format::segment::{HeaderError, SegmentHeader};
+use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
+use crate::io::{Access, Entry, EntryKind, IoBuf, Storage};
+
+/// A segment's file as the survey saw it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) number: u64,
+    pub(crate) file_len: u64,
+    pub(crate) state: State,
+    pub(crate) bytes_read: u64,
+}
+
+/// Sealed or not.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Its footer holds.
+    Sealed { header: SegmentHeader, footer: Box<Footer>, head_checksum: u32 },
+    /// Its header holds, no footer does.
+    Unsealed { header: SegmentHeader },
+    /// Its header does not hold.
+    Unreadable(HeaderError),
+}
+
+/// The result.
+pub(crate) struct Survey {
+    /// Every segment that should be there and is, below those in `open`, by number, with its bytes.
+    pub(crate) proven: BTreeMap<u64, u64>,
+    /// The newest proven segment.
+    pub(crate) newest: Option<Segment>,
+    /// From the first segment without a footer on, ascending (superseding sealed ones included).
+    pub(crate) open: Vec<Segment>,
+    /// Numbers that should be there and are not.
+    pub(crate) missing: Vec<u64>,
+    pub(crate) bytes_read: u64,
+}
+
+/// Refuses a folder that holds what is none of ours.
+pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
+    for entry in storage.list("").map_err(OpenError::io(format!("list {dir}")))? {
+        let ours = match entry.kind {
+            EntryKind::File => {
+                let name = entry.name.strip_suffix(".tmp").unwrap_or(&entry.name);
+                name == META_NAME || name == LOCK_NAME || parse_segment_name(name).is_some()
+            }
+            // lost+found: a file system of its own is the best place for a log.
+            EntryKind::Dir => [QUARANTINE, "cursors", "lost+found"].contains(&entry.name.as_str()),
+            // Sockets lie in the data folder by default.
+            EntryKind::Other => entry.name.ends_with(".sock"),
+        };
+        if !ours {
+            return Err(OpenError::Foreign { dir: dir.to_owned(), name: entry.name });
+        }
+    }
+    Ok(())
+}
+
+/// The segments of a listing, by number, with their bytes.
+pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
+    entries.iter().filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
+}
+
+/// Looks at one segment: its header, and its footer from the end of the file.
+pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
+    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let block = u64::from(storage.block_size());
+    let read = |pos: u64, len: u64| {
+        let (buf, done) = file.read_at(IoBuf::with_capacity(len as usize), pos, len as usize);
+        done.map(|()| buf)
+    };
+    let mut bytes_read = block.min(file_len);
+    let state = match SegmentHeader::decode(&read(0, block)?) {
+        Err(e) => State::Unreadable(e),
+        Ok(header) => {
+            let seed = header.seed();
+            let mut state = State::Unsealed { header: header.clone() };
+            let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
+            let tail = read(tail_at, file_len.saturating_sub(tail_at))?;
+            bytes_read += tail.len() as u64;
+            if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
+                && pos.is_multiple_of(block)
+            {
+                let whole = if pos == tail_at { tail } else { read(pos, u64::from(len))? };
+                bytes_read += u64::from(len);
+                if let Some((footer, head_checksum)) = Footer::decode(&whole, &seed, pos) {
+                    state = State::Sealed { header, footer: Box::new(footer), head_checksum };
+                }
+            }
+            state
+        }
+    };
+    Ok(Segment { number, file_len, state, bytes_read })
+}
+
+/// Looks from the newest segment down to the first that is proven and supersedes nothing.
+pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> Result<Survey, OpenError> {
+    let mut survey = Survey {
+        proven: BTreeMap::new(),
+        newest: None,
+        open: Vec::new(),
+        missing: Vec::new(),
+        bytes_read: 2 * crate::format::meta::SLOT as u64,
+    };
+    if meta.highest_segment == NONE {
+        return Ok(survey);
+    }
+    for number in (meta.lowest_segment..=meta.highest_segment).rev() {
+        let Some(file_len) = found.get(&number) else {
+            survey.missing.push(number);
+            continue;
+        };
+        if survey.newest.is_some() {
+            survey.proven.insert(number, *file_len);
+            continue;
+        }
+        let segment = probe(storage, number, *file_len).map_err(OpenError::io(segment_name(number)))?;
+        survey.bytes_read += segment.bytes_read;
+        check_ours(&segment, meta)?;
+        match &segment.state {
+            State::Sealed { footer, .. } if footer.supersedes_from.is_none() => {
+                survey.proven.insert(number, *file_len);
+                survey.newest = Some(segment);
+            }
+            _ => survey.open.push(segment),
+        }
+    }
+    survey.open.reverse();
+    survey.missing.reverse();
+    Ok(survey)
+}
+
+fn check_ours(segment: &Segment, meta: &Meta) -> Result<(), OpenError> {
+    let header = match &segment.state {
+        State::Sealed { header, .. } => header,
+        State::Unsealed { header } => {
+            header.check_writable().map_err(|e| OpenError::Newer(format!("segment {}: {e}", segment.number)))?;
+            header
+        }
+        State::Unreadable(e @ (HeaderError::Newer { .. } | HeaderError::Feature { .. })) => {
+            return Err(OpenError::Newer(format!("segment {}: {e}", segment.number)));
+        }
+        State::Unreadable(_) => return Ok(()),
+    };
+    if header.log_id == meta.log_id {
+        return Ok(());
+    }
+    let hex = |id: &[u8; 16]| id.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    Err(OpenError::ForeignSegment { segment: segment.number, found: hex(&header.log_id), expected: hex(&meta.log_id) })
+}
+
+/// Removes what an interrupted run of ours left half made: temporary files, and segments that retention had durably
+/// passed. Nothing in either was ever the only copy of a record.
+pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry]) -> Result<(), OpenError> {
+    for entry in entries.iter().filter(|e| e.kind == EntryKind::File) {
+        let passed = parse_segment_name(&entry.name).is_some_and(|n| n < meta.lowest_segment);
+        if passed || entry.name.ends_with(".clog.tmp") {
+            storage.remove(&entry.name).map_err(OpenError::io(format!("remove {}", entry.name)))?;
+        }
+    }
+    Ok(())
+}

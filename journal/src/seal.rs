@@ -1,0 +1,42 @@
+//! Writing a footer: the one way in which a segment becomes sealed.
+//!
+//! What must hold: the caller has synced the segment's data. When this returns, footer, length and mode are durable.
+//! Cut anywhere before that, the segment has no footer at its end, is scanned, and comes to the same footer again.
+
+use std::io;
+
+use crate::format::checksum::Seed;
+use crate::format::footer::Footer;
+use crate::io::{Durability, File, IoBuf, Storage};
+
+/// What sealing made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedFile {
+    /// Bytes of the file.
+    pub(crate) bytes: u64,
+    /// Checksum of the footer's head.
+    pub(crate) head_checksum: u32,
+}
+
+/// Writes the footer at `pos`, ends the file behind it, makes it readable for the group, and syncs all of it.
+///
+/// # Errors
+/// What the kernel says.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn seal(
+    storage: &dyn Storage,
+    name: &str,
+    file: &dyn File,
+    seed: &Seed,
+    footer: &Footer,
+    pos: u64,
+    block: u32,
+) -> io::Result<SealedFile> {
+    let (bytes, head_checksum) = footer.encode(seed, pos, block as usize);
+    let end = pos + bytes.len() as u64;
+    file.write_at(IoBuf::copy_of(&bytes), pos, Durability::Written).1?;
+    file.set_len(end)?;
+    storage.set_sealed_mode(name, true)?;
+    file.sync_all()?;
+    Ok(SealedFile { bytes: end, head_checksum })
+}

@@ -1,0 +1,164 @@
+//! Checks every byte of a log that carries meaning, and names what does not hold.
+//!
+//! What must hold: nothing is changed; a torn tail of the active segment is a note, everything else that fails is a
+//! problem with its segment, its place and its offsets; the check goes on behind it.
+
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::format::checksum::plain;
+use crate::format::footer::Before;
+use crate::offline::{Content, OfflineLog, Part};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// The log.
+    pub log_id: [u8; 16],
+    /// Segments that were read.
+    pub segments: u64,
+    /// Records whose checksums hold.
+    pub records: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// First offset that should be there.
+    pub first_offset: u64,
+    /// One past the last.
+    pub end_offset: u64,
+    /// What does not hold.
+    pub problems: Vec<Problem>,
+    /// What is worth a word and no damage.
+    pub notes: Vec<String>,
+}
+
+/// Something that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// In which segment.
+    pub segment: Option<u64>,
+    /// Where in its file.
+    pub position: Option<u64>,
+    /// Which offsets it costs, end exclusive.
+    pub offsets: Option<(u64, u64)>,
+    /// In words.
+    pub text: String,
+}
+
+/// Checks the log in a folder. `progress` is told the bytes done and the bytes in all.
+///
+/// # Errors
+/// [`OpenError`] when there is no log, or the disk says no.
+pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, OpenError> {
+    let log = OfflineLog::open(dir)?;
+    let mut check = Check {
+        report: VerifyReport {
+            log_id: log.log_id(),
+            first_offset: log.first_offset(),
+            end_offset: log.end_offset(),
+            ..VerifyReport::default()
+        },
+        expected: log.first_offset(),
+        before: None,
+    };
+    for note in log.notes() {
+        match note.strip_prefix("DAMAGE: ") {
+            Some(text) => check.problem(None, None, None, text),
+            None => check.report.notes.push(note.clone()),
+        }
+    }
+    let total: u64 = log.parts().iter().map(|p| p.bytes).sum();
+    for part in log.parts() {
+        check.part(&log, part)?;
+        check.report.segments += 1;
+        check.report.bytes += part.bytes;
+        progress(check.report.bytes, total);
+    }
+    let (expected, end) = (check.expected, log.end_offset());
+    if expected < end {
+        check.problem(None, None, Some((expected, end)), "these offsets are lost");
+    }
+    Ok(check.report)
+}
+
+struct Check {
+    report: VerifyReport,
+    expected: u64,
+    before: Option<Before>,
+}
+
+impl Check {
+    fn problem(&mut self, segment: Option<u64>, position: Option<u64>, offsets: Option<(u64, u64)>, text: &str) {
+        self.report.problems.push(Problem { segment, position, offsets, text: text.to_owned() });
+    }
+
+    fn part(&mut self, log: &OfflineLog, part: &Part) -> Result<(), OpenError> {
+        let number = Some(part.number);
+        let mut reader = log.batches_of(part).map_err(OpenError::io(format!("segment {}", part.number)))?;
+        let mut chain = 0;
+        loop {
+            let (pos, bad) = (reader.pos(), reader.bad_bytes);
+            let batch = reader.next_batch().map_err(OpenError::io(format!("segment {}", part.number)))?;
+            if reader.bad_bytes > bad {
+                self.problem(number, Some(pos), None, "bytes that are no batch");
+            }
+            let Some(batch) = batch.filter(|b| b.first_offset < part.end_offset) else { break };
+            if batch.first_offset != self.expected {
+                let lost = (self.expected, batch.first_offset);
+                self.problem(number, Some(pos), Some(lost), "these offsets are lost");
+            } else if reader.last_header.as_ref().is_some_and(|h| h.previous != chain) {
+                self.problem(number, Some(pos), None, "the chain does not name the batch before");
+            }
+            chain = reader.last_checksum;
+            self.batch(part.number, pos, &batch);
+            self.expected = batch.end_offset();
+        }
+        if let Content::Sealed(proof) = &part.content {
+            let footer = &proof.footer;
+            if self.expected < footer.end_offset {
+                let lost = (self.expected, footer.end_offset);
+                self.problem(number, None, Some(lost), "these offsets are lost");
+                self.expected = footer.end_offset;
+            }
+            if footer.last_batch_checksum != chain {
+                self.problem(number, None, None, "the footer names another last batch");
+            }
+            if let (Some(said), Some(is)) = (footer.before, self.before)
+                && said.number == is.number
+                && said != is
+            {
+                self.problem(
+                    number,
+                    None,
+                    None,
+                    "the segment before is not the one that was there when this was sealed",
+                );
+            }
+            self.before = Some(Before {
+                number: part.number,
+                footer_checksum: proof.head_checksum,
+                last_batch_checksum: footer.last_batch_checksum,
+            });
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, segment: u64, pos: u64, batch: &crate::gather::Batch) {
+        let mut records = 0;
+        for chunk in batch.chunks() {
+            match chunk {
+                Err(e) => return self.problem(Some(segment), Some(pos), None, &e.to_string()),
+                Ok((first, chunk)) => {
+                    if plain(chunk.payload) != chunk.header.payload_checksum {
+                        let offsets = (first, first + u64::from(chunk.header.count));
+                        self.problem(Some(segment), Some(pos), Some(offsets), "an append fails its client's checksum");
+                    }
+                    records += u64::from(chunk.header.count);
+                }
+            }
+        }
+        if records != u64::from(batch.count) {
+            self.problem(Some(segment), Some(pos), None, "a batch holds another number of records than it says");
+        }
+        self.report.records += records;
+    }
+}

@@ -1,0 +1,177 @@
+//! `kill -9` at the level of the library: a process appends and says what was acknowledged, another kills it after a
+//! seeded number of acknowledgements, starts the next on the same folder, and reads everything back.
+//!
+//! The child is this test binary itself, told by an environment variable what to do.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clad_journal::{Append, Journal, JournalConfig, Level, OfflineLog, Policy, verify};
+
+const CHILD: &str = "CLAD_JOURNAL_KILL_CHILD";
+const ROUNDS: u64 = 20;
+
+fn config(policy: &str) -> JournalConfig {
+    let policy = match policy {
+        "group_commit" => Policy::GROUP_COMMIT,
+        "per_message" => Policy::PerMessage,
+        _ => Policy::FireAndForget { sync_interval: Duration::from_millis(5) },
+    };
+    JournalConfig {
+        policy,
+        segment_bytes: 1 << 20,
+        max_append_bytes: 128 << 10,
+        reserve_free: 0,
+        ..JournalConfig::default()
+    }
+}
+
+/// Every byte follows from the sequence, so that a reader can tell a record from its neighbour.
+fn payload(sequence: u64) -> Vec<u8> {
+    let len = (sequence.wrapping_mul(2_654_435_761) % 900) as usize;
+    let mut p = sequence.to_le_bytes().to_vec();
+    p.extend((0..len).map(|i| (sequence as usize + i) as u8));
+    p
+}
+
+/// Appends for ever; prints "r|w|d SEQUENCE OFFSET" for each acknowledgement.
+fn child(dir: &str, policy: &str) -> ! {
+    let journal = Journal::open_dir(Path::new(dir), config(policy), std::sync::Arc::new(|_| {})).unwrap();
+    let mut out = std::io::stdout().lock();
+    let resume = journal.producer(&[1; 16], 7).unwrap().and_then(|s| s.last);
+    writeln!(out, "open {}", resume.map_or(-1, |l| l.0 as i64)).unwrap();
+    let mut sequence = resume.map_or(0, |l| l.0 + 1);
+    let mut pending: Vec<(u64, u64)> = Vec::new();
+    let mut told = (0, 0);
+    loop {
+        if pending.len() < 64 {
+            let body = payload(sequence);
+            let accepted = journal
+                .append(Append {
+                    producer: [1; 16],
+                    owner: 7,
+                    producer_epoch: 1,
+                    first_sequence: sequence,
+                    count: 1,
+                    gap: false,
+                    level: if sequence % 3 == 0 { Level::Written } else { Level::Durable },
+                    min_time_ns: sequence as i64,
+                    max_time_ns: sequence as i64,
+                    vouch: &[],
+                    payload: &body,
+                    payload_checksum: clad_journal::format::checksum::plain(&body),
+                    permit: None,
+                })
+                .unwrap();
+            pending.push((sequence, accepted.first_offset));
+            sequence += 1;
+            if sequence % 5000 == 0 {
+                drop(journal.rotate());
+            }
+        }
+        let marks = journal.marks();
+        for (s, o) in &pending {
+            if *o < marks.written && *s >= told.0 {
+                writeln!(out, "w {s} {o}").unwrap();
+                told.0 = s + 1;
+            }
+            if *o < marks.durable && *s >= told.1 {
+                writeln!(out, "d {s} {o}").unwrap();
+                told.1 = s + 1;
+            }
+        }
+        out.flush().unwrap();
+        pending.retain(|(_, o)| *o >= marks.durable);
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("CLAD_SEED").ok().and_then(|s| s.parse().ok());
+    given.unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+    })
+}
+
+#[test]
+fn every_acknowledged_record_is_found_once_after_kill_9() {
+    if let Ok(what) = std::env::var(CHILD) {
+        let (policy, dir) = what.split_once(' ').unwrap();
+        child(dir, policy);
+    }
+    let seed = seed();
+    println!("kill test: CLAD_SEED={seed}");
+    let mut random = seed;
+    let mut total = 0;
+    for policy in ["group_commit", "per_message", "fire_and_forget"] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut acked: BTreeMap<u64, u64> = BTreeMap::new();
+        for round in 0..ROUNDS {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let kill_after = (random >> 33) % 1500;
+            total += run_and_kill(dir.path(), policy, kill_after, &mut acked);
+            check(dir.path(), policy, round, &acked, seed);
+        }
+    }
+    println!("kill test: {} kills, {total} acknowledged records, 0 lost", 3 * ROUNDS);
+    assert!(total > 100, "hardly anything was acknowledged: the test shows nothing");
+}
+
+fn run_and_kill(dir: &Path, policy: &str, kill_after: u64, acked: &mut BTreeMap<u64, u64>) -> u64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "every_acknowledged_record_is_found_once_after_kill_9", "--nocapture"])
+        .env(CHILD, format!("{policy} {}", dir.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen = 0;
+    let mut killed = false;
+    // After the kill, what is still in the pipe was acknowledged too.
+    while let Some(Ok(line)) = lines.next() {
+        let mut words = line.split(' ');
+        let (Some("w" | "d"), Some(s), Some(o)) = (words.next(), words.next(), words.next()) else { continue };
+        let (Ok(s), Ok(o)) = (s.parse::<u64>(), o.parse::<u64>()) else { continue };
+        assert_eq!(*acked.entry(s).or_insert(o), o, "sequence {s} was acknowledged at two offsets");
+        seen += 1;
+        if seen >= kill_after && !killed {
+            child.kill().unwrap();
+            killed = true;
+        }
+    }
+    child.wait().unwrap();
+    assert!(killed, "the child ended by itself");
+    seen
+}
+
+fn check(dir: &Path, policy: &str, round: u64, acked: &BTreeMap<u64, u64>, seed: u64) {
+    let context = format!("{policy}, round {round}, CLAD_SEED={seed}");
+    // First as it lies there, then as the next start leaves it.
+    for recovered in [false, true] {
+        if recovered {
+            drop(Journal::open_dir(dir, config(policy), std::sync::Arc::new(|_| {})).expect(&context));
+        }
+        let log = OfflineLog::open(dir).expect(&context);
+        let mut found: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut expected = 0;
+        let mut reader = log.read(0);
+        while let Some(batch) = reader.next_batch().expect(&context) {
+            for chunk in batch.chunks() {
+                let (offset, chunk) = chunk.expect(&context);
+                let sequence = chunk.header.first_sequence;
+                assert_eq!(offset, expected, "{context}: offsets are dense");
+                assert_eq!(chunk.payload, payload(sequence), "{context}: byte for byte");
+                assert_eq!(found.insert(sequence, offset), None, "{context}: stored once");
+                assert!(sequence == 0 || found.contains_key(&(sequence - 1)), "{context}: in its producer's order");
+                expected += 1;
+            }
+        }
+        for (sequence, offset) in acked {
+            assert_eq!(found.get(sequence), Some(offset), "{context}: acknowledged, recovered {recovered}");
+        }
+        let report = verify(dir, &mut |_, _| {}).expect(&context);
+        assert_eq!(report.problems, [], "{context}");
+    }
+}

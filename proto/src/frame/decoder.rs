@@ -1,0 +1,243 @@
+//! From bytes to frames.
+//!
+//! [`peek`] looks at the front of a slice and allocates nothing: the daemon's ingest reads appends with it and copies
+//! payloads straight to where they will be written. [`FrameDecoder`] takes whole frames out of a buffer; payloads are
+//! slices of that buffer, not copies.
+
+use super::{
+    answer::{Accepted, Refused, Watermark},
+    append::Append,
+    control::Fields,
+    error_body::ErrorFrame,
+    handshake::{Hello, Welcome},
+    header::{FrameError, FrameHeader, FrameType},
+    read::{CaughtUp, Flush, Gap, Read, ReadEnd},
+    records::Records,
+};
+use crate::limits::{FRAME_HEADER_BYTES, MAX_APPEND_BYTES};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// How much is set aside for a frame on the word of its header alone.
+const RESERVE_STEP: usize = 64 * 1024;
+
+/// A frame of any type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// Opens a connection.
+    Hello(Hello),
+    /// Records to keep.
+    Append(Append),
+    /// Asks that all that was sent before reaches a level.
+    Flush(Flush),
+    /// Asks for a PONG of the same request id.
+    Ping(u32),
+    /// Asks for records.
+    Read(Read),
+    /// Ends the READ of this request id.
+    CancelRead(u32),
+    /// The client is done with its producer.
+    Bye,
+    /// Answers HELLO.
+    Welcome(Welcome),
+    /// An append has its offsets.
+    Accepted(Accepted),
+    /// All offsets below a mark have reached a level.
+    Watermark(Watermark),
+    /// An append is not taken.
+    Refused(Refused),
+    /// A READ ends, or the connection.
+    Error(ErrorFrame),
+    /// Answers PING.
+    Pong(u32),
+    /// One append, read back.
+    Records(Records),
+    /// Offsets that cannot be read.
+    Gap(Gap),
+    /// A following READ has given all there is so far.
+    CaughtUp(CaughtUp),
+    /// A READ ended well.
+    ReadEnd(ReadEnd),
+}
+
+/// A whole frame at the front of some bytes, its body not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawFrame<'a> {
+    /// Its header.
+    pub header: FrameHeader,
+    /// Its body.
+    pub body: &'a [u8],
+}
+
+impl RawFrame<'_> {
+    /// How many bytes the frame takes.
+    #[must_use]
+    pub const fn total_len(&self) -> usize {
+        FRAME_HEADER_BYTES + self.body.len()
+    }
+
+    /// Decodes the body; a payload is copied.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn decode(&self) -> Result<Frame, FrameError> {
+        match self.header.kind {
+            FrameType::Append | FrameType::Records => decode_payload(self.header, Bytes::copy_from_slice(self.body)),
+            _ => decode_control(self.header, self.body),
+        }
+    }
+}
+
+/// The frame at the front of some bytes; nothing while it is not whole.
+///
+/// # Errors
+/// When the bytes are not a frame, as soon as 16 of them say so.
+pub fn peek(bytes: &[u8], max_append_bytes: u32) -> Result<Option<RawFrame<'_>>, FrameError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
+        // Who speaks another protocol is told at the first byte, not after 16 that may never come.
+        return match bytes.first() {
+            Some(&first) if first != super::MAGIC => Err(FrameError::BadMagic(first)),
+            _ => Ok(None),
+        };
+    };
+    let header = FrameHeader::decode(head, max_append_bytes)?;
+    Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
+}
+
+/// Takes frames out of a buffer of received bytes.
+#[derive(Debug, Clone)]
+pub struct FrameDecoder {
+    max_append_bytes: u32,
+}
+
+impl FrameDecoder {
+    /// A decoder that takes payloads up to this length.
+    #[must_use]
+    pub const fn new(max_append_bytes: u32) -> Self {
+        Self { max_append_bytes }
+    }
+
+    /// Sets the longest payload: a client learns it from WELCOME.
+    pub const fn set_max_append_bytes(&mut self, max_append_bytes: u32) {
+        self.max_append_bytes = max_append_bytes;
+    }
+
+    /// Takes the next frame; nothing while it is not whole. Space for the rest of a frame whose header is here is
+    /// reserved in steps, so that a large one needs few reads.
+    ///
+    /// # Errors
+    /// The connection cannot go on. The buffer is left as it is.
+    pub fn next(&self, buf: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+        let (header, total) = match peek(buf, self.max_append_bytes)? {
+            Some(raw) => match raw.header.kind {
+                FrameType::Append | FrameType::Records => (raw.header, raw.total_len()),
+                _ => {
+                    let (frame, len) = (raw.decode()?, raw.total_len());
+                    buf.advance(len);
+                    return Ok(Some(frame));
+                }
+            },
+            None => {
+                self.reserve(buf);
+                return Ok(None);
+            }
+        };
+        let mut frame = buf.split_to(total);
+        frame.advance(FRAME_HEADER_BYTES);
+        decode_payload(header, frame.freeze()).map(Some)
+    }
+
+    fn reserve(&self, buf: &mut BytesMut) {
+        let header = buf.first_chunk().and_then(|head| FrameHeader::decode(head, self.max_append_bytes).ok());
+        if let Some(header) = header {
+            let total = FRAME_HEADER_BYTES + header.body_len as usize;
+            // Sixteen bytes of a peer do not make us set aside more than a step; what has come is doubled then.
+            buf.reserve(total.saturating_sub(buf.len()).min(RESERVE_STEP.max(buf.len())));
+        }
+    }
+}
+
+impl Default for FrameDecoder {
+    fn default() -> Self {
+        Self::new(MAX_APPEND_BYTES)
+    }
+}
+
+fn decode_payload(header: FrameHeader, body: Bytes) -> Result<Frame, FrameError> {
+    match header.kind {
+        FrameType::Append => Append::decode(body).map(Frame::Append),
+        _ => Records::decode(header.request_id, body).map(Frame::Records),
+    }
+}
+
+fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError> {
+    let mut fields = Fields::open(header, body)?;
+    let id = header.request_id;
+    Ok(match header.kind {
+        FrameType::Hello => Frame::Hello(Hello::decode(fields)?),
+        FrameType::Flush => Frame::Flush(Flush::decode(fields)?),
+        FrameType::Read => Frame::Read(Read::decode(fields)?),
+        FrameType::Welcome => Frame::Welcome(Welcome::decode(fields)?),
+        FrameType::Accepted => Frame::Accepted(Accepted::decode(fields)?),
+        FrameType::Watermark => Frame::Watermark(Watermark::decode(fields)?),
+        FrameType::Refused => Frame::Refused(Refused::decode(fields)?),
+        FrameType::Error => Frame::Error(ErrorFrame::decode(fields)?),
+        FrameType::Gap => Frame::Gap(Gap::decode(fields)?),
+        FrameType::CaughtUp => Frame::CaughtUp(CaughtUp::decode(fields)?),
+        FrameType::ReadEnd => Frame::ReadEnd(ReadEnd::decode(fields)?),
+        FrameType::Ping => fields.end().map(|()| Frame::Ping(id))?,
+        FrameType::Pong => fields.end().map(|()| Frame::Pong(id))?,
+        FrameType::CancelRead => fields.end().map(|()| Frame::CancelRead(id))?,
+        FrameType::Bye => fields.end().map(|()| Frame::Bye)?,
+        // Only called for control frames; these two carry payloads.
+        FrameType::Append | FrameType::Records => decode_payload(header, Bytes::copy_from_slice(body))?,
+    })
+}
+
+impl Frame {
+    /// What it is.
+    #[must_use]
+    pub const fn kind(&self) -> FrameType {
+        match self {
+            Self::Hello(_) => FrameType::Hello,
+            Self::Append(_) => FrameType::Append,
+            Self::Flush(_) => FrameType::Flush,
+            Self::Ping(_) => FrameType::Ping,
+            Self::Read(_) => FrameType::Read,
+            Self::CancelRead(_) => FrameType::CancelRead,
+            Self::Bye => FrameType::Bye,
+            Self::Welcome(_) => FrameType::Welcome,
+            Self::Accepted(_) => FrameType::Accepted,
+            Self::Watermark(_) => FrameType::Watermark,
+            Self::Refused(_) => FrameType::Refused,
+            Self::Error(_) => FrameType::Error,
+            Self::Pong(_) => FrameType::Pong,
+            Self::Records(_) => FrameType::Records,
+            Self::Gap(_) => FrameType::Gap,
+            Self::CaughtUp(_) => FrameType::CaughtUp,
+            Self::ReadEnd(_) => FrameType::ReadEnd,
+        }
+    }
+
+    /// Writes the frame.
+    pub fn encode(&self, buf: &mut BytesMut) {
+        match self {
+            Self::Hello(frame) => frame.encode(buf),
+            Self::Append(frame) => frame.encode(buf),
+            Self::Flush(frame) => frame.encode(buf),
+            Self::Ping(id) => super::encode_ping(buf, *id),
+            Self::Read(frame) => frame.encode(buf),
+            Self::CancelRead(id) => super::encode_cancel_read(buf, *id),
+            Self::Bye => super::encode_bye(buf),
+            Self::Welcome(frame) => frame.encode(buf),
+            Self::Accepted(frame) => frame.encode(buf),
+            Self::Watermark(frame) => frame.encode(buf),
+            Self::Refused(frame) => frame.encode(buf),
+            Self::Error(frame) => frame.encode(buf),
+            Self::Pong(id) => super::encode_pong(buf, *id),
+            Self::Records(frame) => frame.encode(buf),
+            Self::Gap(frame) => frame.encode(buf),
+            Self::CaughtUp(frame) => frame.encode(buf),
+            Self::ReadEnd(frame) => frame.encode(buf),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The framed protocol of the TCP and Unix sockets.
+//!
+//! Every frame is a header of 16 bytes and a body. The header has its own checksum, so a length is believed only when
+//! it is what the peer wrote; then it is still compared with what the type may have.
+//!
+//! | at | size | what |
+//! |---|---|---|
+//! | 0 | 1 | 0xC1 |
+//! | 1 | 1 | frame type |
+//! | 2 | 2 | reserved, 0 |
+//! | 4 | 4 | length of the body |
+//! | 8 | 4 | request id: the client's own number for a PING, FLUSH or READ, repeated in every answer to it; else 0 |
+//! | 12 | 4 | CRC-32C of the 12 bytes before |
+//!
+//! Bodies come in two kinds. A *control body* is fixed fields, then tagged fields (`u8 tag`, LEB128 length, content;
+//! ascending; tags that are not known are skipped), then the CRC-32C of all of that. APPEND and RECORDS are a fixed part with its own
+//! CRC-32C, then a payload whose CRC-32C is in the fixed part: the client's own, which also lies on the disk.
+//!
+//! A frame whose framing holds but whose payload does not (its checksum, a record) is not an error here: the daemon
+//! refuses that append and the connection goes on.
+
+mod answer;
+mod append;
+mod control;
+mod decoder;
+mod error_body;
+mod handshake;
+mod header;
+mod read;
+mod records;
+mod vouched;
+
+pub use answer::{Accepted, Refused, Watermark};
+pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
+pub use decoder::{Frame, FrameDecoder, RawFrame, peek};
+pub use error_body::ErrorFrame;
+pub use handshake::{Hello, Intent, LastStored, Welcome};
+pub use header::{FrameError, FrameHeader, FrameType, MAGIC};
+pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
+pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
+pub use vouched::{Transport, Vouched};
+
+use bytes::BytesMut;
+
+/// Writes a PING; the PONG repeats its request id.
+pub fn encode_ping(buf: &mut BytesMut, request_id: u32) {
+    control::put(buf, FrameType::Ping, request_id, |_| {});
+}
+
+/// Writes a PONG.
+pub fn encode_pong(buf: &mut BytesMut, request_id: u32) {
+    control::put(buf, FrameType::Pong, request_id, |_| {});
+}
+
+/// Writes a CANCEL_READ for the READ of this request id.
+pub fn encode_cancel_read(buf: &mut BytesMut, request_id: u32) {
+    control::put(buf, FrameType::CancelRead, request_id, |_| {});
+}
+
+/// Writes a BYE.
+pub fn encode_bye(buf: &mut BytesMut) {
+    control::put(buf, FrameType::Bye, 0, |_| {});
+}

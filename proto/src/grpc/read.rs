@@ -1,0 +1,67 @@
+//! A read's request from and to its gRPC message.
+
+use super::{handshake::malformed, v1};
+use crate::{
+    error::ErrorInfo,
+    frame::{Read, ReadEndReason, ReadFrom},
+    level::AckLevel,
+};
+use std::num::NonZeroU64;
+use v1::read_request::From as Place;
+
+impl From<Read> for v1::ReadRequest {
+    fn from(read: Read) -> Self {
+        let from = match read.from {
+            ReadFrom::Offset(offset) => Place::Offset(offset),
+            ReadFrom::Cursor(cursor) => Place::Cursor(cursor.into()),
+            ReadFrom::Tail(records) => Place::Tail(records),
+        };
+        Self {
+            from: Some(from),
+            follow: read.follow,
+            limit: read.limit.map_or(0, NonZeroU64::get),
+            min_level: v1::AckLevel::from(read.min_level).into(),
+            since: read.since,
+            until: read.until,
+        }
+    }
+}
+
+impl TryFrom<v1::ReadRequest> for Read {
+    type Error = ErrorInfo;
+
+    /// The request id is 1: a call is one read.
+    fn try_from(request: v1::ReadRequest) -> Result<Self, ErrorInfo> {
+        let min_level = request.min_level().level().unwrap_or(AckLevel::Written);
+        if min_level < AckLevel::Written {
+            return Err(malformed("nothing is readable below `written`"));
+        }
+        let from = match request.from {
+            None => ReadFrom::Offset(0),
+            Some(Place::Offset(offset)) => ReadFrom::Offset(offset),
+            Some(Place::Tail(records)) => ReadFrom::Tail(records),
+            Some(Place::Cursor(cursor)) => {
+                ReadFrom::Cursor(cursor.cursor().ok_or_else(|| malformed("an id is 16 bytes"))?)
+            }
+        };
+        Ok(Self {
+            request_id: 1,
+            from,
+            follow: request.follow,
+            limit: NonZeroU64::new(request.limit),
+            min_level,
+            since: request.since,
+            until: request.until,
+        })
+    }
+}
+
+impl From<ReadEndReason> for v1::ReadEndReason {
+    fn from(reason: ReadEndReason) -> Self {
+        match reason {
+            ReadEndReason::Limit => Self::Limit,
+            // Over gRPC a cancelled read is a cancelled call: nobody is there to be told.
+            ReadEndReason::End | ReadEndReason::Cancelled => Self::End,
+        }
+    }
+}

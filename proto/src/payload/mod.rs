@@ -1,0 +1,7 @@
+//! The payload of an append: one group, then records back to back. How many records there are is said beside it.
+
+mod builder;
+mod view;
+
+pub use builder::{Payload, PayloadBuilder};
+pub use view::{PayloadView, RecordIter, Scan, TimeRange, parse_group, scan};

@@ -1,0 +1,121 @@
+//! Suites that need root or other programs, each in a file of its own.
+//!
+//! What must hold: a suite installs what it needs, leaves nothing behind, prints one line for each case,
+//! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
+//! passed. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
+
+mod systemd;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A suite: its name, what it shows, and what runs it.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Run) -> Result<()>,
+}
+
+const SUITES: &[Suite] =
+    &[Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run }];
+
+/// A suite under way.
+struct Run {
+    /// The workspace.
+    root: PathBuf,
+    /// What stood behind the name.
+    args: Vec<String>,
+    passed: usize,
+    failed: usize,
+}
+
+impl Run {
+    /// One case. A failure is counted and the next case goes on.
+    fn case(&mut self, name: &str, body: impl FnOnce() -> Result<()>) {
+        match body() {
+            Ok(()) => {
+                self.passed += 1;
+                println!("  ok      {name}");
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("  FAILED  {name}: {error:#}");
+            }
+        }
+    }
+
+    /// Refuses what stood behind the name, for a suite that takes nothing.
+    fn no_args(&self) -> Result<()> {
+        ensure!(self.args.is_empty(), "this suite takes nothing: {}", self.args.join(" "));
+        Ok(())
+    }
+}
+
+/// Prints the names.
+pub(crate) fn list() {
+    for suite in SUITES {
+        println!("{:12} {}", suite.name, suite.about);
+    }
+}
+
+/// Runs the suite that `words` name, with what follows the name.
+pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
+    let (name, args) = words.split_first().context("which suite?")?;
+    let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
+        let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+        bail!("there is no suite {name}; there are: {}", names.join(", "));
+    };
+    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0 };
+    // What keeps the suite as a whole from going on is a failed case too: the closing line must say so.
+    if let Err(error) = (suite.run)(&mut run) {
+        run.case("the suite itself", || Err(error));
+    }
+    println!("{name}: {} passed, {} failed", run.passed, run.failed);
+    let good = run.failed == 0 && run.passed > 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a program to its end; what it printed is in the error where it failed, else the answer.
+fn output(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let output = command.output().with_context(|| format!("cannot run {shown}"))?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    ensure!(output.status.success(), "{shown} ended with {}:\n{text}", output.status);
+    Ok(text)
+}
+
+/// Whether a program of that name is on the path.
+fn has(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+/// Installs Debian packages where one of their programs is missing; only root can.
+fn need(program: &str, packages: &[&str]) -> Result<()> {
+    if has(program) {
+        return Ok(());
+    }
+    println!("  {program} is missing: installing {}", packages.join(" "));
+    let apt = || {
+        let mut apt = Command::new("apt-get");
+        apt.env("DEBIAN_FRONTEND", "noninteractive");
+        apt
+    };
+    output(apt().args(["update", "--quiet"]))?;
+    output(apt().args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages))?;
+    ensure!(has(program), "{program} is still missing");
+    Ok(())
+}
+
+/// Builds a binary of the workspace and answers its path.
+fn build(root: &Path, package: &str) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    output(Command::new(cargo).current_dir(root).args(["build", "--quiet", "--package", package]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let binary = target.join("debug").join(package);
+    ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}

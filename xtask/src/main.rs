@@ -1,0 +1,60 @@
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask ci NAME`.
+#![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
+
+mod ci;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Project tasks of clad.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+enum Task {
+    /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
+    Tidy,
+    /// Run a suite that needs root or other programs; without a name, list them
+    Ci(Ci),
+}
+
+/// `ci`
+#[derive(clap::Args)]
+struct Ci {
+    #[command(subcommand)]
+    suite: Option<Suite>,
+}
+
+/// A suite, by its name.
+#[derive(Subcommand)]
+enum Suite {
+    /// Name of the suite, and what it takes
+    #[command(external_subcommand)]
+    Named(Vec<String>),
+}
+
+fn main() -> ExitCode {
+    carry_out(Task::parse()).unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn carry_out(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Tidy => tidy::run(&root()),
+        Task::Ci(Ci { suite: None }) => {
+            ci::list();
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Ci(Ci { suite: Some(Suite::Named(words)) }) => ci::run(&root(), &words),
+    }
+}
+
+/// The workspace.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
