@@ -22,17 +22,23 @@ const JUMP_NS: i64 = 60_000_000_000;
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut retention = RetentionState::default();
     while !shared.wait_background(TICK) {
-        let low = !prepare::has_space(shared.env()).unwrap_or(false);
-        let has_prepared = !shared.with(|c| c.wants_prepared().is_some());
-        if shared.with(|c| c.set_space_low(low && !has_prepared)) {
-            shared.env().tell(Event::NoSpace(low));
-            shared.publish();
-            shared.wake_all();
-        }
-        if !low {
-            make_ready(shared);
-        }
+        look_for_space(shared);
         retention.apply(shared);
+    }
+}
+
+/// Looks for room, and prepares the next segment where one is wanted.
+pub(crate) fn look_for_space(shared: &Arc<Shared>) {
+    let low = !prepare::has_space(shared.env()).unwrap_or(false);
+    let has_prepared = !shared.with(|c| c.wants_prepared().is_some());
+    let short = low && !has_prepared;
+    if shared.with(|c| c.set_space_low(short)) {
+        shared.env().tell(Event::NoSpace(short));
+        shared.publish();
+        shared.wake_all();
+    }
+    if !low {
+        make_ready(shared);
     }
 }
 
@@ -41,7 +47,7 @@ fn make_ready(shared: &Arc<Shared>) {
     let capacity = shared.env().config.segment_bytes;
     let mut pace = |done: u64| {
         let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
-        if (done as f64 / capacity as f64) > 2.0 * fill {
+        if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
             std::thread::sleep(IDLE_PACE);
         }
         wanted && !shared.is_closing()

@@ -24,7 +24,7 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// Reads the boot id once.
-    pub fn new() -> Arc<dyn Clock> {
+    pub fn shared() -> Arc<dyn Clock> {
         Arc::new(Self { boot_id: crate::io::device::boot_id().unwrap_or_default() })
     }
 }

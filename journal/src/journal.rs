@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, Step};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
@@ -44,12 +44,12 @@ pub(crate) struct Shared {
     core: Mutex<Core>,
     work: Condvar,
     marks: watch::Sender<Marks>,
-    executor: Executor,
+    pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
-    report: Report,
+    pub(crate) report: Report,
     /// Held for as long as the journal is open: it keeps a second daemon out.
     _lock: Arc<dyn crate::io::File>,
 }
@@ -115,7 +115,7 @@ impl Journal {
         let substrate = device::discover(dir);
         let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
             .map_err(OpenError::io(dir.display().to_string()))?;
-        Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::new(), config, observer)
+        Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
     }
 
     /// Opens or makes the log on any storage. Blocks for as long as recovery takes.
@@ -129,32 +129,7 @@ impl Journal {
         config: JournalConfig,
         observer: Observer,
     ) -> Result<Self, OpenError> {
-        config.check().map_err(OpenError::Config)?;
-        let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
-        let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
-        let left_over = recovery_left_over(&env)?;
-        let catalog = Arc::new(Catalog::new(r.sealed));
-        let executor = Executor::new(env.clone(), catalog.clone(), r.before);
-        let now = env.clock.boot_ns();
-        let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch(), now);
-        if let Some(prepared) = left_over {
-            committer.adopt(prepared);
-        }
-        let marks = committer.marks();
-        let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
-        let shared = Arc::new(Shared {
-            core: Mutex::new(core),
-            work: Condvar::new(),
-            marks: watch::channel(marks).0,
-            executor,
-            catalog,
-            retention: Mutex::new(config.retention),
-            background: (Mutex::new(false), Condvar::new()),
-            closing: AtomicBool::new(false),
-            report: r.report,
-            _lock: r.lock,
-        });
-        shared.open_first();
+        let shared = open_shared(storage, dir, clock, config, observer)?;
         let journal = Self { threads: Mutex::new(Vec::new()), shared };
         journal.spawn_threads().map_err(OpenError::io("start the journal's threads"))?;
         Ok(journal)
@@ -226,7 +201,7 @@ impl Journal {
     }
 
     /// Seals the active segment. The answer is (number, first offset, end), or nothing where it held no record.
-    pub fn rotate(&self) -> oneshot::Receiver<Result<Option<(u64, u64, u64)>, String>> {
+    pub fn rotate(&self) -> oneshot::Receiver<RotateAnswer> {
         let (reply, answer) = oneshot::channel();
         self.shared.lock().committer.request_rotate(reply);
         self.shared.wake_all();
@@ -355,6 +330,43 @@ impl Drop for Journal {
     }
 }
 
+/// Recovers the log and opens its first segment; no thread is started.
+pub(crate) fn open_shared(
+    storage: Arc<dyn Storage>,
+    dir: &str,
+    clock: Arc<dyn Clock>,
+    config: JournalConfig,
+    observer: Observer,
+) -> Result<Arc<Shared>, OpenError> {
+    config.check().map_err(OpenError::Config)?;
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
+    let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
+    let left_over = recovery_left_over(&env)?;
+    let catalog = Arc::new(Catalog::new(r.sealed));
+    let executor = Executor::new(env.clone(), catalog.clone(), r.before);
+    let now = env.clock.boot_ns();
+    let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch(), now);
+    if let Some(prepared) = left_over {
+        committer.adopt(prepared);
+    }
+    let marks = committer.marks();
+    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+    let shared = Arc::new(Shared {
+        core: Mutex::new(core),
+        work: Condvar::new(),
+        marks: watch::channel(marks).0,
+        executor,
+        catalog,
+        retention: Mutex::new(config.retention),
+        background: (Mutex::new(false), Condvar::new()),
+        closing: AtomicBool::new(false),
+        report: r.report,
+        _lock: r.lock,
+    });
+    shared.open_first();
+    Ok(shared)
+}
+
 fn recovery_left_over(env: &Env) -> Result<Option<prepare::Prepared>, OpenError> {
     let next = match env.meta.get().highest_segment {
         crate::format::meta::NONE => 0,
@@ -477,8 +489,9 @@ impl Shared {
         }
     }
 
-    fn finish(&self, result: Result<Done, Failure>) {
+    pub(crate) fn finish(&self, result: Result<Done, Failure>) {
         let now = self.env().now();
+        let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
         let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
         let mut core = self.lock();
         let first = core.committer.failure().is_none();
@@ -492,6 +505,9 @@ impl Shared {
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
         drop(core);
         self.publish();
+        if new_segment {
+            self.background.1.notify_all(); // the next one is wanted now, not at the next tick
+        }
         if !replies.is_empty() {
             let last = self.catalog.all().last().cloned();
             let proof = last.as_ref().and_then(|s| s.proof(self.storage().as_ref()).ok().flatten());

@@ -39,11 +39,12 @@ mod reader;
 pub mod recovery;
 mod seal;
 mod segment_reader;
+pub mod stepper;
 mod verify;
 mod window;
 
 pub use catalog::{Proof, Sealed};
-pub use committer::{Accepted, Append};
+pub use committer::{Accepted, Append, RotateAnswer};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};

@@ -18,7 +18,7 @@ use crate::io::{Access, OsStorage, Storage, device};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Unsealed};
-use crate::recovery::scan::{Found, Scan, scan};
+use crate::recovery::scan::{Found, scan};
 use crate::recovery::{State, check_foreign, list_segments, probe};
 use crate::segment_reader::SegmentReader;
 
@@ -47,7 +47,7 @@ pub(crate) enum Content {
     /// Proven by its footer.
     Sealed(Box<Proof>),
     /// Found by a scan.
-    Scanned { kept: Vec<Found>, scan: Scan },
+    Scanned { kept: Vec<Found> },
 }
 
 impl OfflineLog {
@@ -134,14 +134,7 @@ impl OfflineLog {
         self.damage.extend(plan.kept[0].damage.iter().copied());
         let (first_offset, end_offset) = (self.end_offset, plan.next_offset);
         self.end_offset = end_offset;
-        self.parts.push(Part {
-            number,
-            bytes,
-            header,
-            first_offset,
-            end_offset,
-            content: Content::Scanned { kept, scan },
-        });
+        self.parts.push(Part { number, bytes, header, first_offset, end_offset, content: Content::Scanned { kept } });
         Ok(())
     }
 
@@ -212,10 +205,6 @@ impl OfflineLog {
         &self.parts
     }
 
-    pub(crate) fn storage(&self) -> &OsStorage {
-        &self.storage
-    }
-
     /// Reads from an offset on.
     pub fn read(&self, from: u64) -> OfflineReader<'_> {
         OfflineReader { log: self, next: from, part: 0, open: None, stash: None }
@@ -230,7 +219,7 @@ impl OfflineLog {
         let file = self.storage.open(&segment_name(part.number), access)?;
         let end = match &part.content {
             Content::Sealed(proof) => proof.footer.data_end,
-            Content::Scanned { kept, .. } => kept.last().map_or(0, |b| b.end),
+            Content::Scanned { kept } => kept.last().map_or(0, |b| b.end),
         };
         SegmentReader::new(file, &part.header, None, Some(end))
     }

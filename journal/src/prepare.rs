@@ -165,7 +165,7 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
         && header.number == number
         && header.log_id == env.meta.get().log_id;
     // Epoch 0 is never in force: the header is replaced before use, with a new salt, whoever prepared it.
-    Ok(fits.then(|| Prepared { header: SegmentHeader { epoch: 0, ..header } }))
+    Ok(fits.then_some(Prepared { header: SegmentHeader { epoch: 0, ..header } }))
 }
 
 /// Removes the segments that were prepared and never put to use, but for `keep`.

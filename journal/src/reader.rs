@@ -6,6 +6,7 @@
 //! the page cache. A reader holds a shared lock on sealed segments only: nobody else's lock may hold up recovery.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::ReadError;
 use crate::format::segment_name;
@@ -15,6 +16,9 @@ use crate::journal::Shared;
 use crate::marks::Level;
 use crate::segment_reader::SegmentReader;
 
+/// Looks, a millisecond apart, for a record that must be there before it is an error: the longest recovery is shorter.
+const PATIENCE_MS: u32 = 90_000;
+
 /// A place in the log and the means to go on from there.
 pub struct Reader {
     shared: Arc<Shared>,
@@ -23,6 +27,7 @@ pub struct Reader {
     open: Option<Open>,
     stash: Option<Arc<Batch>>,
     times: Option<(i64, i64)>,
+    fruitless: u32,
 }
 
 struct Open {
@@ -34,7 +39,7 @@ struct Open {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, from: u64, level: Level) -> Self {
-        Self { shared, next: from, level, open: None, stash: None, times: None }
+        Self { shared, next: from, level, open: None, stash: None, times: None, fruitless: 0 }
     }
 
     /// Passes over sealed segments and batches that hold no record of this time range (both ends included).
@@ -78,7 +83,9 @@ impl Reader {
                 }
                 return Ok(Some(batch));
             }
-            let found = self.from_disk()?;
+            let found = self.read_on()?;
+            self.fruitless = if found.is_some() { 0 } else { self.fruitless + 1 };
+            self.pause()?;
             if let Some(batch) = found {
                 if batch.end_offset() > limit {
                     self.open = None;
@@ -94,6 +101,19 @@ impl Reader {
         }
     }
 
+    /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.
+    fn pause(&self) -> Result<(), ReadError> {
+        match self.fruitless {
+            0..16 => std::thread::yield_now(),
+            16..PATIENCE_MS => std::thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let text = format!("offset {} is written and cannot be found", self.next);
+                return Err(ReadError::Io { segment: u64::MAX, source: std::io::Error::other(text) });
+            }
+        }
+        Ok(())
+    }
+
     fn accept(&mut self, batch: Batch) -> Result<Arc<Batch>, ReadError> {
         let batch = Arc::new(batch);
         if batch.first_offset > self.next {
@@ -107,7 +127,7 @@ impl Reader {
     }
 
     /// The next batch from the open segment, or `None` after moving to another one.
-    fn from_disk(&mut self) -> Result<Option<Batch>, ReadError> {
+    fn read_on(&mut self) -> Result<Option<Batch>, ReadError> {
         if self.open.is_none() {
             match self.locate() {
                 // Retention was faster: the segment is out of the list by now, look again.
@@ -135,8 +155,7 @@ impl Reader {
             }
             Some(_) => Ok(None),
             None => {
-                // The active segment was sealed, or a write is on its way: look again, without spinning.
-                std::thread::yield_now();
+                // The active segment was sealed, or a write is on its way: look again.
                 Ok(None)
             }
         }
@@ -158,8 +177,7 @@ impl Reader {
         }
         let found = self.shared.catalog().find(storage.as_ref(), self.next).map_err(|e| io(u64::MAX, e))?;
         let Some(sealed) = found else {
-            std::thread::yield_now(); // a rotation is under way: the segment is between active and sealed
-            return Ok(());
+            return Ok(()); // a rotation is under way: the segment is between active and sealed
         };
         let Some(proof) = sealed.proof(storage.as_ref()).map_err(|e| io(sealed.number, e))? else { return Ok(()) };
         let footer = &proof.footer;

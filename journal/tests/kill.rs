@@ -3,6 +3,8 @@
 //!
 //! The child is this test binary itself, told by an environment variable what to do.
 
+#![allow(clippy::print_stdout)] // it says its seed and what it did
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -57,7 +59,7 @@ fn child(dir: &str, policy: &str) -> ! {
                     first_sequence: sequence,
                     count: 1,
                     gap: false,
-                    level: if sequence % 3 == 0 { Level::Written } else { Level::Durable },
+                    level: if sequence.is_multiple_of(3) { Level::Written } else { Level::Durable },
                     min_time_ns: sequence as i64,
                     max_time_ns: sequence as i64,
                     vouch: &[],
@@ -68,7 +70,7 @@ fn child(dir: &str, policy: &str) -> ! {
                 .unwrap();
             pending.push((sequence, accepted.first_offset));
             sequence += 1;
-            if sequence % 5000 == 0 {
+            if sequence.is_multiple_of(5000) {
                 drop(journal.rotate());
             }
         }

@@ -270,7 +270,7 @@ impl Carrier<'_> {
         let mut sum = 0;
         for at in (from..to).step_by(PIECE as usize) {
             let piece = window.get(at, (to - at).min(PIECE) as usize)?;
-            sum = sum ^ checksum::plain(piece).rotate_left((at / PIECE % 32) as u32);
+            sum ^= checksum::plain(piece).rotate_left((at / PIECE % 32) as u32);
         }
         self.storage.create_dir(QUARANTINE)?;
         let name = format!("{QUARANTINE}/{:020}.{from}-{to}.{sum:08x}.{kind}", w.number);

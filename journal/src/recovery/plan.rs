@@ -153,7 +153,7 @@ mod tests {
 
     /// A batch of one record; its checksum is its first offset plus one.
     fn data(first: u64, durable: u64, written: u64) -> Found {
-        chained(first, durable, written, if first % 10 == 0 { 0 } else { first as u32 })
+        chained(first, durable, written, if first.is_multiple_of(10) { 0 } else { first as u32 })
     }
 
     fn chained(first: u64, durable: u64, written: u64, previous: u32) -> Found {

@@ -104,7 +104,7 @@ fn note(garbage: &mut Vec<(u64, u64)>, from: u64, to: u64) {
 }
 
 fn intact(window: &mut Window, seed: &Seed, epoch: u32, pos: u64) -> io::Result<Option<Found>> {
-    let Some(decoded) = BatchHeader::decode(window.get(pos, batch::LEN)?, seed, pos).or_else(|| None) else {
+    let Some(decoded) = BatchHeader::decode(window.get(pos, batch::LEN)?, seed, pos) else {
         return long_header(window, seed, epoch, pos);
     };
     body(window, seed, epoch, pos, decoded)

@@ -1,0 +1,150 @@
+//! What goes into the committer and what comes out of it: appends, jobs, results.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::active::{Active, Placed};
+use crate::env::Trigger;
+use crate::format::footer::Footer;
+use crate::gather::Batch;
+use crate::io::{Durability, File};
+use crate::marks::Level;
+use crate::prepare::Prepared;
+use crate::producer::{ProducerId, ProducerTable};
+
+/// One append as a caller hands it over.
+#[derive(Debug)]
+pub struct Append<'a> {
+    /// The producer's id.
+    pub producer: ProducerId,
+    /// Who may use that id.
+    pub owner: u64,
+    /// The producer's epoch.
+    pub producer_epoch: u32,
+    /// Sequence of the first record.
+    pub first_sequence: u64,
+    /// Records.
+    pub count: u32,
+    /// The sequence may jump ahead.
+    pub gap: bool,
+    /// The level that somebody waits for.
+    pub level: Level,
+    /// Least record time.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// What the daemon vouches for, at most [`crate::format::chunk::MAX_VOUCH`] bytes.
+    pub vouch: &'a [u8],
+    /// The records, opaque.
+    pub payload: &'a [u8],
+    /// The client's own CRC-32C of the payload, already checked.
+    pub payload_checksum: u32,
+    /// What admission counted for it.
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What an append was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Offset of its first record.
+    pub first_offset: u64,
+    /// Records.
+    pub count: u32,
+    /// The epoch in which the watermarks are to be read.
+    pub epoch: u32,
+    /// [`crate::Marks::failures`] when it was given: a greater number later means "maybe written".
+    pub failures: u32,
+    /// It was stored before; this is where.
+    pub duplicate: bool,
+}
+
+/// Something to carry out.
+pub(crate) enum Job {
+    /// One write.
+    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability },
+    /// A sync of everything below `upto`.
+    Sync { file: Arc<dyn File>, upto: u64 },
+    /// Seal the active segment and open the next one.
+    Rotate(Box<Rotation>),
+    /// Open a segment where there is none; the next batch has this offset.
+    Open { prepared: Option<Prepared>, next: u64, epoch: u32 },
+    /// After a failure.
+    Recover(Box<Rescue>),
+    /// The last: seal, and mark a clean end.
+    Close(Option<Box<Rotation>>),
+}
+
+/// What a rotation needs.
+pub(crate) struct Rotation {
+    pub(crate) active: Active,
+    pub(crate) footer: Footer,
+    pub(crate) unsynced: bool,
+    pub(crate) prepared: Option<Prepared>,
+    pub(crate) trigger: Trigger,
+}
+
+/// What a recovery in the process needs.
+pub(crate) struct Rescue {
+    pub(crate) active: Option<Active>,
+    pub(crate) prepared: Option<Prepared>,
+    /// Written again from here.
+    pub(crate) from: u64,
+    /// The log goes on here.
+    pub(crate) next: u64,
+    /// What is held in memory of it, by first offset, without gaps where nothing was released.
+    pub(crate) held: Vec<Arc<Batch>>,
+    /// Producers as of `next`.
+    pub(crate) producers: ProducerTable,
+    /// An earlier attempt had written, sealed and named the new segment already.
+    pub(crate) rewritten: bool,
+}
+
+/// What came of a job.
+pub(crate) enum Done {
+    Write { id: u64, durability: Durability },
+    Sync { upto: u64 },
+    Rotated { next: Option<Active> },
+    Opened { next: Option<Active> },
+    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
+    Closed,
+}
+
+/// What to do now.
+pub(crate) enum Step {
+    Run(Job),
+    /// Nothing until an append, a completion, or this boot time.
+    Wait(Option<u64>),
+    Exit,
+}
+
+/// The sealed segment (number, first offset, end), nothing where the active one held no record, or why not.
+pub type RotateAnswer = Result<Option<(u64, u64, u64)>, String>;
+
+/// A request to seal the active segment.
+pub(crate) type RotateReply = oneshot::Sender<RotateAnswer>;
+
+/// A job that did not work out.
+pub(crate) struct Failure {
+    pub(crate) of: FailedJob,
+    pub(crate) reason: String,
+    pub(crate) was_rescue: bool,
+}
+
+/// Which one.
+pub(crate) enum FailedJob {
+    Write(u64),
+    Sync,
+    Rotate(Box<Rotation>),
+    /// The mark of a clean end, with everything sealed.
+    Mark,
+    Rescue(Box<Rescue>),
+}
+
+impl Failure {
+    pub(crate) fn new(of: FailedJob, what: &str, error: &io::Error) -> Self {
+        let was_rescue = matches!(of, FailedJob::Rescue(_));
+        Self { of, reason: format!("{what}: {error}"), was_rescue }
+    }
+}

@@ -1,0 +1,222 @@
+//! What the results of jobs change: the marks, the latch, what is remembered.
+
+use std::sync::Arc;
+
+use crate::active::{Active, Now};
+use crate::gather::Batch;
+use crate::io::Durability;
+use crate::producer::ProducerTable;
+
+use super::{Committer, Done, FailedJob, Failure, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER};
+
+impl Committer {
+    /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
+    pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Now) {
+        self.marks.version += 1;
+        match result {
+            Ok(done) => self.done(done, now),
+            Err(failure) => self.failed(failure, now),
+        }
+    }
+
+    fn done(&mut self, done: Done, now: Now) {
+        match done {
+            Done::Write { id, durability } => {
+                self.end_write(id);
+                if self.vouching.as_ref().is_some_and(|v| v.0 == id) {
+                    self.vouching = None;
+                } else if let Some(entry) = self.in_flight.iter_mut().find(|e| e.id == id) {
+                    entry.written = true;
+                    entry.durable = durability == Durability::Synced;
+                }
+            }
+            Done::Sync { upto } => {
+                self.sync_running = false;
+                for entry in self.in_flight.iter_mut().filter(|e| e.batch.end_offset() <= upto) {
+                    entry.durable = true;
+                }
+                if self.state == State::Running && !self.config.policy.syncs() {
+                    self.marks.durable = self.marks.durable.max(upto);
+                }
+            }
+            Done::Rotated { next } => {
+                self.busy = false;
+                self.marks.durable = self.marks.written;
+                for entry in &mut self.in_flight {
+                    entry.durable = true;
+                }
+                self.take_active(next, now);
+            }
+            Done::Opened { next } => {
+                self.busy = false;
+                self.take_active(next, now);
+            }
+            Done::Recovered { next, epoch, end, producers } => self.recovered(next, epoch, end, producers, now),
+            Done::Closed => {
+                self.busy = false;
+                self.marks.durable = self.marks.written;
+                self.state = State::Closed { clean: true };
+            }
+        }
+        if self.state == State::Running {
+            self.advance();
+        }
+        self.idle_since_ns = now.boot_ns;
+    }
+
+    fn take_active(&mut self, next: Option<Active>, now: Now) {
+        if next.is_none() {
+            self.open_retry_ns = now.boot_ns + SPACE_NS;
+            self.space_low = true;
+        }
+        self.active = next;
+    }
+
+    fn end_write(&mut self, id: u64) {
+        self.writes -= 1;
+        if let Some(slot) = self.file_of.remove(&id) {
+            self.free_files.push(slot);
+        }
+    }
+
+    /// Moves the marks over the unbroken row of what is done, and lets go of what nobody needs.
+    fn advance(&mut self) {
+        let keep_until_durable = self.config.policy.syncs();
+        let done = self.in_flight.iter().take_while(|e| e.written).map(|e| e.batch.end_offset()).last();
+        if let Some(end) = done
+            && end > self.marks.written
+        {
+            let from = self.marks.written;
+            self.marks.written = end;
+            let fresh: Vec<_> = self
+                .in_flight
+                .iter()
+                .map(|e| &e.batch)
+                .filter(|b| b.first_offset >= from && b.end_offset() <= end)
+                .cloned()
+                .collect();
+            fresh.into_iter().for_each(|b| self.remember(b));
+        }
+        if keep_until_durable {
+            let end = self.in_flight.iter().take_while(|e| e.written && e.durable).map(|e| e.batch.end_offset()).last();
+            self.marks.durable = self.marks.durable.max(end.unwrap_or(0));
+        }
+        while self.in_flight.front().is_some_and(|e| e.written && (e.durable || !keep_until_durable)) {
+            self.in_flight.pop_front();
+        }
+        debug_assert!(self.marks.durable <= self.marks.written && self.marks.written <= self.marks.received);
+    }
+
+    fn remember(&mut self, batch: Arc<Batch>) {
+        self.recent_bytes += batch.body.len();
+        self.recent.push_back(batch);
+        while self.recent_bytes > self.config.recent_bytes && self.recent.len() > 1 {
+            self.recent_bytes -= self.recent.pop_front().map_or(0, |b| b.body.len());
+        }
+    }
+
+    fn failed(&mut self, failure: Failure, now: Now) {
+        // A batch of the block that the failed write repeated may be gone from the disk, durable or not.
+        let mut from = self.marks.durable;
+        match failure.of {
+            FailedJob::Write(id) => {
+                self.end_write(id);
+                let shares = match self.vouching.as_ref().filter(|v| v.0 == id) {
+                    Some((_, shares)) => shares.first(),
+                    None => self.in_flight.iter().find(|e| e.id == id).and_then(|e| e.shares.first()),
+                };
+                from = from.min(shares.map_or(from, |b| b.first_offset));
+            }
+            FailedJob::Sync => self.sync_running = false,
+            FailedJob::Rotate(rotation) => {
+                self.busy = false;
+                self.active = Some(rotation.active);
+                self.prepared = rotation.prepared;
+            }
+            FailedJob::Mark => self.busy = false,
+            FailedJob::Rescue(rescue) => {
+                self.busy = false;
+                self.rewritten = rescue.rewritten;
+                self.active = rescue.active;
+                self.prepared = rescue.prepared;
+            }
+        }
+        let State::Failed { rescue_from, pause_ns, due_boot_ns, .. } = &mut self.state else {
+            self.marks.failures += 1;
+            self.state = State::Failed {
+                reason: failure.reason,
+                due_boot_ns: now.boot_ns + RETRY_NS,
+                pause_ns: RETRY_NS,
+                rescue_from: from,
+            };
+            return;
+        };
+        *rescue_from = (*rescue_from).min(from);
+        if failure.was_rescue {
+            *pause_ns = (*pause_ns * 2).min(RETRY_MAX_NS);
+            *due_boot_ns = now.boot_ns + *pause_ns;
+        }
+    }
+
+    fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Now) {
+        self.busy = false;
+        self.state = State::Running;
+        self.rewritten = false;
+        self.vouching = None;
+        self.in_flight.clear(); // all of it is below the new segment's footer
+        self.recent.clear();
+        self.recent_bytes = 0;
+        self.marks.epoch = epoch;
+        self.marks.epoch_first = end;
+        self.marks.received = end;
+        self.marks.written = end;
+        self.marks.durable = end;
+        self.submitted = producers.clone();
+        self.producers = producers;
+        self.prepared = None;
+        self.take_active(next, now);
+    }
+
+    /// Whether a second job could be begun right now, by another thread.
+    pub(crate) fn more_to_do(&self) -> bool {
+        if self.busy || self.state != State::Running {
+            return false;
+        }
+        let sync = self.marks.written > self.marks.durable && !self.sync_running && self.config.policy.syncs();
+        let write = !self.gather.is_empty() && (self.writes == 0 || self.gather.bytes() >= WORTH_ANOTHER);
+        (sync || write) && self.writes < self.config.policy.in_flight()
+    }
+
+    /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.
+    pub(crate) fn wants_wake(&self, bytes_before: usize) -> bool {
+        let crossed = bytes_before < WORTH_ANOTHER && self.gather.bytes() >= WORTH_ANOTHER;
+        let idle = self.writes == 0 && !self.busy;
+        (idle && bytes_before == 0) || (crossed && self.writes < self.config.policy.in_flight())
+    }
+
+    pub(crate) fn gathered_bytes(&self) -> usize {
+        self.gather.bytes()
+    }
+
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        self.gather.bytes() + self.in_flight.iter().map(|e| e.batch.body.len()).sum::<usize>()
+    }
+
+    /// How long until the next attempt to recover.
+    pub(crate) fn retry_in_ns(&self) -> u64 {
+        match &self.state {
+            State::Failed { pause_ns, .. } => *pause_ns,
+            _ => 0,
+        }
+    }
+
+    /// Gives up on a clean end.
+    pub(crate) fn abandon(&mut self) {
+        self.state = State::Closed { clean: false };
+        self.marks.version += 1;
+    }
+
+    pub(crate) fn take_rotate_replies(&mut self) -> Vec<RotateReply> {
+        std::mem::take(&mut self.rotate_replies)
+    }
+}

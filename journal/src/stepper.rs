@@ -1,0 +1,150 @@
+//! The journal without threads: a second shell around the same committer, executor and recovery, for a simulation that
+//! decides itself what happens next.
+//!
+//! What must hold: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
+//! may be carried out before one that was begun earlier, or never (then the process died with it).
+
+use std::sync::Arc;
+
+use crate::background;
+use crate::clock::Clock;
+use crate::committer::{Accepted, Append, Job, RotateReply, Step};
+use crate::config::JournalConfig;
+use crate::env::Observer;
+use crate::error::{AppendError, OpenError};
+use crate::format::meta::Meta;
+use crate::io::{IoBuf, Storage};
+use crate::journal::{Shared, open_shared};
+use crate::marks::{Level, Marks};
+use crate::reader::Reader;
+use crate::recovery::Report;
+
+/// A journal that moves when it is told to.
+pub struct Stepper {
+    shared: Arc<Shared>,
+}
+
+/// A job in flight.
+pub struct Begun {
+    job: Job,
+    /// What it is, for a trace.
+    pub kind: Kind,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One write, of a batch or a vouch.
+    Write,
+    /// A sync.
+    Sync,
+    /// Sealing a segment and opening the next.
+    Rotate,
+    /// Opening a segment where there is none.
+    Open,
+    /// Recovery after a failure.
+    Recover,
+    /// The clean end.
+    Close,
+}
+
+/// What could be begun.
+pub enum Next {
+    /// This.
+    Job(Begun),
+    /// Nothing until an append, a completion, or this boot time (nanoseconds).
+    Wait(Option<u64>),
+    /// Nothing ever: it is closed.
+    Exit,
+}
+
+impl Stepper {
+    /// Recovers the log, as [`crate::Journal::open`] does.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        config: JournalConfig,
+        observer: Observer,
+    ) -> Result<Self, OpenError> {
+        Ok(Self { shared: open_shared(storage, "simulated", clock, config, observer)? })
+    }
+
+    /// What the start found and did.
+    pub fn report(&self) -> &Report {
+        &self.shared.report
+    }
+
+    /// As [`crate::Journal::append`].
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
+        let now = self.shared.env().now();
+        self.shared.with(|c| c.append(append, now))
+    }
+
+    /// The watermarks now.
+    pub fn marks(&self) -> Marks {
+        self.shared.marks()
+    }
+
+    /// What `clad.meta` says.
+    pub fn meta(&self) -> Meta {
+        self.shared.env().meta.get()
+    }
+
+    /// Begins the next job, if there is one.
+    pub fn begin(&self) -> Next {
+        let now = self.shared.env().now();
+        match self.shared.with(|c| c.step(now)) {
+            Step::Run(job) => {
+                let kind = match &job {
+                    Job::Write { .. } => Kind::Write,
+                    Job::Sync { .. } => Kind::Sync,
+                    Job::Rotate(_) => Kind::Rotate,
+                    Job::Open { .. } => Kind::Open,
+                    Job::Recover(_) => Kind::Recover,
+                    Job::Close(_) => Kind::Close,
+                };
+                Next::Job(Begun { job, kind })
+            }
+            Step::Wait(until) => Next::Wait(until),
+            Step::Exit => Next::Exit,
+        }
+    }
+
+    /// Carries a job out and takes its result.
+    pub fn carry_out(&self, begun: Begun) {
+        let (done, _) = self.shared.executor.run(begun.job, IoBuf::with_capacity(0));
+        self.shared.finish(done);
+    }
+
+    /// One look of the background thread: prepares the next segment if one is wanted and there is room.
+    pub fn prepare(&self) {
+        background::look_for_space(&self.shared);
+    }
+
+    /// Asks for a rotation; nobody waits for the answer.
+    pub fn request_rotate(&self) {
+        let (reply, _): (RotateReply, _) = tokio::sync::oneshot::channel();
+        self.shared.with(|c| c.request_rotate(reply));
+    }
+
+    /// Asks for a sync of everything received.
+    pub fn request_sync(&self) -> u64 {
+        self.shared.with(|c| c.request_sync())
+    }
+
+    /// Stops taking appends; jobs go on until [`Next::Exit`].
+    pub fn close(&self) {
+        self.shared.with(|c| c.close());
+    }
+
+    /// A reader, as [`crate::Journal::reader`].
+    pub fn reader(&self, from: u64, level: Level) -> Reader {
+        Reader::new(self.shared.clone(), from, level)
+    }
+}
