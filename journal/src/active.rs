@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crate::clock::Moment;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
 use crate::format::footer::{Before, Footer, IndexEntry};
@@ -45,13 +46,6 @@ pub(crate) struct Active {
     max_time_ns: i64,
     max_append_ns: i64,
     payload_bytes: u64,
-}
-
-/// Times of one submission.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Now {
-    pub(crate) real_ns: i64,
-    pub(crate) boot_ns: u64,
 }
 
 /// One write, ready to be made.
@@ -140,7 +134,7 @@ impl Active {
     }
 
     /// Gives a batch its place. `fresh`: a write is in flight, so that it may not share a block.
-    pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, marks: &Marks, now: Now) -> Placed {
+    pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, marks: &Marks, now: Moment) -> Placed {
         let start = self.start(fresh);
         let header = BatchHeader {
             kind: batch::KIND_DATA,
@@ -170,7 +164,7 @@ impl Active {
     }
 
     /// An empty batch that vouches for the watermarks; the next batch is written over it. Only with nothing in flight.
-    pub(crate) fn vouch(&mut self, marks: &Marks, now: Now) -> Placed {
+    pub(crate) fn vouch(&mut self, marks: &Marks, now: Moment) -> Placed {
         let header = BatchHeader {
             kind: batch::KIND_VOUCH,
             codec: 0,
@@ -201,7 +195,7 @@ impl Active {
         Placed { pos: start - prefix.len() as u64, prefix, header, batch, block: self.block() as usize, shares }
     }
 
-    fn note(&mut self, batch: &Batch, start: u64, now: Now) {
+    fn note(&mut self, batch: &Batch, start: u64, now: Moment) {
         self.first_append_boot_ns.get_or_insert(now.boot_ns);
         if self.index.last().is_none_or(|e| start - e.position >= INDEX_EVERY) {
             self.index.push(IndexEntry {
@@ -217,7 +211,7 @@ impl Active {
         self.min_time_ns = self.min_time_ns.min(batch.min_time_ns);
         self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
         self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
-        self.payload_bytes += batch.chunks().flatten().map(|(_, c)| c.payload.len() as u64).sum::<u64>();
+        self.payload_bytes += batch.payload_bytes;
         self.end_offset = batch.end_offset();
     }
 

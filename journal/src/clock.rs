@@ -14,6 +14,22 @@ pub trait Clock: Send + Sync + 'static {
     fn boot_ns(&self) -> u64;
     /// Names this boot of the machine; zeroes where it cannot be known (which then never equals a stored one).
     fn boot_id(&self) -> [u8; 16];
+    /// Random bytes, for log ids and salts: asked for here, so that a simulation owns chance as it owns time.
+    ///
+    /// # Errors
+    /// When the kernel has none.
+    fn fill_random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        getrandom::fill(bytes).map_err(|e| std::io::Error::other(format!("no random numbers: {e}")))
+    }
+}
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// As [`Clock::real_ns`].
+    pub real_ns: i64,
+    /// As [`Clock::boot_ns`].
+    pub boot_ns: u64,
 }
 
 /// The machine's clocks.

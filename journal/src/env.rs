@@ -146,7 +146,7 @@ impl Env {
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    pub(crate) fn now(&self) -> crate::active::Now {
-        crate::active::Now { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() }
+    pub(crate) fn now(&self) -> crate::clock::Moment {
+        crate::clock::Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() }
     }
 }

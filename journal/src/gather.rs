@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::active::Now;
+use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
 
@@ -27,6 +27,8 @@ pub struct Batch {
     pub min_time_ns: i64,
     /// Greatest record time.
     pub max_time_ns: i64,
+    /// Bytes of its payloads, without what the journal puts around them.
+    pub payload_bytes: u64,
     /// The chunks.
     pub body: Vec<u8>,
 }
@@ -132,7 +134,7 @@ impl Gather {
     }
 
     /// Takes an append in, at the offset it was given.
-    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Now) {
+    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Moment) {
         let len = ChunkHeader::encoded_len(e.vouch.len(), e.payload.len());
         if self.open.as_ref().is_some_and(|o| o.batch.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
             self.close_open();
@@ -151,6 +153,7 @@ impl Gather {
         });
         e.header.encode_into(&mut open.batch.body, e.vouch, e.payload);
         open.batch.count += e.header.count;
+        open.batch.payload_bytes += e.payload.len() as u64;
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
@@ -157,7 +157,19 @@ impl Journal {
     /// # Errors
     /// [`AppendError`].
     pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
-        let now = self.shared.env().now();
+        self.append_at(append, self.now())
+    }
+
+    /// The journal's clocks now, for [`Self::append_at`].
+    pub fn now(&self) -> Moment {
+        self.shared.env().now()
+    }
+
+    /// As [`Self::append`], for who takes many at once and reads the clocks once for all of them.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
         let mut core = self.shared.lock();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;

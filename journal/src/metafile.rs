@@ -90,8 +90,8 @@ impl MetaFile {
         both.resize(2 * SLOT, 0);
         let (_, done) = file.write_at(IoBuf::copy_of(&both), 0, Durability::Written);
         done?;
-        file.sync_all()?;
         storage.set_sealed_mode(META_NAME, true)?;
+        file.sync_all()?;
         storage.sync_dir("")?;
         Ok(Self { inner: Mutex::new(Inner { file, meta, next_slot: 1 }) })
     }

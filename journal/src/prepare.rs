@@ -42,7 +42,7 @@ fn write_access(env: &Env) -> Access {
 /// A fresh header for a segment that holds nothing.
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32) -> io::Result<SegmentHeader> {
     let mut salt = [0; 8];
-    getrandom::fill(&mut salt).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
+    env.clock.fill_random(&mut salt)?;
     Ok(SegmentHeader {
         compatible: 0,
         read_only_compatible: 0,

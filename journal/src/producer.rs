@@ -153,18 +153,16 @@ impl ProducerTable {
     /// Stores what was checked as [`Verdict::Fresh`], or was read back from the disk.
     pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
         if !self.producers.contains_key(&append.producer) {
-            while self.producers.len() >= self.max {
-                // From the disk there may be more than today's limit allows: then the oldest goes all the same.
-                let Some(id) = self.victim(now_ns, pinned).or_else(|| self.oldest(|_| true)) else { break };
-                self.forget(&id);
-            }
+            self.make_room(now_ns, pinned);
+            let fresh = Producer {
+                owner: append.owner,
+                epoch: append.producer_epoch,
+                last_active_ns: now_ns,
+                ranges: VecDeque::with_capacity(1),
+            };
+            self.producers.insert(append.producer, fresh);
         }
-        let p = self.producers.entry(append.producer).or_insert_with(|| Producer {
-            owner: append.owner,
-            epoch: append.producer_epoch,
-            last_active_ns: now_ns,
-            ranges: VecDeque::with_capacity(1),
-        });
+        let Some(p) = self.producers.get_mut(&append.producer) else { return };
         p.epoch = p.epoch.max(append.producer_epoch);
         p.last_active_ns = now_ns;
         let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
@@ -182,6 +180,14 @@ impl ProducerTable {
                     self.ranges -= 1;
                 }
             }
+        }
+    }
+
+    fn make_room(&mut self, now_ns: i64, pinned: &HashSet<ProducerId>) {
+        while self.producers.len() >= self.max {
+            // From the disk there may be more than today's limit allows: then the oldest goes all the same.
+            let Some(id) = self.victim(now_ns, pinned).or_else(|| self.oldest(|_| true)) else { return };
+            self.forget(&id);
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
+use crate::format::chunk::chunks;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::File;
@@ -123,6 +124,7 @@ impl SegmentReader {
             append_real_ns: h.append_real_ns,
             min_time_ns: h.min_time_ns,
             max_time_ns: h.max_time_ns,
+            payload_bytes: chunks(body).flatten().map(|c| c.payload.len() as u64).sum(),
             body: body.to_vec(),
         });
         // The next batch is written over a vouch: in an active segment it must be looked for at the same place.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clad_journal::clock::Moment;
 use clad_journal::{Accepted, Append, AppendError, Journal, Level, Marks};
 use clad_proto::frame::{AppendHead, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_VERSION, MIN_VERSION};
@@ -58,7 +59,14 @@ impl Drop for Producer {
 /// An append that has its bytes counted.
 pub(crate) struct Admitted {
     pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) at: Arrival,
+}
+
+/// When something arrived, on all clocks; read once for everything that one read brought.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
     pub(crate) since: Instant,
+    moment: Moment,
 }
 
 impl Door {
@@ -128,16 +136,21 @@ impl Door {
     }
 
     /// Counts an append's bytes if there is room right now.
-    pub(crate) fn try_admit(&self, payload: usize) -> Option<Admitted> {
+    pub(crate) fn try_admit(&self, payload: usize, at: Arrival) -> Option<Admitted> {
         let permit = self.budget.clone().try_acquire_many_owned(self.cost(payload)).ok()?;
-        Some(Admitted { permit, since: Instant::now() })
+        Some(Admitted { permit, at })
+    }
+
+    /// The clocks now.
+    pub(crate) fn arrival(&self) -> Arrival {
+        Arrival { since: Instant::now(), moment: self.journal.now() }
     }
 
     /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
     pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
         let acquire = self.budget.clone().acquire_many_owned(self.cost(payload));
         match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
-            Ok(Ok(permit)) => Ok(Admitted { permit, since: Instant::now() }),
+            Ok(Ok(permit)) => Ok(Admitted { permit, at: self.arrival() }),
             Ok(Err(_)) => Err(refusal(&AppendError::Closing)),
             Err(_) => {
                 let text = "as many bytes as [limits] max_inflight_bytes allows are waiting for the disk";
@@ -156,8 +169,7 @@ impl Door {
         admitted: Admitted,
     ) -> Result<Accepted, ErrorInfo> {
         self.check_level(head.level)?;
-        let now_ns = std::time::SystemTime::now();
-        let now_ns = now_ns.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
         let times = scan(payload, head.count, self.max_record)?.times_or(now_ns);
         let append = Append {
             producer: *producer.id.as_bytes(),
@@ -174,13 +186,13 @@ impl Door {
             payload_checksum: head.payload_crc,
             permit: Some(admitted.permit),
         };
-        let accepted = self.journal.append(append).map_err(|e| refusal(&e))?;
+        let accepted = self.journal.append_at(append, admitted.at.moment).map_err(|e| refusal(&e))?;
         match accepted.duplicate {
             true => metrics::deduplicated(u64::from(accepted.count)),
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
         }
         if head.level == AckLevel::Received {
-            metrics::acked(metrics::Level::Received, u64::from(accepted.count), admitted.since.elapsed());
+            metrics::acked(metrics::Level::Received, u64::from(accepted.count), admitted.at.since.elapsed());
         }
         Ok(accepted)
     }

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::door::{Admitted, Door, Producer, count_refusal};
+use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
 use crate::read::Reads;
@@ -88,6 +88,8 @@ struct Connection {
     reads: HashMap<u32, AbortHandle>,
     partial_since: Option<Instant>,
     last_activity: Instant,
+    /// When the bytes that are being handled came.
+    arrival: Arrival,
 }
 
 /// Serves one connection to its end.
@@ -114,6 +116,7 @@ where
         reads: HashMap::new(),
         partial_since: None,
         last_activity: Instant::now(),
+        arrival: service.door.arrival(),
         service,
     };
     let ended = connection.run(&mut rd, &mut wr, marks).await;
@@ -283,6 +286,9 @@ impl Connection {
     /// Handles every whole frame in the buffer.
     fn process(&mut self) -> Flow {
         let buf = std::mem::take(&mut self.buf);
+        if !buf.is_empty() {
+            self.arrival = self.service.door.arrival();
+        }
         let mut at = 0;
         let flow = loop {
             if self.out.len() >= OUT_LIMIT {
@@ -368,7 +374,7 @@ impl Connection {
             {
                 return Flow::NeedPermit;
             }
-            None => match door.try_admit(view.payload.len()) {
+            None => match door.try_admit(view.payload.len(), self.arrival) {
                 Some(admitted) => Ok(admitted),
                 None => {
                     let payload = view.payload.len();
@@ -377,7 +383,7 @@ impl Connection {
                 }
             },
         };
-        let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.since);
+        let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.at.since);
         match admitted.and_then(|a| self.take(&view, a)) {
             Ok(accepted) => {
                 let h = &view.head;

@@ -26,13 +26,14 @@ use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many connections there are, over all framed listeners, and how many there may be.
+/// How many connections there are, over all listeners, and how many there may be.
 pub(crate) struct Listeners {
     open: AtomicUsize,
     max: AtomicUsize,
 }
 
-struct Place(Arc<Listeners>);
+/// A connection's place among them, given back when it is dropped.
+pub(crate) struct Place(Arc<Listeners>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -53,7 +54,8 @@ impl Listeners {
         self.open.load(Ordering::Relaxed)
     }
 
-    fn place(self: &Arc<Self>) -> Option<Place> {
+    /// A place for one more connection, while there is one.
+    pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return None;

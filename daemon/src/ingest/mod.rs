@@ -13,6 +13,8 @@ mod listen;
 mod peer;
 mod session;
 
-pub(crate) use door::Door;
+pub(crate) use door::{Door, Producer, count_refusal};
 pub(crate) use framed::Service as FramedService;
-pub(crate) use listen::{Listeners, bind_unix, tcp, unix};
+pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};
+pub(crate) use peer::Peer;
+pub(crate) use session::{Answer, Session};

@@ -5,6 +5,7 @@
 //! history that was given up is refused with the place where the histories part, never skipped over in silence.
 
 mod cursor;
+mod item;
 mod stream;
 
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use clad_journal::{Journal, Level};
 use clad_proto::frame::{Read, ReadFrom};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 
-pub(crate) use stream::ReadStream;
+pub(crate) use item::{Block, Item};
+pub(crate) use stream::{Ended, ReadStream};
 
 /// Starts reads.
 pub(crate) struct Reads {

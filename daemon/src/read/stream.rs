@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use clad_journal::format::footer::StoredRange;
 use clad_journal::{Batch, Journal, Level, ReadError, Reader};
-use clad_proto::frame::{
-    CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead, encode_records,
-};
+use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead};
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
 use tokio::sync::{mpsc, watch};
 
-/// Bytes of frames that are put together before they are sent.
+use super::item::{Block, Frames, Item};
+
+/// Bytes that are put together before they are sent.
 const BLOCK: usize = 128 * 1024;
 
 /// A READ that was checked.
@@ -26,6 +26,17 @@ pub(crate) struct ReadStream {
     left: u64,
     level: Level,
     reader: Option<Reader>,
+}
+
+/// How a read came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The reader was told everything, the end or the error included.
+    Told,
+    /// The reader is gone.
+    Gone,
+    /// The daemon stops; the reader was not told.
+    Stopping,
 }
 
 /// What one look at the log gave.
@@ -53,23 +64,32 @@ impl ReadStream {
         Cursor { log_id: self.log_id, epoch, offset: self.next }
     }
 
+    /// Reads to the end, or for ever, in frames.
+    pub(crate) async fn run(self, out: mpsc::Sender<Bytes>, stop: watch::Receiver<bool>) {
+        self.run_as::<Frames>(&out, stop).await;
+    }
+
     /// Reads to the end, or for ever; ends when the peer is gone or the daemon stops.
-    pub(crate) async fn run(mut self, out: mpsc::Sender<Bytes>, mut stop: watch::Receiver<bool>) {
+    pub(crate) async fn run_as<B: Block>(
+        mut self,
+        out: &mpsc::Sender<B::Sent>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Ended {
         let mut marks = self.journal.subscribe();
         let mut told = u64::MAX;
         loop {
             let epoch = marks.borrow_and_update().epoch;
-            let (me, mut block, look) = match tokio::task::spawn_blocking(move || self.look()).await {
+            let request_id = self.read.request_id;
+            let (me, mut block, look) = match tokio::task::spawn_blocking(move || self.look::<B>()).await {
                 Ok(looked) => looked,
-                Err(_) => return, // the runtime is going down
+                Err(_) => return Ended::Stopping, // the runtime is going down
             };
             self = me;
-            let id = self.read.request_id;
             let ended = match look {
                 Look::More => false,
                 Look::CaughtUp if self.read.follow => {
                     if told != self.next {
-                        CaughtUp { request_id: id, cursor: self.cursor(epoch) }.encode(&mut block);
+                        block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor(epoch) }));
                         told = self.next;
                     }
                     false
@@ -77,40 +97,47 @@ impl ReadStream {
                 Look::CaughtUp => self.end(&mut block, epoch, ReadEndReason::End),
                 Look::Limit => self.end(&mut block, epoch, ReadEndReason::Limit),
                 Look::Failed(error) => {
-                    ErrorFrame { request_id: id, error }.encode(&mut block);
+                    block.put(Item::Failed(ErrorFrame { request_id, error }));
                     true
                 }
             };
-            if !block.is_empty() && out.send(block.freeze()).await.is_err() {
-                return;
+            if block.size() > 0 {
+                tokio::select! {
+                    biased;
+                    sent = out.send(block.finish()) => if sent.is_err() { return Ended::Gone },
+                    _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
+                }
             }
             if ended {
-                return;
+                return Ended::Told;
+            }
+            if *stop.borrow() {
+                return Ended::Stopping;
             }
             if matches!(look_state(&self.journal, self.next, self.level), Waiting::Yes) {
                 tokio::select! {
-                    changed = marks.changed() => if changed.is_err() { return },
-                    _ = stop.wait_for(|stop| *stop) => return,
-                    () = out.closed() => return,
+                    changed = marks.changed() => if changed.is_err() { return Ended::Stopping },
+                    _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
+                    () = out.closed() => return Ended::Gone,
                 }
             }
         }
     }
 
-    fn end(&self, block: &mut BytesMut, epoch: u32, reason: ReadEndReason) -> bool {
-        ReadEnd { request_id: self.read.request_id, cursor: self.cursor(epoch), reason }.encode(block);
+    fn end<B: Block>(&self, block: &mut B, epoch: u32, reason: ReadEndReason) -> bool {
+        block.put(Item::End(ReadEnd { request_id: self.read.request_id, cursor: self.cursor(epoch), reason }));
         true
     }
 
     /// Reads until a block is full, or there is nothing more. Blocks for the disk.
-    fn look(mut self) -> (Self, BytesMut, Look) {
-        let mut block = BytesMut::new();
+    fn look<B: Block>(mut self) -> (Self, B, Look) {
+        let mut block = B::default();
         let Some(mut reader) = self.reader.take() else { return (self, block, Look::CaughtUp) };
         let look = loop {
             if self.left == 0 {
                 break Look::Limit;
             }
-            if block.len() >= BLOCK {
+            if block.size() >= BLOCK {
                 break Look::More;
             }
             match reader.next_batch() {
@@ -126,7 +153,7 @@ impl ReadStream {
                         crate::metrics::corrupt(to - from);
                     }
                     let epoch = self.journal.marks().epoch;
-                    Gap { request_id: self.read.request_id, from, to, epoch, reason }.encode(&mut block);
+                    block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));
                     self.next = to;
                 }
                 Err(e) => break Look::Failed(ErrorInfo::new(ErrorCode::Internal, e.to_string())),
@@ -136,7 +163,7 @@ impl ReadStream {
         (self, block, look)
     }
 
-    fn give(&mut self, batch: &Batch, block: &mut BytesMut) {
+    fn give<B: Block>(&mut self, batch: &Batch, block: &mut B) {
         for (first, chunk) in batch.chunks().flatten() {
             let h = &chunk.header;
             let range = StoredRange { first_sequence: h.first_sequence, first_offset: first, count: h.count };
@@ -162,7 +189,8 @@ impl ReadStream {
                 skip,
                 take,
             };
-            encode_records(block, self.read.request_id, &head, chunk.vouch, chunk.payload);
+            let request_id = self.read.request_id;
+            block.put(Item::Records { request_id, head, vouched: chunk.vouch, payload: chunk.payload });
             self.left -= u64::from(take);
             self.next = first + u64::from(skip) + u64::from(take);
         }

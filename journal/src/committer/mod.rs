@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::active::{Active, Now};
+use crate::active::Active;
+use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::env::Trigger;
 use crate::format::segment::SegmentHeader;
@@ -233,7 +234,7 @@ impl Committer {
     }
 
     /// What to do now. A job that is returned counts as begun: its result must be given to [`Self::complete`].
-    pub(crate) fn step(&mut self, now: Now) -> Step {
+    pub(crate) fn step(&mut self, now: Moment) -> Step {
         if self.busy {
             return Step::Wait(None);
         }
@@ -269,7 +270,7 @@ impl Committer {
         self.sync_or_wait(now, self.write_deadline())
     }
 
-    fn rotation_due(&self, now: Now) -> Option<Trigger> {
+    fn rotation_due(&self, now: Moment) -> Option<Trigger> {
         let active = self.active.as_ref()?;
         if active.is_empty() {
             return None;
@@ -289,7 +290,7 @@ impl Committer {
         old.then_some(Trigger::Age)
     }
 
-    fn begin_write(&mut self, now: Now) -> Option<Step> {
+    fn begin_write(&mut self, now: Moment) -> Option<Step> {
         let (_, since, wants_written) = self.gather.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);
         let may = match self.config.policy {
@@ -348,7 +349,7 @@ impl Committer {
     }
 
     /// Starts a sync, a vouch, or says until when there is nothing to do.
-    fn sync_or_wait(&mut self, now: Now, deadline: Option<u64>) -> Step {
+    fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
         let mut until = deadline;
         if let (Policy::GroupCommit { max_delay, .. }, true) = (self.config.policy, self.writes > 0) {
             // Someone keeps the time while a write is slow: what gathers meanwhile may be due for one of its own.
@@ -390,7 +391,7 @@ impl Committer {
         Step::Wait(until)
     }
 
-    fn begin_sync(&mut self, now: Now) -> Step {
+    fn begin_sync(&mut self, now: Moment) -> Step {
         let Some(active) = &self.active else { return Step::Wait(None) };
         self.sync_running = true;
         self.last_sync_ns = now.boot_ns;
@@ -399,7 +400,7 @@ impl Committer {
         Step::Run(Job::Sync { file, upto: self.marks.written })
     }
 
-    fn begin_vouch(&mut self, now: Now) -> Step {
+    fn begin_vouch(&mut self, now: Moment) -> Step {
         let marks = self.marks;
         let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
         let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
@@ -417,7 +418,7 @@ impl Committer {
         Step::Run(Job::Write { id, file: active.files[slot].clone(), placed, durability: Durability::Written })
     }
 
-    fn begin_open(&mut self, now: Now) -> Step {
+    fn begin_open(&mut self, now: Moment) -> Step {
         if self.closing && self.gather.is_empty() {
             self.busy = true;
             return Step::Run(Job::Close(None));

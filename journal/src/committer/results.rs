@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::active::{Active, Now};
+use crate::active::Active;
+use crate::clock::Moment;
 use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerTable;
@@ -11,7 +12,7 @@ use super::{Committer, Done, FailedJob, Failure, RETRY_MAX_NS, RETRY_NS, RotateR
 
 impl Committer {
     /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
-    pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Now) {
+    pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Moment) {
         self.marks.version += 1;
         match result {
             Ok(done) => self.done(done, now),
@@ -19,7 +20,7 @@ impl Committer {
         }
     }
 
-    fn done(&mut self, done: Done, now: Now) {
+    fn done(&mut self, done: Done, now: Moment) {
         match done {
             Done::Write { id, durability } => {
                 self.end_write(id);
@@ -64,7 +65,7 @@ impl Committer {
         self.idle_since_ns = now.boot_ns;
     }
 
-    fn take_active(&mut self, next: Option<Active>, now: Now) {
+    fn take_active(&mut self, next: Option<Active>, now: Moment) {
         if next.is_none() {
             self.open_retry_ns = now.boot_ns + SPACE_NS;
             self.space_low = true;
@@ -115,7 +116,7 @@ impl Committer {
         }
     }
 
-    fn failed(&mut self, failure: Failure, now: Now) {
+    fn failed(&mut self, failure: Failure, now: Moment) {
         // A batch of the block that the failed write repeated may be gone from the disk, durable or not.
         let mut from = self.marks.durable;
         match failure.of {
@@ -158,7 +159,7 @@ impl Committer {
         }
     }
 
-    fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Now) {
+    fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Moment) {
         self.busy = false;
         self.state = State::Running;
         self.rewritten = false;

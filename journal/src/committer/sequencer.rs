@@ -1,6 +1,7 @@
 //! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
 
-use crate::active::{Active, Now};
+use crate::active::Active;
+use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::Footer;
@@ -12,7 +13,7 @@ use super::{Accepted, Append, Committer, RotateReply, State};
 
 impl Committer {
     /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
-    pub(crate) fn append(&mut self, a: Append<'_>, now: Now) -> Result<Accepted, AppendError> {
+    pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
         self.accepting()?;
         let limit = self.config.max_append_bytes;
         if a.count == 0 || a.payload.len() > limit as usize {

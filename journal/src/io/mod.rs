@@ -120,12 +120,16 @@ pub struct Space {
 pub trait File: Send + Sync {
     /// Writes all of `buf` at `pos` and gives the buffer back.
     ///
+    /// An empty buffer is a no-op: nothing is written and nothing is synced.
+    ///
     /// # Errors
     /// Any; after one, nothing is known about the bytes of this call.
     fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>);
-    /// Reads up to `want` bytes at `pos` into `buf` (whose length becomes what was read; less only at the end).
+    /// Reads up to `want` bytes at `pos` into `buf` (whose length becomes what was read; less only at the end of the
+    /// file). After an error the buffer's content means nothing.
     fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>);
-    /// Makes all completed writes of this file durable (`fdatasync`).
+    /// Makes all completed writes of this file durable, with the size that they need (`fdatasync`).
+    /// A size set by [`File::set_len`] or [`File::allocate`] alone needs [`File::sync_all`].
     fn sync_data(&self) -> io::Result<()>;
     /// The same with the file's size and blocks (`fsync`).
     fn sync_all(&self) -> io::Result<()>;
@@ -135,7 +139,8 @@ pub trait File: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves blocks for the first `len` bytes and sets the size.
     fn allocate(&self, len: u64) -> io::Result<()>;
-    /// Takes a lock without waiting; `false` when somebody else's is in the way.
+    /// Takes a lock without waiting; `false` when somebody else's is in the way. Not to be called on a description
+    /// that holds the other kind of lock: a conversion that is refused may lose what was held.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Takes a lock, waiting as long as it must.
     fn lock(&self, lock: Lock) -> io::Result<()>;

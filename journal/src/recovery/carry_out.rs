@@ -9,8 +9,8 @@ use super::report::Report;
 use super::scan::{Found, Scan, scan};
 use super::survey::{Segment, State, Survey};
 use super::{Recovered, table};
-use crate::active::Now;
 use crate::catalog::{Proof, Sealed};
+use crate::clock::Moment;
 use crate::config::JournalConfig;
 use crate::env::Env;
 use crate::error::OpenError;
@@ -40,7 +40,7 @@ struct Work {
 struct Carrier<'a> {
     storage: &'a dyn Storage,
     boot_id: [u8; 16],
-    now: Now,
+    now: Moment,
     log_id: [u8; 16],
     report: Report,
     producers: ProducerTable,
@@ -54,7 +54,7 @@ struct Carrier<'a> {
 pub(super) fn carry_out(
     storage: &dyn Storage,
     boot_id: [u8; 16],
-    now: Now,
+    now: Moment,
     config: &JournalConfig,
     meta: MetaFile,
     lock: Arc<dyn File>,

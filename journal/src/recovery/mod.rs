@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub(crate) use carry_out::end_at;
 pub use report::Report;
 
-use crate::active::Now;
 use crate::catalog::Sealed;
 use crate::clock::Clock;
+use crate::clock::Moment;
 use crate::config::JournalConfig;
 use crate::error::OpenError;
 use crate::format::footer::Before;
@@ -69,7 +69,7 @@ pub(crate) fn start(
         Loaded::Found { meta, slot, greatest_epoch } => {
             let survey = survey::survey(storage, &meta, &found)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
-            let now = Now { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
+            let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
             carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch)?
         }
     };
@@ -98,7 +98,7 @@ fn fresh(
     config: &JournalConfig,
 ) -> Result<Recovered, OpenError> {
     let mut log_id = [0; 16];
-    getrandom::fill(&mut log_id).map_err(|e| OpenError::io("make a log id")(std::io::Error::other(e.to_string())))?;
+    clock.fill_random(&mut log_id).map_err(OpenError::io("make a log id"))?;
     let meta = MetaFile::create(storage, log_id, clock.real_ns()).map_err(OpenError::io("make clad.meta"))?;
     debug_assert_eq!(meta.get().highest_segment, NONE);
     let report = Report { fresh: true, clean: true, epoch: 1, ..Report::default() };

@@ -1,0 +1,58 @@
+//! Reaching the admin service through its Unix socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clad_proto::grpc::{from_status, v1::admin_client::AdminClient};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower::service_fn;
+
+use crate::exit::Stop;
+
+/// The client of the admin service.
+pub(super) type Admin = AdminClient<Channel>;
+
+/// Longest wait for the connection. An answer may take longer: a sync waits for the disk.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Connects; what goes wrong says what to do.
+pub(super) async fn connect(path: &Path) -> Result<Admin, Stop> {
+    let socket = path.to_owned();
+    // The address is never used: the connector below knows the way.
+    let endpoint = Endpoint::from_static("http://admin.sock").connect_timeout(CONNECT);
+    let connector = service_fn(move |_| open(socket.clone()));
+    // Before tonic wraps it, the system's own error says most.
+    drop(open(path.to_owned()).await.map_err(|error| unreachable(path, &error))?);
+    let channel = endpoint.connect_with_connector(connector).await;
+    let channel = channel.map_err(|error| Stop::Failed(anyhow::anyhow!("{}: {error}", path.display())))?;
+    Ok(Admin::new(channel))
+}
+
+async fn open(path: PathBuf) -> std::io::Result<TokioIo<UnixStream>> {
+    UnixStream::connect(path).await.map(TokioIo::new)
+}
+
+fn unreachable(path: &Path, error: &std::io::Error) -> Stop {
+    use std::io::ErrorKind;
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => "; it is for root, the daemon's user and [access] admin_group",
+        ErrorKind::ConnectionRefused => "; no daemon listens there any more: start `clad`",
+        ErrorKind::NotFound => "; start `clad`, or give --admin unix://PATH",
+        _ => "",
+    };
+    Stop::Failed(anyhow::anyhow!("cannot reach {}: {error}{hint}", path.display()))
+}
+
+/// A call that the daemon, or the way to it, ended badly.
+pub(super) fn failed(path: &Path, status: &Status) -> Stop {
+    Stop::Failed(match (from_status(status), status.code()) {
+        (Some(error), _) => anyhow::Error::new(error),
+        (None, Code::Unimplemented) => {
+            anyhow::anyhow!("{} does not know this order: is the daemon older than clactl?", path.display())
+        }
+        (None, _) => anyhow::anyhow!("{}: {}", path.display(), status.message()),
+    })
+}

@@ -1,0 +1,113 @@
+//! `status`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket.
+
+mod connect;
+mod segments;
+mod status;
+
+use clad_proto::grpc::v1;
+use clap::Args;
+use serde_json::json;
+
+use self::connect::{Admin, connect, failed};
+use crate::context::Context;
+use crate::exit::{Exit, Outcome};
+use crate::format::human::count;
+use crate::format::times;
+
+/// How an answer is shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Shown {
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t = Form::Text, value_name = "FORM")]
+    pub(crate) output: Form,
+}
+
+/// For a person or for a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Form {
+    /// For people
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// `clactl status`.
+pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
+    let status = context.ask(async |admin| admin.status(v1::StatusRequest {}).await)?;
+    let text = match shown.output {
+        Form::Text => status::sheet(&status),
+        Form::Json => format!("{}\n", status::json(&status)),
+    };
+    context.output.write(text.as_bytes())?;
+    Ok(Exit::Done)
+}
+
+/// `clactl segments`.
+pub(crate) fn segments(context: &mut Context, shown: Shown) -> Outcome {
+    let answer = context.ask(async |admin| admin.segments(v1::SegmentsRequest {}).await)?;
+    let text = match shown.output {
+        Form::Text => segments::columns(&answer.segments, &context.zone),
+        Form::Json => segments::lines(&answer.segments),
+    };
+    context.output.write(text.as_bytes())?;
+    Ok(Exit::Done)
+}
+
+/// `clactl rotate`.
+pub(crate) fn rotate(context: &mut Context, shown: Shown) -> Outcome {
+    let answer = context.ask(async |admin| admin.rotate(v1::RotateRequest {}).await)?;
+    let text = match (shown.output, answer.sealed_segment) {
+        (Form::Json, sealed) => json!({
+            "sealed_segment": sealed,
+            "first_offset": answer.first_offset,
+            "end_offset": answer.end_offset,
+            "active_segment": answer.active_segment,
+        })
+        .to_string(),
+        (Form::Text, Some(sealed)) => format!(
+            "sealed segment {sealed} (offsets {} to {}); appends go to segment {}",
+            count(answer.first_offset),
+            count(answer.end_offset.saturating_sub(1)),
+            answer.active_segment
+        ),
+        (Form::Text, None) => {
+            format!("nothing to seal: segment {} has no records yet", answer.active_segment)
+        }
+    };
+    context.output.line(&text)?;
+    Ok(Exit::Done)
+}
+
+/// `clactl sync`.
+pub(crate) fn sync(context: &mut Context, shown: Shown) -> Outcome {
+    let answer = context.ask(async |admin| admin.sync(v1::SyncRequest {}).await)?;
+    let text = match shown.output {
+        Form::Json => json!({ "durable": answer.durable }).to_string(),
+        Form::Text => format!("all offsets below {} are durable", count(answer.durable)),
+    };
+    context.output.line(&text)?;
+    Ok(Exit::Done)
+}
+
+impl Context {
+    /// Asks the daemon one thing.
+    fn ask<T>(
+        &self,
+        what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
+    ) -> Result<T, crate::exit::Stop> {
+        let path = self.which.admin(&self.around)?;
+        self.block_on(async {
+            let mut admin = connect(&path).await?;
+            Ok(what(&mut admin).await.map_err(|status| failed(&path, &status))?.into_inner())
+        })
+    }
+}
+
+/// A time that may be absent, for JSON.
+fn rfc3339(nanos: Option<u64>) -> Option<String> {
+    nanos.map(|nanos| {
+        let mut text = String::new();
+        times::rfc3339(&mut text, nanos);
+        text
+    })
+}

@@ -1,0 +1,162 @@
+//! From groups of lines to acks.
+//!
+//! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
+//! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use clad_client::{Producer, Ticket};
+use clad_proto::{AckLevel, Body, EncodeError, Severity};
+use tokio::sync::mpsc;
+
+use super::feed::{Fed, Group, Place};
+use crate::clock;
+
+/// Bytes that may wait for their acks.
+const MAX_OUTSTANDING: usize = 16 * 1024 * 1024;
+
+/// How far it came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// Lines that reached the level, all before them too.
+    pub(super) lines: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// Offset of the first.
+    pub(super) first_offset: Option<u64>,
+    /// Offset of the last.
+    pub(super) last_offset: Option<u64>,
+    /// The last of them.
+    pub(super) last: Option<Place>,
+    /// The epoch of its offset.
+    pub(super) epoch: Option<u32>,
+}
+
+/// What went wrong, and with which input or line.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// The first line that is not known to have reached the level.
+    pub(super) at: Option<Place>,
+    /// Why.
+    pub(super) error: anyhow::Error,
+}
+
+/// Hands lines over and follows them to their level.
+#[derive(Debug)]
+pub(super) struct Flow<'a> {
+    producer: &'a Producer,
+    level: AckLevel,
+    severity: Severity,
+    outstanding: VecDeque<Outstanding>,
+    outstanding_bytes: usize,
+    pub(super) reached: Reached,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    ticket: Ticket,
+    first: Place,
+    lines: u64,
+    /// Of the lines.
+    bytes: u64,
+    /// Of the append.
+    held: usize,
+}
+
+impl<'a> Flow<'a> {
+    /// Nothing handed over yet.
+    pub(super) fn new(producer: &'a Producer, level: AckLevel, severity: Severity) -> Self {
+        let reached = Reached::default();
+        Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
+    }
+
+    /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is.
+    pub(super) async fn run(&mut self, mut fed: mpsc::Receiver<Fed>, mut tell: impl FnMut(&Reached)) -> Result<(), Trouble> {
+        let interrupted = tokio::signal::ctrl_c();
+        tokio::pin!(interrupted);
+        let mut more = true;
+        let mut trouble = None;
+        while more || !self.outstanding.is_empty() {
+            let room = more && self.outstanding_bytes < MAX_OUTSTANDING;
+            tokio::select! {
+                biased;
+                Some(receipt) = front(&mut self.outstanding) => {
+                    self.settle(receipt)?;
+                    tell(&self.reached);
+                }
+                group = fed.recv(), if room => match group {
+                    Some(Ok(group)) => self.submit(group).await?,
+                    Some(Err((input, error))) => {
+                        more = false;
+                        trouble = Some(Trouble { at: Some(Place { input, line: 0 }), error: error.into() });
+                    }
+                    None => more = false,
+                },
+                _ = &mut interrupted, if trouble.is_none() => {
+                    more = false;
+                    trouble = Some(Trouble { at: None, error: anyhow!("interrupted") });
+                }
+            }
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    fn settle(&mut self, receipt: Result<clad_client::Receipt, clad_client::AppendError>) -> Result<(), Trouble> {
+        let Some(done) = self.outstanding.pop_front() else { return Ok(()) };
+        self.outstanding_bytes -= done.held;
+        let receipt = receipt.map_err(|error| Trouble { at: Some(done.first), error: error.into() })?;
+        let reached = &mut self.reached;
+        reached.lines += done.lines;
+        reached.bytes += done.bytes;
+        reached.first_offset = reached.first_offset.or(receipt.first_offset);
+        reached.last_offset = receipt.last_offset().or(reached.last_offset);
+        reached.epoch = Some(receipt.epoch);
+        reached.last = Some(Place { line: done.first.line + done.lines.saturating_sub(1), ..done.first });
+        Ok(())
+    }
+
+    /// Hands a group over as one append, or as few as it fits into.
+    async fn submit(&mut self, group: Group) -> Result<(), Trouble> {
+        let mut at = group.first;
+        let mut rest = group.lines.as_slice();
+        while !rest.is_empty() {
+            let trouble = |error: anyhow::Error| Trouble { at: Some(at), error };
+            let mut batch = self.producer.batch();
+            let taken = fill(&mut batch, rest, self.severity).map_err(|error| trouble(error.into()))?;
+            let (now, later) = rest.split_at(taken);
+            let bytes = now.iter().map(|line| line.len() as u64).sum();
+            let held = batch.len_bytes();
+            let reservation = self.producer.reserve(held).await.map_err(|error| trouble(error.into()))?;
+            let ticket = reservation.at(self.level).submit_batch(&mut batch).context("not handed over").map_err(trouble)?;
+            self.outstanding_bytes += held;
+            self.outstanding.push_back(Outstanding { ticket, first: at, lines: taken as u64, bytes, held });
+            at.line += taken as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+/// The answer to the oldest append; nothing when there is none.
+async fn front(
+    outstanding: &mut VecDeque<Outstanding>,
+) -> Option<Result<clad_client::Receipt, clad_client::AppendError>> {
+    Some((&mut outstanding.front_mut()?.ticket).await)
+}
+
+/// Puts as many lines into an append as go in; says how many, at least one.
+fn fill(batch: &mut clad_client::Batch, lines: &[Bytes], severity: Severity) -> Result<usize, EncodeError> {
+    let now = clock::unix_nanos();
+    for (at, line) in lines.iter().enumerate() {
+        let body = std::str::from_utf8(line).map_or(Body::Bytes(line), Body::Text);
+        // When it happened nobody said; that it was seen now is sure.
+        match batch.push_body(0, now, severity.0, body) {
+            Ok(()) => {}
+            Err(EncodeError::AppendFull { .. }) if at > 0 => return Ok(at),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lines.len())
+}

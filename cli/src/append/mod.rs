@@ -1,0 +1,223 @@
+//! `clactl append`: lines become records, each followed to its ack.
+//!
+//! What must hold: the exit code is 0 only when every line has reached the level that was asked for; else the last line
+//! up to which all did is told. The level is never lowered: one that the log does not offer is refused before anything
+//! is sent. Memory is bounded whatever the input is: see `feed`, `flow` and `lines`.
+
+mod feed;
+mod flow;
+mod lines;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use clad_client::{Address, LogInfo, Producer};
+use clad_proto::limits::{MAX_GROUP_BYTES, MAX_RECORD_BYTES, RECORD_HEADER_BYTES};
+use clad_proto::{AckLevel, Severity};
+use clap::Args;
+use serde_json::json;
+
+use self::feed::{Input, Place};
+use self::flow::{Flow, Reached, Trouble};
+use self::lines::GroupSize;
+use crate::admin::Form;
+use crate::clock;
+use crate::context::Context;
+use crate::exit::{Exit, Outcome, Stop, told};
+use crate::format::human::{bytes, count, counted};
+use crate::output::Progress;
+use crate::reach::unreachable;
+
+/// The largest append when no size is asked for.
+const ADAPTIVE: GroupSize = GroupSize { lines: 256, bytes: 256 * 1024, wait: false };
+/// Progress is told this often.
+const TELL: Duration = Duration::from_millis(100);
+/// Room for the longest record that any daemon takes: `flow` holds far less in flight unless a line is that long.
+const BUFFER: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
+
+/// What to append, and how.
+#[derive(Debug, Args)]
+pub(crate) struct AppendArgs {
+    /// Files to read, in this order; `-` is standard input, and so is no file at all
+    ///
+    /// A line ends at \n only; a \r belongs to the record, an empty line is an empty record, and what follows the
+    /// last \n is a line too.
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// How safe each line must be before it counts: none, received, written or durable [default: the highest that the
+    /// log offers]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) ack: Option<AckLevel>,
+    /// The component (service.name) that the lines are from
+    #[arg(short = 't', long, value_name = "NAME", default_value = "clactl")]
+    pub(crate) component: String,
+    /// Severity of the lines, by OpenTelemetry's or syslog's names
+    #[arg(short = 'p', long, value_name = "NAME", default_value = "info")]
+    pub(crate) severity: Severity,
+    /// Lines in one append [default: what is already there, up to 256 lines or 256 KiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) batch: Option<u32>,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t = Form::Text, value_name = "FORM")]
+    pub(crate) output: Form,
+}
+
+/// `clactl append`.
+pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
+    let address = context.which.server(&context.around)?;
+    let done = context.block_on(append(args, address))?;
+    let exit = if done.trouble.is_none() { Exit::Done } else { Exit::Failed };
+    match args.output {
+        Form::Json => context.output.line(&done.json())?,
+        Form::Text => match done.told() {
+            (text, Exit::Done) => context.output.line(&text)?,
+            (text, _) => context.output.note(&text)?,
+        },
+    }
+    Ok(exit)
+}
+
+/// How it ended.
+#[derive(Debug)]
+struct Done {
+    inputs: Vec<Input>,
+    log: LogInfo,
+    level: AckLevel,
+    reached: Reached,
+    trouble: Option<Trouble>,
+}
+
+async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
+    let builder = Producer::builder(address).component(&args.component).name("clactl append");
+    let producer = builder.max_buffered_bytes(BUFFER).connect().await.map_err(|error| unreachable(&error))?;
+    let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
+    let level = level(args.ack, &log)?;
+    let inputs = inputs(&args.files);
+    let size = args.batch.map_or(ADAPTIVE, |lines| GroupSize { lines: lines as usize, wait: true, ..ADAPTIVE_BYTES });
+    // The longest append must hold the longest line with the group before it.
+    let longest = log.max_record_bytes.min(log.max_append_bytes.saturating_sub(producer.batch().len_bytes() as u32));
+    let limit = (longest as usize).saturating_sub(RECORD_HEADER_BYTES);
+    let fed = feed::start(inputs.clone(), limit, size).map_err(anyhow::Error::new)?;
+
+    let mut ticker = Ticker::new(level, &inputs);
+    let mut flow = Flow::new(&producer, level, args.severity);
+    let mut trouble = flow.run(fed, |reached| ticker.tell(reached)).await.err();
+    let reached = flow.reached;
+    if trouble.is_none() {
+        // At level `none` this is where a refusal is heard of.
+        trouble = producer.close().await.err().map(|error| Trouble { at: None, error: error.into() });
+    }
+    Ok(Done { inputs, log, level, reached, trouble })
+}
+
+/// With a size in lines, bytes are bounded by what an append may have: `flow` splits there.
+const ADAPTIVE_BYTES: GroupSize = GroupSize { lines: 1, bytes: 8 * 1024 * 1024, wait: true };
+
+fn level(wanted: Option<AckLevel>, log: &LogInfo) -> Result<AckLevel, Stop> {
+    match wanted {
+        None => Ok(log.highest_ack),
+        Some(level) if level <= log.highest_ack => Ok(level),
+        Some(level) => Err(Stop::Failed(anyhow!(
+            "this log cannot promise `{level}`: its highest ack is `{}` ({}); nothing was sent",
+            log.highest_ack,
+            log.policy
+        ))),
+    }
+}
+
+fn inputs(files: &[PathBuf]) -> Vec<Input> {
+    if files.is_empty() {
+        return vec![Input::Stdin];
+    }
+    let input = |path: &PathBuf| if path.as_os_str() == "-" { Input::Stdin } else { Input::File(path.clone()) };
+    files.iter().map(input).collect()
+}
+
+/// Tells a terminal how far it is.
+#[derive(Debug)]
+struct Ticker {
+    progress: Option<Progress>,
+    start: Instant,
+    told: Option<Instant>,
+    level: AckLevel,
+}
+
+impl Ticker {
+    fn new(level: AckLevel, inputs: &[Input]) -> Self {
+        // Somebody who types lines does not want them drawn over.
+        let typed = inputs.contains(&Input::Stdin) && std::io::stdin().is_terminal();
+        let progress = (!typed).then(|| Progress::line("waiting for the first ack"));
+        let progress = progress.filter(Progress::is_seen);
+        Self { progress, start: clock::now(), told: None, level }
+    }
+
+    fn tell(&mut self, reached: &Reached) {
+        let Some(progress) = &self.progress else { return };
+        let now = clock::now();
+        if self.told.is_some_and(|told| now - told < TELL) {
+            return;
+        }
+        self.told = Some(now);
+        let rate = reached.bytes as f64 / (now - self.start).as_secs_f64().max(0.001);
+        let lines = counted(reached.lines, "line");
+        progress.say(format!("{lines} {}, {}/s", self.level, bytes(rate as u64)));
+    }
+}
+
+impl Done {
+    fn name(&self, place: Place) -> String {
+        match self.inputs.get(place.input) {
+            Some(Input::File(path)) if place.line == 0 => path.display().to_string(),
+            Some(Input::File(path)) => format!("{} line {}", path.display(), place.line),
+            _ if place.line == 0 => "stdin".to_owned(),
+            _ => format!("line {}", place.line),
+        }
+    }
+
+    /// The result for a person, and what it amounts to.
+    fn told(&self) -> (String, Exit) {
+        let Some(trouble) = &self.trouble else { return (self.success(), Exit::Done) };
+        let at = trouble.at.map_or_else(String::new, |place| format!("{}: ", self.name(place)));
+        let last = match self.reached.last {
+            Some(place) => format!("the last line that reached `{}` is {}", self.level, self.name(place)),
+            None => format!("no line reached `{}`", self.level),
+        };
+        (format!("clactl: {at}{}\n{last}", told(&trouble.error)), Exit::Failed)
+    }
+
+    fn success(&self) -> String {
+        let lines = counted(self.reached.lines, "line");
+        match (self.reached.first_offset, self.reached.last_offset) {
+            (Some(first), Some(last)) if first == last => format!("{lines} {}, offset {}", self.level, count(first)),
+            (Some(first), Some(last)) => {
+                format!("{lines} {}, offsets {} to {}", self.level, count(first), count(last))
+            }
+            _ if self.level == AckLevel::None => format!("{lines} sent; at level none nothing is promised"),
+            _ => format!("{lines}: nothing to append"),
+        }
+    }
+
+    fn json(&self) -> String {
+        let reached = &self.reached;
+        let acked = if self.level == AckLevel::None { 0 } else { reached.lines };
+        json!({
+            "acked": acked,
+            "sent": reached.lines,
+            "first_offset": reached.first_offset,
+            "last_offset": reached.last_offset,
+            "level": self.level.name(),
+            "log_id": self.log.log_id.to_string(),
+            "epoch": reached.epoch.unwrap_or(self.log.epoch),
+            "bytes": reached.bytes,
+            "last_line": reached.last.map_or(0, |place| place.line),
+            "last_file": reached.last.and_then(|place| match self.inputs.get(place.input) {
+                Some(Input::File(path)) => Some(path.display().to_string()),
+                _ => None,
+            }),
+            "failure": self.trouble.as_ref().map(|trouble| told(&trouble.error)),
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,251 @@
+//! What one connection has in flight, and what became of it: a plain state machine over frames and moments.
+//!
+//! What must hold: an append counts as acked when its level is there by the rules of docs/PROTOCOL.md, and then its
+//! latency is recorded, every single one; an append that was refused, also after its ACCEPTED, counts as failed and its
+//! offset is forgotten; answers come in the order of the appends, anything else ends the run.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use clad_proto::frame::{Accepted, Frame, Refused, Watermark};
+use clad_proto::{AckLevel, ErrorInfo};
+use hdrhistogram::Histogram;
+
+use super::stats::new_histogram;
+
+/// In place of an offset: the append was not acked.
+pub(super) const NOT_ACKED: u64 = u64::MAX;
+
+/// Appends of one connection.
+#[derive(Debug)]
+pub(super) struct Flight {
+    level: AckLevel,
+    records: u64,
+    sent: VecDeque<Sent>,
+    accepted: VecDeque<Taken>,
+    /// Offset of the first record of each append, by its number.
+    pub(super) offsets: Vec<u64>,
+    /// Of every acked append, nanoseconds.
+    pub(super) latencies: Histogram<u64>,
+    /// Appends that reached the level.
+    pub(super) acked: u64,
+    /// Appends that will not.
+    pub(super) failed: u64,
+    /// The first refusal.
+    pub(super) refusal: Option<ErrorInfo>,
+    /// When the last ack came.
+    pub(super) last_ack: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    number: usize,
+    at: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    sent: Sent,
+    epoch: u32,
+    last_offset: u64,
+}
+
+/// What ends a connection before its time.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The daemon ends it.
+    #[error("the daemon closed a connection: {0}")]
+    Closed(ErrorInfo),
+    /// An answer that fits nothing.
+    #[error("an answer out of order: {0}")]
+    OutOfOrder(String),
+}
+
+impl Flight {
+    /// Nothing in flight; appends of `records` records wait for `level`.
+    pub(super) fn new(level: AckLevel, records: u32) -> Self {
+        Self {
+            level,
+            records: records.into(),
+            sent: VecDeque::new(),
+            accepted: VecDeque::new(),
+            offsets: Vec::with_capacity(1 << 16),
+            latencies: new_histogram(),
+            acked: 0,
+            failed: 0,
+            refusal: None,
+            last_ack: None,
+        }
+    }
+
+    /// Appends that wait for their answer or their level.
+    pub(super) fn in_flight(&self) -> usize {
+        self.sent.len() + self.accepted.len()
+    }
+
+    /// One more append leaves now; gives the sequence of its first record.
+    pub(super) fn leave(&mut self, now: Instant) -> u64 {
+        let number = self.offsets.len();
+        self.offsets.push(NOT_ACKED);
+        self.sent.push_back(Sent { number, at: now });
+        number as u64 * self.records
+    }
+
+    /// A frame came.
+    pub(super) fn answer(&mut self, frame: &Frame, now: Instant) -> Result<(), Broken> {
+        match frame {
+            Frame::Accepted(accepted) => self.accepted(accepted, now),
+            Frame::Watermark(mark) => {
+                self.mark(mark, now);
+                Ok(())
+            }
+            Frame::Refused(refused) => self.refused(refused),
+            Frame::Error(error) => Err(Broken::Closed(error.error.clone())),
+            Frame::Pong(_) => Ok(()),
+            other => Err(Broken::OutOfOrder(format!("a {:?} frame", other.kind()))),
+        }
+    }
+
+    fn accepted(&mut self, accepted: &Accepted, now: Instant) -> Result<(), Broken> {
+        let sent = self.sent.pop_front().filter(|sent| sent.number as u64 * self.records == accepted.first_seq);
+        let Some(sent) = sent.filter(|_| u64::from(accepted.count) == self.records) else {
+            return Err(Broken::OutOfOrder(format!("sequence {} was accepted", accepted.first_seq)));
+        };
+        if let Some(place) = self.offsets.get_mut(sent.number) {
+            *place = accepted.first_offset;
+        }
+        if self.level <= AckLevel::Received {
+            self.done(sent, now);
+        } else {
+            let last_offset = accepted.first_offset + (self.records - 1);
+            self.accepted.push_back(Taken { sent, epoch: accepted.epoch, last_offset });
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, mark: &Watermark, now: Instant) {
+        if mark.level < self.level {
+            return;
+        }
+        while let Some(taken) = self.accepted.front().copied() {
+            if !mark.covers(taken.epoch, taken.last_offset) {
+                break;
+            }
+            self.accepted.pop_front();
+            self.done(taken.sent, now);
+        }
+    }
+
+    fn refused(&mut self, refused: &Refused) -> Result<(), Broken> {
+        let number = refused.first_seq / self.records;
+        let is_it = |sent: &Sent| sent.number as u64 == number;
+        if self.sent.front().is_some_and(is_it) {
+            self.sent.pop_front();
+        } else if let Some(at) = self.accepted.iter().position(|taken| is_it(&taken.sent)) {
+            self.accepted.remove(at);
+        } else {
+            return Err(Broken::OutOfOrder(format!("sequence {} was refused", refused.first_seq)));
+        }
+        self.give_up(number as usize);
+        self.refusal.get_or_insert_with(|| refused.error.clone());
+        Ok(())
+    }
+
+    fn done(&mut self, sent: Sent, now: Instant) {
+        let nanos = u64::try_from((now - sent.at).as_nanos()).unwrap_or(u64::MAX);
+        // It grows as it must; nothing is too long for it.
+        let _ = self.latencies.record(nanos.max(1));
+        self.acked += 1;
+        self.last_ack = Some(now);
+    }
+
+    fn give_up(&mut self, number: usize) {
+        self.failed += 1;
+        if let Some(place) = self.offsets.get_mut(number) {
+            *place = NOT_ACKED;
+        }
+    }
+
+    /// The connection is over: what is in flight will have no answer any more.
+    pub(super) fn end(&mut self) {
+        let left: Vec<usize> =
+            self.sent.drain(..).chain(self.accepted.drain(..).map(|taken| taken.sent)).map(|sent| sent.number).collect();
+        for number in left {
+            self.give_up(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clad_proto::ErrorCode;
+
+    use super::*;
+
+    fn accepted(first_seq: u64, first_offset: u64) -> Frame {
+        Frame::Accepted(Accepted { first_seq, first_offset, count: 2, epoch: 1, duplicate: false })
+    }
+
+    fn mark(level: AckLevel, offset: u64) -> Frame {
+        Frame::Watermark(Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset })
+    }
+
+    fn refused(first_seq: u64) -> Frame {
+        Frame::Refused(Refused { first_seq, count: 2, error: ErrorInfo::new(ErrorCode::NoSpace, "full") })
+    }
+
+    #[test]
+    fn durable_waits_for_a_mark_that_covers_the_last_record() {
+        let start = Instant::now();
+        let later = start + Duration::from_micros(500);
+        let mut flight = Flight::new(AckLevel::Durable, 2);
+        assert_eq!((flight.leave(start), flight.leave(start), flight.in_flight()), (0, 2, 2));
+        flight.answer(&accepted(0, 10), later).expect("in order");
+        flight.answer(&mark(AckLevel::Written, 12), later).expect("a mark");
+        flight.answer(&mark(AckLevel::Durable, 11), later).expect("a mark");
+        assert_eq!(flight.acked, 0);
+        flight.answer(&mark(AckLevel::Durable, 12), later).expect("a mark");
+        assert_eq!((flight.acked, flight.in_flight(), flight.last_ack), (1, 1, Some(later)));
+        let p50 = flight.latencies.value_at_quantile(0.5);
+        assert!((499_000..=501_000).contains(&p50), "{p50}");
+        assert_eq!(flight.offsets, [10, NOT_ACKED]);
+    }
+
+    #[test]
+    fn received_is_the_accepted_itself() {
+        let now = Instant::now();
+        let mut flight = Flight::new(AckLevel::Received, 2);
+        flight.leave(now);
+        flight.answer(&accepted(0, 10), now).expect("in order");
+        assert_eq!((flight.acked, flight.in_flight()), (1, 0));
+    }
+
+    #[test]
+    fn refusals_before_and_after_the_offset_was_given() {
+        let now = Instant::now();
+        let mut flight = Flight::new(AckLevel::Written, 2);
+        for _ in 0..4 {
+            flight.leave(now);
+        }
+        flight.answer(&accepted(0, 10), now).expect("in order");
+        flight.answer(&refused(2), now).expect("in order");
+        flight.answer(&accepted(4, 12), now).expect("in order");
+        flight.answer(&refused(0), now).expect("the journal failed");
+        flight.answer(&mark(AckLevel::Written, 14), now).expect("a mark");
+        assert_eq!((flight.acked, flight.failed, flight.in_flight()), (1, 2, 1));
+        flight.end();
+        assert_eq!((flight.failed, flight.offsets.as_slice()), (3, &[NOT_ACKED, NOT_ACKED, 12, NOT_ACKED][..]));
+        assert_eq!(flight.refusal.map(|error| error.code), Some(ErrorCode::NoSpace));
+    }
+
+    #[test]
+    fn answers_out_of_order_are_told() {
+        let now = Instant::now();
+        let mut flight = Flight::new(AckLevel::Written, 2);
+        flight.leave(now);
+        assert!(matches!(flight.answer(&accepted(2, 10), now), Err(Broken::OutOfOrder(_))));
+        assert!(matches!(flight.answer(&refused(8), now), Err(Broken::OutOfOrder(_))));
+    }
+}

@@ -1,0 +1,233 @@
+//! `clactl bench`: what a daemon does under load, and whether its acks were true.
+//!
+//! What must hold: it never floods a log by accident (`--server` must be given in the call itself, or `--spawn` makes a
+//! log of its own); latencies are of every single append; after the run the log is read back and every acked record is
+//! looked for at the offset of its ack; a run with a failed append or an ack that was not true ends in 1.
+//!
+//! Not its job: finding the best settings, comparing daemons, running for days.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
+//! | `load` | the connections together |
+//! | `check` | reading back |
+//! | `spawn`, `memory` | a daemon of our own, and what it takes |
+//! | `direct` | the bare loop of synced writes |
+//! | `stats`, `report` | numbers out of many, and how they are told |
+
+mod body;
+mod check;
+mod direct;
+mod flight;
+mod load;
+mod memory;
+mod report;
+mod spawn;
+mod stats;
+mod wire;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clad_client::Address;
+use clad_proto::AckLevel;
+use clap::Args;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use self::direct::Direct;
+use self::load::{Load, Loaded};
+use self::report::{Report, Round};
+use self::spawn::Spawned;
+use crate::admin::Form;
+use crate::context::Context;
+use crate::exit::{Exit, Outcome, Stop};
+use crate::format::human::{count, counted};
+use crate::output::{Progress, say};
+
+/// The load, and on whom.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Start a daemon in a new folder and measure that; else --server must be given
+    #[arg(long)]
+    pub(crate) spawn: bool,
+    /// Connections
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) connections: u16,
+    /// Appends that each connection keeps in flight
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) in_flight: u32,
+    /// Bytes of a record's body, at least 16
+    #[arg(long, value_name = "B", default_value_t = 128, value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) size: u32,
+    /// Level that each answer waits for: received, written or durable [default: the highest that the log offers]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) ack: Option<AckLevel>,
+    /// How long, in seconds; with --baseline the length of each slice
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) duration: Duration,
+    /// Records in one append
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) records_per_append: u32,
+    /// Where the new folder is made; the bare loop's file too [default: the current folder]
+    #[arg(long, value_name = "PARENT")]
+    pub(crate) dir: Option<PathBuf>,
+    /// A setting of the new daemon; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE", requires = "spawn")]
+    pub(crate) set: Vec<String>,
+    /// Measure `durable` although the folder is in memory
+    #[arg(long, requires = "spawn")]
+    pub(crate) allow_tmpfs: bool,
+    /// In turn with the load, measure a bare loop of synced writes of the same size in the same folder
+    #[arg(long)]
+    pub(crate) baseline: bool,
+    /// With --baseline, so many slices of each
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t = Form::Text, value_name = "FORM")]
+    pub(crate) output: Form,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
+    let duration = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
+    duration.filter(|duration| !duration.is_zero()).ok_or_else(|| "seconds above 0 are wanted, as 10 or 0.5".to_owned())
+}
+
+/// `clactl bench`.
+pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
+    let server = target(context, args)?;
+    let parent = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    if args.spawn {
+        refuse_tmpfs(&parent, args)?;
+    }
+    raise_file_limit();
+    let spawned = args.spawn.then(|| Spawned::start(&parent, &args.set)).transpose()?;
+    let address = match (&spawned, server) {
+        (Some(spawned), _) => spawned.address().clone(),
+        (None, Some(address)) => address,
+        (None, None) => return Err(Stop::usage("--server ADDRESS or --spawn is wanted")),
+    };
+    let folder = spawned.as_ref().map_or(parent.as_path(), Spawned::folder);
+    let load = Load {
+        address,
+        connections: args.connections,
+        in_flight: args.in_flight as usize,
+        size: args.size as usize,
+        records: args.records_per_append,
+        ack: args.ack,
+        duration: args.duration,
+    };
+    let rounds = rounds(args, &load, folder)?;
+    let report = Report {
+        load: &load,
+        rounds: &rounds,
+        spawned: spawned.is_some(),
+        set: &args.set,
+        peak_memory: spawned.as_ref().and_then(|spawned| spawned.memory.peak()),
+    };
+    let text = match args.output {
+        Form::Text => report.text(),
+        Form::Json => format!("{}\n", report.json()),
+    };
+    context.output.write(text.as_bytes())?;
+    context.output.flush()?;
+    let good = report.is_good();
+    spawned.map_or(Ok(()), Spawned::stop)?;
+    Ok(if good { Exit::Done } else { Exit::Failed })
+}
+
+/// Whom to measure: what the call itself names, never what the environment or a folder suggests.
+fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> {
+    if args.ack == Some(AckLevel::None) {
+        return Err(Stop::usage("--ack none: there are no answers to measure"));
+    }
+    match (&context.which.server, args.spawn) {
+        (Some(_), true) => Err(Stop::usage("--server and --spawn exclude each other")),
+        (None, false) => Err(Stop::usage(
+            "bench floods a log: say which with --server ADDRESS, or --spawn for a daemon of its own in a new folder",
+        )),
+        (None, true) => Ok(None),
+        (Some(_), false) => match context.which.server(&context.around)? {
+            address @ (Address::Unix(_) | Address::Tcp(_)) => Ok(Some(address)),
+            other => Err(Stop::usage(format!("bench speaks the framed protocol, unix:// or tcp://; not {other}"))),
+        },
+    }
+}
+
+fn refuse_tmpfs(parent: &Path, args: &BenchArgs) -> Result<(), Stop> {
+    let about_disk = args.ack.is_none_or(|level| level == AckLevel::Durable) || args.baseline;
+    let tmpfs = spawn::is_tmpfs(parent).with_context(|| parent.display().to_string())?;
+    if tmpfs && about_disk && !args.allow_tmpfs {
+        return Err(Stop::Failed(anyhow!(
+            "{} is in memory (tmpfs): what is measured there says nothing about a disk; give --dir a folder on one, or \
+             --allow-tmpfs",
+            parent.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A thousand connections need more than the usual soft limit of files.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What could not be raised shows as a connection that cannot be made.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// The load once, or in turn with the bare loop.
+fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, Stop> {
+    let mut direct = args.baseline.then(|| Direct::prepare(folder, load.size)).transpose()?;
+    let number = if args.baseline { args.rounds } else { 1 };
+    let mut rounds = Vec::new();
+    for round in 1..=number {
+        let loaded = loaded(load, &format!("round {round} of {number}: "))?;
+        let looped = direct.as_mut().map(|direct| {
+            let _progress = Progress::line(&format!("round {round} of {number}: bare loop"));
+            direct.slice(args.duration)
+        });
+        let looped = looped.transpose()?;
+        let checked = read_back(load, &loaded)?;
+        rounds.push(Round { loaded: loaded.without_flights(), looped, checked });
+    }
+    Ok(rounds)
+}
+
+fn loaded(load: &Load, round: &str) -> Result<Loaded, Stop> {
+    let progress = Progress::line("connecting");
+    let mut before = 0;
+    let start = crate::clock::now();
+    let mut last = start;
+    let loaded = load.run(|acked| {
+        let now = crate::clock::now();
+        let rate = stats::per_second(acked - before, now - last);
+        (before, last) = (acked, now);
+        progress.say(format!("{round}{} acked, {}/s", counted(acked, "record"), count(rate as u64)));
+    });
+    Ok(loaded?)
+}
+
+fn read_back(load: &Load, loaded: &Loaded) -> Result<Option<check::Checked>, Stop> {
+    if !loaded.log.may_read {
+        say("clactl: reading is not allowed here, so nothing is verified");
+        return Ok(None);
+    }
+    let _progress = Progress::line("reading back");
+    Ok(Some(check::check(&load.address, &loaded.flights, load.records, load.size).context("reading back")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(seconds("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(seconds("0.5s"), Ok(Duration::from_millis(500)));
+        for bad in ["", "0", "-1", "ten", "inf", "nan", "1e30"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+use crate::admin::{self, Shown};
+use crate::append::{self, AppendArgs};
+use crate::bench::{self, BenchArgs};
+use crate::context::Context;
+use crate::exit::{Exit, Outcome, Stop};
+use crate::locate::Which;
+use crate::output;
+use crate::read::{self, QueryArgs, ReadArgs};
+use crate::verify::{self, VerifyArgs};
+
+/// Operator tool of clad, the Central Logging Authority of this host.
+#[derive(Debug, Parser)]
+#[command(
+    name = "clactl",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done; 1 it failed, or damage was found; 2 the call was wrong."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Append lines as records and wait until they are as safe as asked for
+    Append(AppendArgs),
+    /// Show records
+    Query(QueryArgs),
+    /// Show the last records, and with -f those that come
+    Tail(ReadArgs),
+    /// Say how the daemon and its log are
+    Status(Shown),
+    /// List the segments of the log
+    Segments(Shown),
+    /// Seal the active segment and go on in the next
+    Rotate(Shown),
+    /// Make everything received so far durable, and say how far that is
+    Sync(Shown),
+    /// Check the files of a log, with no daemon needed
+    Verify(VerifyArgs),
+    /// Measure a daemon under load, and check what it acknowledged
+    Bench(Box<BenchArgs>),
+}
+
+/// Parses the command line and does what it says.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> Exit {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            output::clap(&error);
+            return if error.use_stderr() { Exit::Usage } else { Exit::Done };
+        }
+    };
+    match run(cli) {
+        Ok(exit) => exit,
+        Err(stop) => {
+            if !matches!(stop, Stop::ReaderGone) {
+                output::say(&format!("clactl: {stop}"));
+            }
+            stop.exit()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    let mut context = Context::of_process(cli.which)?;
+    let context = &mut context;
+    let exit = match cli.command {
+        Command::Append(args) => append::run(context, &args),
+        Command::Query(args) => read::query(context, &args),
+        Command::Tail(args) => read::tail(context, &args),
+        Command::Status(shown) => admin::status(context, shown),
+        Command::Segments(shown) => admin::segments(context, shown),
+        Command::Rotate(shown) => admin::rotate(context, shown),
+        Command::Sync(shown) => admin::sync(context, shown),
+        Command::Verify(args) => verify::run(context, &args),
+        Command::Bench(args) => bench::run(context, &args),
+    };
+    let flushed = context.output.flush();
+    let exit = exit?;
+    flushed.map(|()| exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_calls_end_in_2_and_help_in_0() {
+        for (args, exit) in [
+            (&["--help"][..], Exit::Done),
+            (&["--version"], Exit::Done),
+            (&["query", "--help"], Exit::Done),
+            (&[], Exit::Usage),
+            (&["nonsense"], Exit::Usage),
+            (&["append", "--ack", "posted"], Exit::Usage),
+            (&["append", "--batch", "0"], Exit::Usage),
+            (&["query", "-f", "-r"], Exit::Usage),
+            (&["query", "-f", "--dir", "x"], Exit::Usage),
+            (&["query", "--since", "noon", "--dir", "x"], Exit::Usage),
+            (&["query", "-g", "(", "--dir", "x"], Exit::Usage),
+            (&["query", "-p", "loud"], Exit::Usage),
+            (&["query", "--after-cursor", "5"], Exit::Usage),
+            (&["status", "--instance", "a", "--admin", "unix:///x"], Exit::Usage),
+            (&["verify"], Exit::Usage),
+            (&["bench"], Exit::Usage),
+            (&["query", "--dir", "no/such/folder"], Exit::Failed),
+            (&["verify", "no/such/folder"], Exit::Failed),
+            (&["append", "--server", "unix:///no/such.sock"], Exit::Failed),
+        ] {
+            let args = std::iter::once("clactl").chain(args.iter().copied()).map(OsString::from);
+            assert_eq!(main(args.clone()), exit, "{:?}", args.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_does_not_work_is_not_offered() {
+        let mut help = Cli::command().render_long_help().to_string();
+        for command in Cli::command().get_subcommands_mut() {
+            help.push_str(&command.render_long_help().to_string());
+        }
+        for absent in ["shm", "repair", "export", "probe", "completions", "posted", " top"] {
+            assert!(!help.contains(absent), "{absent}");
+        }
+    }
+}

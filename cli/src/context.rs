@@ -1,0 +1,41 @@
+//! What every command is handed: where to print, which daemon, which zone, a runtime.
+
+use jiff::tz::TimeZone;
+
+use crate::exit::Stop;
+use crate::locate::{Surroundings, Which};
+use crate::output::Output;
+
+/// What a command works with.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Stdout and stderr.
+    pub(crate) output: Output,
+    /// The flags that say which daemon.
+    pub(crate) which: Which,
+    /// The environment's word on it.
+    pub(crate) around: Surroundings,
+    /// The zone that times are shown in.
+    pub(crate) zone: TimeZone,
+    /// What runs futures.
+    pub(crate) runtime: tokio::runtime::Runtime,
+}
+
+impl Context {
+    /// That of this process.
+    pub(crate) fn of_process(which: Which) -> Result<Self, Stop> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Ok(Self {
+            output: Output::of_process(),
+            which,
+            around: Surroundings::of_process(),
+            zone: TimeZone::system(),
+            runtime: runtime.map_err(anyhow::Error::new)?,
+        })
+    }
+
+    /// Runs what waits to its end.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}

@@ -1,0 +1,133 @@
+//! `json`: one object a line.
+//!
+//! What must hold: the first keys, up to `body`, are there in every object, `null` where the record has nothing to say,
+//! so that a program need not ask; the rest is there where it is not empty. A body that is not UTF-8 is `body_base64`
+//! and then there is no `body`. Numbers of 64 bits are written as numbers.
+
+use std::fmt::Write;
+
+use clad_proto::frame::Vouched;
+use clad_proto::{GroupView, RecordView, Severity};
+
+use super::json::{self, Object};
+use super::{Entry, times};
+
+pub(super) fn write(entry: &Entry<'_>, out: &mut String) {
+    let record = &entry.record;
+    let mut object = Object::open(out);
+    object.number("offset", entry.offset).number("epoch", entry.epoch);
+    time(&mut object, "time", record.time_unix_nano());
+    time(&mut object, "observed_time", record.observed_time_unix_nano());
+    time(&mut object, "append_time", entry.append_time);
+    severity(&mut object, record);
+    match entry.group.component() {
+        Some(name) => drop(object.string("component", name)),
+        None => object.key("component").push_str("null"),
+    }
+    body(&mut object, record);
+    if !record.attributes().is_empty() {
+        json::pairs(object.key("attributes"), record.attributes());
+    }
+    count(&mut object, "dropped_attributes_count", record.dropped_attributes_count());
+    hex(&mut object, "trace_id", record.trace_id());
+    hex(&mut object, "span_id", record.span_id());
+    count(&mut object, "flags", record.flags());
+    text(&mut object, "event_name", record.event_name());
+    group(&mut object, &entry.group);
+    vouched(object.key("vouched"), entry.vouched);
+    let _ = write!(object.key("producer_id"), "\"{}\"", entry.producer_id);
+    object.number("producer_epoch", entry.producer_epoch).number("sequence", entry.sequence);
+    let _ = write!(object.key("cursor"), "\"{}\"", entry.cursor());
+    object.close();
+}
+
+fn time(object: &mut Object<'_>, key: &str, nanos: u64) {
+    let out = object.key(key);
+    if nanos == 0 {
+        out.push_str("null");
+    } else {
+        out.push('"');
+        times::rfc3339(out, nanos);
+        out.push('"');
+    }
+}
+
+fn severity(object: &mut Object<'_>, record: &RecordView<'_>) {
+    let severity = Severity(record.severity_number());
+    match severity.name() {
+        Some(name) => drop(object.string("severity", name)),
+        None => object.key("severity").push_str("null"),
+    }
+    object.number("severity_number", severity.0);
+    text(object, "severity_text", record.severity_text());
+}
+
+fn body(object: &mut Object<'_>, record: &RecordView<'_>) {
+    match (record.body_bytes(), record.body()) {
+        (Some(bytes), _) => match std::str::from_utf8(bytes) {
+            Ok(text) => drop(object.string("body", text)),
+            Err(_) => json::base64(object.key("body_base64"), bytes),
+        },
+        (None, Some(value)) => json::any(object.key("body"), value),
+        (None, None) => object.key("body").push_str("null"),
+    }
+}
+
+fn group(object: &mut Object<'_>, group: &GroupView<'_>) {
+    if let Some(resource) = group.resource() {
+        json::pairs(object.key("resource"), resource.attributes());
+        count(object, "resource_dropped_attributes_count", resource.dropped_attributes_count());
+    }
+    text(object, "resource_schema_url", group.resource_schema_url());
+    if let Some(scope) = group.scope() {
+        let mut inner = Object::open(object.key("scope"));
+        inner.string("name", scope.name());
+        text(&mut inner, "version", scope.version());
+        if !scope.attributes().is_empty() {
+            json::pairs(inner.key("attributes"), scope.attributes());
+        }
+        count(&mut inner, "dropped_attributes_count", scope.dropped_attributes_count());
+        inner.close();
+    }
+    text(object, "scope_schema_url", group.scope_schema_url());
+}
+
+fn vouched(out: &mut String, vouched: &Vouched) {
+    let mut object = Object::open(out);
+    if let Some(transport) = vouched.transport {
+        object.string("transport", transport.name());
+    }
+    let numbers = [
+        ("uid", vouched.uid.map(u64::from)),
+        ("gid", vouched.gid.map(u64::from)),
+        ("pid", vouched.pid.map(u64::from)),
+        ("pid_start_ticks", vouched.pid_start),
+    ];
+    for (key, value) in numbers {
+        if let Some(value) = value {
+            object.number(key, value);
+        }
+    }
+    object.close();
+}
+
+fn text(object: &mut Object<'_>, key: &str, value: &str) {
+    if !value.is_empty() {
+        object.string(key, value);
+    }
+}
+
+fn count(object: &mut Object<'_>, key: &str, value: u32) {
+    if value != 0 {
+        object.number(key, value);
+    }
+}
+
+fn hex(object: &mut Object<'_>, key: &str, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        let out = object.key(key);
+        out.push('"');
+        super::verbose::hex(out, bytes);
+        out.push('"');
+    }
+}

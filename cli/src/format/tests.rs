@@ -1,0 +1,186 @@
+//! Golden texts of one full record, one bare record, and bodies that are meant to do harm.
+
+use clad_proto::frame::{Transport, Vouched};
+use clad_proto::{AnyValue, Group, KeyValue, LogId, PayloadBuilder, PayloadView, ProducerId, Record, Scope};
+use jiff::tz::TimeZone;
+
+use super::{Entry, Format, Renderer};
+
+const TIME: u64 = 1_767_261_600_123_456_789; // 2026-01-01 10:00:00.123456789 UTC
+
+fn rendered(format: Format, colour: bool, group: &Group, record: &Record, vouched: &Vouched) -> String {
+    let mut builder = PayloadBuilder::new(group).expect("a small group");
+    builder.push(record).expect("a small record");
+    let payload = builder.finish();
+    let view = PayloadView::parse(&payload.bytes, payload.count).expect("what was built parses");
+    let entry = Entry {
+        log_id: LogId::from_bytes([0xAB; 16]),
+        epoch: 3,
+        offset: 41,
+        append_time: TIME + 1_000_000_000,
+        producer_id: ProducerId::from_bytes([0xCD; 16]),
+        producer_epoch: 1,
+        sequence: 7,
+        vouched,
+        group: view.group(),
+        record: view.records().next().expect("one record"),
+    };
+    let mut out = Vec::new();
+    Renderer::new(format, TimeZone::UTC, colour).render(&entry, &mut out);
+    String::from_utf8(out).expect("these bodies are UTF-8")
+}
+
+fn full() -> (Group, Record, Vouched) {
+    let mut group = Group::component_named("web");
+    group.scope = Some(Scope { name: "http".into(), version: "1.2".into(), ..Scope::default() });
+    let record = Record {
+        observed_time_unix_nano: TIME + 5,
+        attributes: vec![
+            KeyValue::new("path", "/a\u{1b}[2J"),
+            KeyValue::new("path", 2i64),
+            KeyValue::new("ratio", 0.5),
+            KeyValue::new("raw", vec![0xFFu8, 0]),
+            KeyValue { key: "none".into(), ..KeyValue::default() },
+            KeyValue::new("list", vec![AnyValue::Bool(true), AnyValue::Empty, AnyValue::Double(f64::NAN)]),
+        ],
+        severity_text: "Warnung".into(),
+        trace_id: vec![0x11; 16],
+        span_id: vec![0x22; 8],
+        flags: 1,
+        event_name: "request".into(),
+        dropped_attributes_count: 2,
+        ..Record::text(TIME, 13, "slow \"reply\"\nsecond line")
+    };
+    let vouched = Vouched {
+        transport: Some(Transport::Unix),
+        pid: Some(4711),
+        pid_start: Some(99),
+        uid: Some(1000),
+        gid: Some(100),
+        ..Vouched::default()
+    };
+    (group, record, vouched)
+}
+
+fn bare(body: Option<AnyValue>) -> (Group, Record, Vouched) {
+    (Group::default(), Record { body, ..Record::default() }, Vouched::default())
+}
+
+#[test]
+fn short() {
+    let (group, record, vouched) = full();
+    let plain = rendered(Format::Short, false, &group, &record, &vouched);
+    assert_eq!(plain, "Jan 01 10:00:00.123 web[4711]: WARN slow \"reply\"\\nsecond line\n");
+    let painted = rendered(Format::Short, true, &group, &record, &vouched);
+    assert_eq!(
+        painted,
+        "Jan 01 10:00:00.123 web[4711]: \x1b[1;33mWARN slow \"reply\"\\nsecond line\x1b[0m\n"
+    );
+    let (group, record, vouched) = bare(None);
+    let plain = rendered(Format::Short, true, &group, &record, &vouched);
+    assert_eq!(plain, "Jan 01 10:00:01.123 -: - \n", "the append's time; nothing to paint");
+}
+
+#[test]
+fn json() {
+    let (group, record, vouched) = full();
+    let golden = concat!(
+        r#"{"offset":41,"epoch":3,"time":"2026-01-01T10:00:00.123456789Z","#,
+        r#""observed_time":"2026-01-01T10:00:00.123456794Z","append_time":"2026-01-01T10:00:01.123456789Z","#,
+        r#""severity":"WARN","severity_number":13,"severity_text":"Warnung","component":"web","#,
+        r#""body":"slow \"reply\"\nsecond line","#,
+        r#""attributes":{"path":"/a\u001b[2J","path":2,"ratio":0.5,"raw":{"base64":"/wA="},"none":null,"#,
+        r#""list":[true,null,"NaN"]},"dropped_attributes_count":2,"#,
+        r#""trace_id":"11111111111111111111111111111111","span_id":"2222222222222222","flags":1,"#,
+        r#""event_name":"request","resource":{"service.name":"web"},"scope":{"name":"http","version":"1.2"},"#,
+        r#""vouched":{"transport":"unix","uid":1000,"gid":100,"pid":4711,"pid_start_ticks":99},"#,
+        r#""producer_id":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd","producer_epoch":1,"sequence":7,"#,
+        r#""cursor":"abababababababababababababababab:3:42"}"#,
+        "\n"
+    );
+    assert_eq!(rendered(Format::Json, true, &group, &record, &vouched), golden);
+    serde_json::from_str::<serde_json::Value>(golden).expect("it is JSON");
+}
+
+#[test]
+fn json_bodies() {
+    for (body, golden) in [
+        (None, r#""body":null"#),
+        (Some(AnyValue::Empty), r#""body":null"#),
+        (Some(AnyValue::String(String::new())), r#""body":"""#),
+        (Some(AnyValue::Bytes(b"text".to_vec())), r#""body":"text""#),
+        (Some(AnyValue::Bytes(vec![0xFF])), r#""body_base64":"/w==""#),
+        (Some(AnyValue::Int(-5)), r#""body":-5"#),
+        (Some(AnyValue::Double(1e300)), r#""body":1e300"#),
+        (Some(AnyValue::Double(f64::NEG_INFINITY)), r#""body":"-Infinity""#),
+        (Some(AnyValue::StringIndex(4)), r#""body":{"string_index":4}"#),
+        (Some(AnyValue::KvList(vec![KeyValue::new("a", "\u{7f}\\")])), r#""body":{"a":"\u007f\\"}"#),
+    ] {
+        let (group, record, vouched) = bare(body);
+        let line = rendered(Format::Json, false, &group, &record, &vouched);
+        assert!(line.contains(golden), "{line}");
+        serde_json::from_str::<serde_json::Value>(&line).expect("it is JSON");
+    }
+}
+
+#[test]
+fn cat_changes_nothing() {
+    for body in ["", "plain", "cr\r", "\0\x1b[31m", "two\nlines"] {
+        for value in [AnyValue::String(body.to_owned()), AnyValue::Bytes(body.as_bytes().to_vec())] {
+            let (group, record, vouched) = bare(Some(value));
+            assert_eq!(rendered(Format::Cat, true, &group, &record, &vouched), format!("{body}\n"));
+        }
+    }
+    let (group, record, vouched) = bare(Some(AnyValue::Array(vec![AnyValue::Int(1), "x".into()])));
+    assert_eq!(rendered(Format::Cat, false, &group, &record, &vouched), "[1,\"x\"]\n");
+}
+
+#[test]
+fn verbose() {
+    let (group, record, vouched) = full();
+    let golden = r#"Thu 2026-01-01 10:00:00.123456789 UTC [abababababababababababababababab:3:42]
+    offset           41 in epoch 3
+    time             Thu 2026-01-01 10:00:00.123456789 UTC
+    observed time    Thu 2026-01-01 10:00:00.123456794 UTC
+    append time      Thu 2026-01-01 10:00:01.123456789 UTC
+    severity         WARN (13)
+    severity text    Warnung
+    component        web
+    event            request
+    body             slow "reply"\nsecond line
+    path             "/a\u001b[2J"
+    path             2
+    ratio            0.5
+    raw              {"base64":"/wA="}
+    none             -
+    list             [true,null,"NaN"]
+    dropped          2
+    trace id         11111111111111111111111111111111
+    span id          2222222222222222
+    flags            1
+    resource service.name  "web"
+    scope            http
+    scope version    1.2
+    sender           unix, uid 1000, gid 100, pid 4711
+    producer         cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd epoch 1, sequence 7
+"#;
+    assert_eq!(rendered(Format::Verbose, true, &group, &record, &vouched), golden);
+}
+
+#[test]
+fn nothing_harmful_gets_through() {
+    let nasty: String = (0..0xA0).chain(0x2028..=0x202E).chain(0x2066..=0x2069).filter_map(char::from_u32).collect();
+    let group = Group::component_named(nasty.clone());
+    let record = Record {
+        attributes: vec![KeyValue::new(nasty.clone(), nasty.as_str())],
+        severity_text: nasty.clone(),
+        event_name: nasty.clone(),
+        ..Record::text(TIME, 9, nasty)
+    };
+    for format in [Format::Short, Format::Json, Format::Verbose] {
+        let text = rendered(format, false, &group, &record, &Vouched::default());
+        let harmful = text.trim_end_matches('\n').chars().find(|&c| c != '\n' && !super::escape::is_harmless(c));
+        assert_eq!(harmful, None, "{format:?}");
+        assert!(format == Format::Verbose || text.lines().count() == 1, "{format:?}");
+    }
+}

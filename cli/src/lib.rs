@@ -1,0 +1,32 @@
+//! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, bench.
+//!
+//! What must hold: stdout carries the result and nothing else, and only `output` prints; what a program reads
+//! (`-o json`) has its units in its names; the exit code is 0 for done, 1 for failed or damaged, 2 for a wrong call.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `cli` | the command line |
+//! | `locate`, `reach` | which daemon, and what to do when it is not there |
+//! | `append` | lines to records to acks |
+//! | `read` | `query` and `tail`, from a daemon or from files |
+//! | `format`, `output` | how things look; where they are printed |
+//! | `admin` | orders over the admin socket |
+//! | `verify` | the check of a folder |
+//! | `bench` | the load generator |
+
+mod admin;
+mod append;
+mod bench;
+mod cli;
+mod clock;
+mod context;
+mod exit;
+mod format;
+mod locate;
+mod output;
+mod reach;
+mod read;
+mod verify;
+
+pub use cli::main;
+pub use exit::{Exit, Outcome, Stop};

@@ -1,0 +1,166 @@
+//! Which daemon a command speaks to.
+//!
+//! What must hold: a flag comes before its environment variable, and either before looking around; looking around takes
+//! the first socket that exists of `$RUNTIME_DIRECTORY`, `/run/clad`, `./clad-data` and says where it looked when there
+//! is none. `--instance NAME` looks where `clad@NAME.service` keeps its sockets, and nowhere else.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clad_client::Address;
+use clap::Args;
+
+use crate::exit::Stop;
+
+/// Where the daemon is; without any of these the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Which daemon")]
+pub(crate) struct Which {
+    /// Address for records: unix://PATH, tcp://HOST:PORT or grpc://HOST:PORT [env: CLAD_SERVER]
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub(crate) server: Option<String>,
+    /// Socket that takes orders: unix://PATH [env: CLAD_ADMIN]
+    #[arg(long, global = true, value_name = "unix://PATH")]
+    pub(crate) admin: Option<String>,
+    /// The daemon that runs as clad@NAME.service
+    #[arg(long, global = true, value_name = "NAME", conflicts_with_all = ["server", "admin"])]
+    pub(crate) instance: Option<String>,
+}
+
+/// What of the environment says where a daemon is. Read once, handed over: tests bring their own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    server: Option<OsString>,
+    admin: Option<OsString>,
+    runtime: Option<OsString>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn of_process() -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self { server: set("CLAD_SERVER"), admin: set("CLAD_ADMIN"), runtime: set("RUNTIME_DIRECTORY") }
+    }
+
+    /// Folders that may hold sockets, first choice first.
+    fn folders(&self, instance: Option<&str>) -> Vec<PathBuf> {
+        if let Some(name) = instance {
+            return vec![PathBuf::from(format!("/run/clad-{name}"))];
+        }
+        // systemd gives several folders with colons between them; the first is the daemon's own.
+        let runtime = self.runtime.as_ref().and_then(|list| Some(list.to_str()?.split(':').next()?.into()));
+        runtime.into_iter().chain(["/run/clad".into(), "./clad-data".into()]).collect()
+    }
+}
+
+impl Which {
+    /// The address for records.
+    pub(crate) fn server(&self, around: &Surroundings) -> Result<Address, Stop> {
+        match chosen(self.server.as_deref(), around.server.as_ref(), self.instance.is_some(), "--server")? {
+            Some(text) => text.parse().map_err(|error| Stop::usage(format!("{error}"))),
+            None => Ok(Address::unix(self.find(around, "clad.sock", "--server ADDRESS")?)),
+        }
+    }
+
+    /// The socket that takes orders.
+    pub(crate) fn admin(&self, around: &Surroundings) -> Result<PathBuf, Stop> {
+        match chosen(self.admin.as_deref(), around.admin.as_ref(), self.instance.is_some(), "--admin")? {
+            Some(text) => match text.parse() {
+                Ok(Address::Unix(path)) => Ok(path),
+                _ => Err(Stop::usage(format!("`{text}` is no admin address: unix://PATH is wanted"))),
+            },
+            None => self.find(around, "admin.sock", "--admin unix://PATH"),
+        }
+    }
+
+    fn find(&self, around: &Surroundings, socket: &str, flag: &str) -> Result<PathBuf, Stop> {
+        if let Some(name) = self.instance.as_deref().filter(|name| name.is_empty() || name.contains('/')) {
+            return Err(Stop::usage(format!("`{name}` is no name of an instance")));
+        }
+        let places: Vec<PathBuf> =
+            around.folders(self.instance.as_deref()).iter().map(|folder| folder.join(socket)).collect();
+        places.iter().find(|path| may_exist(path)).cloned().ok_or_else(|| {
+            let looked: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+            let start = match &self.instance {
+                Some(name) => format!("`systemctl start clad@{name}`"),
+                None => "`clad`".to_owned(),
+            };
+            Stop::Failed(anyhow::anyhow!(
+                "no clad found: looked for {}; start one with {start}, or give {flag}",
+                looked.join(", ")
+            ))
+        })
+    }
+}
+
+fn chosen(flag: Option<&str>, variable: Option<&OsString>, instance: bool, name: &str) -> Result<Option<String>, Stop> {
+    match (flag, variable) {
+        (Some(flag), _) => Ok(Some(flag.to_owned())),
+        (None, Some(value)) if !instance => match value.to_str() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(Stop::usage(format!("the environment's address in place of {name} is not UTF-8"))),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// A folder that we may not look into may hold it: trying to connect says more than not finding it.
+fn may_exist(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(server: &str, admin: &str, runtime: &Path) -> Surroundings {
+        let set = |text: &str| (!text.is_empty()).then(|| OsString::from(text));
+        Surroundings { server: set(server), admin: set(admin), runtime: Some(runtime.into()) }
+    }
+
+    #[test]
+    fn flag_then_variable_then_what_exists() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("clad.sock"), "").expect("a file");
+        std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
+        let flagged = Which {
+            server: Some("tcp://h:1".into()),
+            admin: Some("unix:///flag.sock".into()),
+            ..Which::default()
+        };
+        let all = around("grpc://h:2", "unix:///env.sock", folder.path());
+        assert_eq!(flagged.server(&all).expect("an address"), Address::tcp("h", 1));
+        assert_eq!(flagged.admin(&all).expect("a path"), Path::new("/flag.sock"));
+        let bare = Which::default();
+        assert_eq!(bare.server(&all).expect("an address"), Address::grpc("h", 2));
+        assert_eq!(bare.admin(&all).expect("a path"), Path::new("/env.sock"));
+        let none = around("", "", folder.path());
+        assert_eq!(bare.server(&none).expect("an address"), Address::unix(folder.path().join("clad.sock")));
+        assert_eq!(bare.admin(&none).expect("a path"), folder.path().join("admin.sock"));
+    }
+
+    #[test]
+    fn where_it_looked_and_what_to_do() {
+        let which = Which { instance: Some("no-such-one".into()), ..Which::default() };
+        let error = which.server(&around("tcp://h:1", "", Path::new("/x"))).expect_err("no such instance").to_string();
+        assert_eq!(
+            error,
+            "no clad found: looked for /run/clad-no-such-one/clad.sock; start one with \
+             `systemctl start clad@no-such-one`, or give --server ADDRESS"
+        );
+        assert_eq!(
+            around("", "", Path::new("/run/one:/run/two")).folders(None),
+            ["/run/one", "/run/clad", "./clad-data"].map(PathBuf::from)
+        );
+    }
+
+    #[test]
+    fn addresses_that_cannot_be() {
+        let which = Which { server: Some("clad.sock".into()), admin: Some("tcp://h:1".into()), ..Which::default() };
+        let none = Surroundings::default();
+        assert!(matches!(which.server(&none), Err(Stop::Usage(_))));
+        assert!(matches!(which.admin(&none), Err(Stop::Usage(_))));
+        let which = Which { instance: Some("../x".into()), ..Which::default() };
+        assert!(matches!(which.server(&none), Err(Stop::Usage(_))));
+    }
+}

@@ -1,0 +1,89 @@
+//! The only place that prints.
+//!
+//! What must hold: stdout carries what was asked for and nothing else; notes, progress and errors go to stderr. A
+//! stdout that nobody reads any more is [`Stop::ReaderGone`], which ends the command quietly. Colour is for a terminal
+//! whose user has not set `NO_COLOR`; progress is for a terminal; everywhere else output is plain.
+
+mod progress;
+pub(crate) mod table;
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+
+use crate::exit::Stop;
+use crate::format::escape;
+
+pub(crate) use progress::Progress;
+
+/// What is gathered before it is written.
+const BUFFER: usize = 64 * 1024;
+
+/// Stdout and stderr.
+#[derive(Debug)]
+pub(crate) struct Output {
+    stdout: BufWriter<StdoutLock<'static>>,
+    colour: bool,
+}
+
+impl Output {
+    /// That of this process.
+    pub(crate) fn of_process() -> Self {
+        let stdout = io::stdout().lock();
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_some_and(|term| term == "dumb");
+        let colour = stdout.is_terminal() && set("NO_COLOR").is_none() && !dumb;
+        Self { stdout: BufWriter::with_capacity(BUFFER, stdout), colour }
+    }
+
+    /// Whether stdout may be coloured.
+    pub(crate) const fn colour(&self) -> bool {
+        self.colour
+    }
+
+    /// Writes bytes to stdout, sooner or later.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        self.stdout.write_all(bytes).map_err(stopped)
+    }
+
+    /// Writes a text and a newline to stdout, sooner or later.
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Stop> {
+        self.write(text.as_bytes())?;
+        self.write(b"\n")
+    }
+
+    /// Writes everything that was not written yet.
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        self.stdout.flush().map_err(stopped)
+    }
+
+    /// Says something beside the result, on stderr, after what stdout has so far.
+    pub(crate) fn note(&mut self, text: &str) -> Result<(), Stop> {
+        self.flush()?;
+        say(text);
+        Ok(())
+    }
+}
+
+fn stopped(error: io::Error) -> Stop {
+    match error.kind() {
+        ErrorKind::BrokenPipe => Stop::ReaderGone,
+        _ => Stop::Failed(anyhow::Error::new(error).context("stdout")),
+    }
+}
+
+/// Says something on stderr; a stderr that is gone is no concern of ours.
+pub(crate) fn say(text: &str) {
+    let mut out = String::with_capacity(text.len() + 1);
+    for (at, line) in text.lines().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        escape::text(&mut out, line);
+    }
+    out.push('\n');
+    let _ = io::stderr().lock().write_all(out.as_bytes());
+}
+
+/// Prints what the command line's parser has to say: help, or what is wrong.
+pub(crate) fn clap(error: &clap::Error) {
+    let _ = error.print();
+}

@@ -1,0 +1,132 @@
+//! What a log gives, whichever way it is read.
+
+use clad_client::Chunk;
+use clad_proto::frame::{GapReason, Vouched};
+use clad_proto::{Cursor, LogId, PayloadView, ProducerId};
+
+use crate::format::Entry;
+
+/// What comes next in a log.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Records of one append.
+    Records(Piece),
+    /// Offsets that cannot be read.
+    Gap(Gap),
+    /// All there is so far was given; more may come.
+    CaughtUp,
+    /// Some of what was given before is not in the log any more; what is there now follows.
+    Parted(String),
+}
+
+/// Offsets that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// First that is missing.
+    pub(super) from: u64,
+    /// The offset after the last.
+    pub(super) to: u64,
+    /// Why.
+    pub(super) reason: GapReason,
+}
+
+/// Records of one append.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// From a daemon.
+    Served(Chunk),
+    /// From files.
+    Stored(Stored),
+}
+
+/// An append as it lies in a file; its checksum was compared.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) epoch: u32,
+    pub(super) first_offset: u64,
+    pub(super) append_time: u64,
+    pub(super) producer_id: ProducerId,
+    pub(super) producer_epoch: u32,
+    pub(super) first_sequence: u64,
+    pub(super) vouched: Vouched,
+    pub(super) count: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Where a log stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    /// The log.
+    pub(super) log_id: LogId,
+    /// The place after its last readable record.
+    pub(super) end: Cursor,
+}
+
+impl Gap {
+    /// What to tell a person.
+    pub(super) fn note(&self) -> String {
+        let last = self.to.saturating_sub(1);
+        match self.reason {
+            GapReason::Retention => format!("-- records {} to {last} removed by retention --", self.from),
+            GapReason::Damage => format!("-- records {} to {last} are damaged and cannot be read --", self.from),
+        }
+    }
+}
+
+impl Piece {
+    /// Shows each record from `from` on to `each`, until that says to stop; says whether it did not.
+    pub(super) fn each(&self, log_id: LogId, from: u64, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
+        match self {
+            Self::Served(chunk) => {
+                let Some(group) = chunk.group() else { return true };
+                chunk.records().filter(|(offset, _)| *offset >= from).all(|(offset, record)| {
+                    each(&Entry {
+                        log_id,
+                        epoch: chunk.epoch(),
+                        offset,
+                        append_time: chunk.append_time(),
+                        producer_id: chunk.producer_id(),
+                        producer_epoch: chunk.producer_epoch(),
+                        sequence: chunk.first_sequence() + (offset - chunk.first_offset()),
+                        vouched: chunk.vouched(),
+                        group,
+                        record,
+                    })
+                })
+            }
+            Self::Stored(stored) => {
+                let Ok(view) = PayloadView::parse(&stored.payload, stored.count) else { return true };
+                (0u64..).zip(view.records()).filter(|(at, _)| stored.first_offset + at >= from).all(|(at, record)| {
+                    each(&Entry {
+                        log_id,
+                        epoch: stored.epoch,
+                        offset: stored.first_offset + at,
+                        append_time: stored.append_time,
+                        producer_id: stored.producer_id,
+                        producer_epoch: stored.producer_epoch,
+                        sequence: stored.first_sequence + at,
+                        vouched: &stored.vouched,
+                        group: view.group(),
+                        record,
+                    })
+                })
+            }
+        }
+    }
+
+    /// The epoch in which it got its offsets.
+    pub(super) fn epoch(&self) -> u32 {
+        match self {
+            Self::Served(chunk) => chunk.epoch(),
+            Self::Stored(stored) => stored.epoch,
+        }
+    }
+
+    /// The offset of its first record, and the one after its last.
+    pub(super) fn range(&self) -> (u64, u64) {
+        match self {
+            Self::Served(chunk) => (chunk.first_offset(), chunk.end_offset()),
+            Self::Stored(stored) => (stored.first_offset, stored.first_offset + u64::from(stored.count)),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Reading from a daemon.
+//!
+//! What must hold: records that come damaged are asked for once more before they are called damage: what went wrong may
+//! have been the way and not the disk. While following, a history that was given up is told, and the reading goes on
+//! where the histories part; it is never skipped in silence.
+
+use anyhow::anyhow;
+use clad_client::{Address, ReadError, Reader, Start};
+use clad_proto::ErrorCode;
+use clad_proto::frame::GapReason;
+
+use super::filter::Filter;
+use super::piece::{Event, Gap, Piece, Standing};
+use crate::exit::Stop;
+use crate::output::say;
+use crate::reach::unreachable;
+
+/// A log behind a daemon.
+#[derive(Debug)]
+pub(super) struct Served {
+    address: Address,
+    since: Option<i64>,
+    until: Option<i64>,
+}
+
+/// A read of it.
+#[derive(Debug)]
+pub(super) struct ServedStream {
+    log: Served,
+    reader: Reader,
+    follow: bool,
+    damaged_at: Option<u64>,
+}
+
+impl Served {
+    /// The log that is served at an address; whole appends outside of the filter's times are not even sent.
+    pub(super) fn new(address: Address, filter: &Filter) -> Self {
+        Self { address, since: filter.since, until: filter.until }
+    }
+
+    fn again(&self) -> Self {
+        Self { address: self.address.clone(), ..*self }
+    }
+
+    /// Where the log stands.
+    pub(super) async fn standing(&self) -> Result<Standing, Stop> {
+        let mut reader = self.reader(Start::Tail(0), false, None).await.map_err(failed)?;
+        while reader.next().await.map_err(failed)?.is_some() {}
+        let end = reader.cursor().ok_or_else(|| Stop::Failed(anyhow!("{} did not say where its log ends", self.address)))?;
+        Ok(Standing { log_id: end.log_id, end })
+    }
+
+    /// Starts a read.
+    pub(super) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<ServedStream, Stop> {
+        let reader = self.reader(start, follow, limit).await.map_err(failed)?;
+        Ok(ServedStream { log: self.again(), reader, follow, damaged_at: None })
+    }
+
+    async fn reader(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<Reader, ReadError> {
+        let mut builder = Reader::builder(self.address.clone()).name("clactl").from(start).follow(follow);
+        if let Some(since) = self.since {
+            builder = builder.since(since);
+        }
+        if let Some(until) = self.until {
+            builder = builder.until(until);
+        }
+        if let (Some(limit), None, None) = (limit, self.since, self.until) {
+            // With times the daemon counts what it sends, which is not what we want to count.
+            builder = builder.limit(limit);
+        }
+        builder.open().await
+    }
+}
+
+impl ServedStream {
+    /// What comes next; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Stop> {
+        loop {
+            match self.reader.next().await {
+                Ok(None) => return Ok(None),
+                Ok(Some(clad_client::Event::Records(chunk))) => return Ok(Some(Event::Records(Piece::Served(chunk)))),
+                Ok(Some(clad_client::Event::Gap(gap))) => {
+                    return Ok(Some(Event::Gap(Gap { from: gap.from, to: gap.to, reason: gap.reason })));
+                }
+                Ok(Some(clad_client::Event::CaughtUp { .. })) => return Ok(Some(Event::CaughtUp)),
+                Ok(Some(_)) => {} // of a newer client; nothing that we asked for
+                Err(ReadError::Damaged { offset, count, what }) => {
+                    if self.damaged_at == Some(offset) {
+                        say(&format!("clactl: {what}"));
+                        let gap = Gap { from: offset, to: offset + u64::from(count), reason: GapReason::Damage };
+                        self.go_on(Start::Offset(gap.to)).await?;
+                        return Ok(Some(Event::Gap(gap)));
+                    }
+                    self.damaged_at = Some(offset);
+                    self.go_on(Start::Offset(offset)).await?;
+                }
+                Err(error) => match (&error, self.follow) {
+                    (ReadError::CursorAbandoned { parting: Some(parting), .. }, true) => {
+                        let lost = format!("what was shown from offset {} on did not survive", parting.offset);
+                        self.go_on(Start::Cursor(*parting)).await?;
+                        return Ok(Some(Event::Parted(format!("-- a crash set the log back: {lost} --"))));
+                    }
+                    _ => return Err(failed(error)),
+                },
+            }
+        }
+    }
+
+    async fn go_on(&mut self, start: Start) -> Result<(), Stop> {
+        self.reader = self.log.reader(start, self.follow, None).await.map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// The error with what to do about it.
+fn failed(error: ReadError) -> Stop {
+    match (&error, error.code()) {
+        (ReadError::Connect(error), _) => unreachable(error),
+        (_, Some(ErrorCode::PermissionDenied)) => Stop::Failed(anyhow!(
+            "{error}; reading is for root, the daemon's user and [access] read_group on its Unix socket, and on other \
+             listeners only where allow_read is set"
+        )),
+        _ => Stop::Failed(error.into()),
+    }
+}

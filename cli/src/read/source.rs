@@ -1,0 +1,52 @@
+//! A log to read, behind a daemon or in files, as one thing.
+
+use clad_client::Start;
+
+use super::piece::{Event, Standing};
+use super::served::{Served, ServedStream};
+use super::stored::{Files, FilesStream};
+use crate::exit::Stop;
+
+/// A log to read.
+pub(super) enum Source {
+    /// Behind a daemon.
+    Served(Served),
+    /// In files.
+    Files(Box<Files>),
+}
+
+/// A read of it.
+pub(super) enum Stream<'a> {
+    /// From a daemon.
+    Served(Box<ServedStream>),
+    /// From files.
+    Files(Box<FilesStream<'a>>),
+}
+
+impl Source {
+    /// Where the log stands.
+    pub(super) async fn standing(&self) -> Result<Standing, Stop> {
+        match self {
+            Self::Served(log) => log.standing().await,
+            Self::Files(log) => Ok(log.standing()),
+        }
+    }
+
+    /// Starts a read. `limit` is a hint: no more records than this will be looked at.
+    pub(super) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<Stream<'_>, Stop> {
+        Ok(match self {
+            Self::Served(log) => Stream::Served(Box::new(log.read(start, follow, limit).await?)),
+            Self::Files(log) => Stream::Files(Box::new(log.read(start)?)),
+        })
+    }
+}
+
+impl Stream<'_> {
+    /// What comes next; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Stop> {
+        match self {
+            Self::Served(stream) => stream.next().await,
+            Self::Files(stream) => stream.next(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Reading the files of a log with no daemon.
+//!
+//! What must hold: nothing is written and no lock is taken; a torn tail is a note; what fails its checksum is a gap and
+//! never a record. Cursors are judged by the same rule as the daemon's (docs/PROTOCOL.md, section 6).
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use anyhow::anyhow;
+use clad_client::Start;
+use clad_journal::{Batch, OfflineLog, OfflineReader, ReadError};
+use clad_proto::frame::{GapReason, Vouched};
+use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
+
+use super::piece::{Event, Gap, Piece, Standing, Stored};
+use crate::exit::Stop;
+
+/// What a note that tells of damage begins with.
+const DAMAGE: &str = "DAMAGE: ";
+
+/// A log in a folder.
+pub(super) struct Files {
+    log: OfflineLog,
+}
+
+/// A read of it.
+pub(super) struct FilesStream<'a> {
+    reader: OfflineReader<'a>,
+    ready: VecDeque<Event>,
+}
+
+impl Files {
+    /// Opens a folder.
+    pub(super) fn open(dir: &Path) -> Result<Self, Stop> {
+        let log = OfflineLog::open(dir).map_err(anyhow::Error::new)?;
+        Ok(Self { log })
+    }
+
+    /// What an operator should hear, and whether it is damage.
+    pub(super) fn notes(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.log.notes().iter().map(|note| (note.as_str(), note.starts_with(DAMAGE)))
+    }
+
+    /// Where the log stands.
+    pub(super) fn standing(&self) -> Standing {
+        let log_id = LogId::from_bytes(self.log.log_id());
+        Standing { log_id, end: Cursor { log_id, epoch: self.log.meta().epoch(), offset: self.log.end_offset() } }
+    }
+
+    /// Starts a read.
+    pub(super) fn read(&self, start: Start) -> Result<FilesStream<'_>, Stop> {
+        let end = self.log.end_offset();
+        let from = match start {
+            Start::Offset(offset) if offset > end => {
+                return Err(Stop::Failed(anyhow!("offset {offset} is beyond the end of the log at {end}")));
+            }
+            Start::Offset(offset) => offset,
+            Start::Cursor(cursor) => self.judge(cursor)?,
+            Start::Tail(records) => end.saturating_sub(records).max(self.log.first_offset()),
+            _ => 0,
+        };
+        Ok(FilesStream { reader: self.log.read(from), ready: VecDeque::new() })
+    }
+
+    /// The offset of a cursor that is a place in this history of this log.
+    fn judge(&self, cursor: Cursor) -> Result<u64, Stop> {
+        let standing = self.standing();
+        if cursor.log_id != standing.log_id {
+            return Err(Stop::Failed(anyhow!("the cursor is of log {}, this is {}", cursor.log_id, standing.log_id)));
+        }
+        if cursor.epoch > standing.end.epoch || cursor.offset > standing.end.offset {
+            return Err(Stop::Failed(anyhow!(
+                "the cursor {cursor} is of a place that this log never had: it ends at {}",
+                standing.end
+            )));
+        }
+        let later = self.log.meta().epochs.iter().find(|at| at.epoch > cursor.epoch && at.first_offset < cursor.offset);
+        match later {
+            None => Ok(cursor.offset),
+            Some(at) => Err(Stop::Failed(anyhow!(
+                "the cursor {cursor} belongs to a history that was given up; the log goes on from {}:{}:{}",
+                standing.log_id,
+                at.epoch,
+                at.first_offset
+            ))),
+        }
+    }
+}
+
+impl FilesStream<'_> {
+    /// What comes next; nothing at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Event>, Stop> {
+        while self.ready.is_empty() {
+            match self.reader.next_batch() {
+                Ok(None) => return Ok(None),
+                Ok(Some(batch)) => self.open(&batch),
+                Err(ReadError::Gap { from, to, damaged }) => {
+                    let reason = if damaged { GapReason::Damage } else { GapReason::Retention };
+                    self.ready.push_back(Event::Gap(Gap { from, to, reason }));
+                }
+                Err(error) => return Err(Stop::Failed(error.into())),
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    fn open(&mut self, batch: &Batch) {
+        let mut next = batch.first_offset;
+        for chunk in batch.chunks() {
+            let Ok((first_offset, chunk)) = chunk else {
+                // The lengths inside do not fit: what follows in this batch cannot be found.
+                self.damage(next, batch.end_offset());
+                return;
+            };
+            let header = chunk.header;
+            next = first_offset + u64::from(header.count);
+            let sound = payload_checksum(chunk.payload) == header.payload_checksum
+                && PayloadView::parse(chunk.payload, header.count).is_ok();
+            if !sound {
+                self.damage(first_offset, next);
+                continue;
+            }
+            self.ready.push_back(Event::Records(Piece::Stored(Stored {
+                epoch: batch.epoch,
+                first_offset,
+                append_time: u64::try_from(batch.append_real_ns).unwrap_or(0),
+                producer_id: ProducerId::from_bytes(header.producer),
+                producer_epoch: header.producer_epoch,
+                first_sequence: header.first_sequence,
+                vouched: Vouched::decode(chunk.vouch).unwrap_or_default(),
+                count: header.count,
+                payload: chunk.payload.to_vec(),
+            })));
+        }
+    }
+
+    fn damage(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.ready.push_back(Event::Gap(Gap { from, to, reason: GapReason::Damage }));
+        }
+    }
+}

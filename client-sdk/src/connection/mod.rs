@@ -1,0 +1,126 @@
+//! Connections: how what the session wants sent gets to the daemon, and its answers back.
+//!
+//! One enum with two transports inside; above it nothing knows which. Sending is a queue that is filled without waiting
+//! ([`Connection::queue`], while [`Connection::has_room`]); [`Connection::drive`] moves bytes in both directions.
+
+mod framed;
+#[cfg(feature = "grpc")]
+mod grpc;
+mod out_buffer;
+mod stream;
+
+pub(crate) use framed::Framed;
+#[cfg(feature = "grpc")]
+pub(crate) use grpc::{channel, of_status};
+
+use crate::{Address, ConnectError, session::Out};
+use clad_proto::{
+    ErrorInfo,
+    frame::{Accepted, Hello, Refused, Watermark, Welcome},
+};
+use std::time::Duration;
+
+/// No more is queued beyond this: what is queued is counted as sent.
+pub(crate) const QUEUE_BYTES: usize = 256 * 1024;
+/// How long a good-bye may take.
+const BYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the daemon answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Accepted(Accepted),
+    Watermark(Watermark),
+    Refused(Refused),
+    FlushRefused { id: u32, error: ErrorInfo },
+    /// It is alive.
+    Pong,
+}
+
+#[derive(Debug)]
+pub(crate) enum Connection {
+    Framed(Framed),
+    #[cfg(feature = "grpc")]
+    Grpc(Box<grpc::Grpc>),
+}
+
+impl Connection {
+    /// Connects and greets.
+    pub(crate) async fn connect(
+        address: &Address,
+        hello: &Hello,
+        timeout: Duration,
+    ) -> Result<(Self, Welcome), ConnectError> {
+        let connecting = async {
+            match address {
+                #[cfg(feature = "grpc")]
+                Address::Grpc(at) => {
+                    let (connection, welcome) = grpc::Grpc::connect(address, at, hello).await?;
+                    Ok((Self::Grpc(Box::new(connection)), welcome))
+                }
+                _ => {
+                    let (connection, welcome) = Framed::connect(address, hello).await?;
+                    Ok((Self::Framed(connection), welcome))
+                }
+            }
+        };
+        match tokio::time::timeout(timeout, Box::pin(connecting)).await {
+            Ok(result) => result,
+            Err(_) => Err(ConnectError::Timeout { address: address.clone(), timeout }),
+        }
+    }
+
+    /// Puts something in line to be sent.
+    pub(crate) fn queue(&mut self, out: Out) -> Result<(), ConnectError> {
+        match self {
+            Self::Framed(framed) => framed.queue(out),
+            #[cfg(feature = "grpc")]
+            Self::Grpc(grpc) => return grpc.queue(out),
+        }
+        Ok(())
+    }
+
+    /// Whether more should be put in line now.
+    pub(crate) fn has_room(&self) -> bool {
+        match self {
+            Self::Framed(framed) => framed.queued_bytes() < QUEUE_BYTES,
+            #[cfg(feature = "grpc")]
+            Self::Grpc(grpc) => grpc.queued_bytes() < QUEUE_BYTES,
+        }
+    }
+
+    /// Asks for a sign of life. False where the transport sees to that itself.
+    pub(crate) fn ping(&mut self) -> bool {
+        match self {
+            Self::Framed(framed) => {
+                framed.ping();
+                true
+            }
+            #[cfg(feature = "grpc")]
+            Self::Grpc(_) => false,
+        }
+    }
+
+    /// Sends and receives until there are answers, or until room has come for more to send.
+    ///
+    /// Cancel safe: what was sent is out of the line, what was received is kept.
+    pub(crate) async fn drive(&mut self, answers: &mut Vec<Answer>) -> Result<(), ConnectError> {
+        match self {
+            Self::Framed(framed) => framed.drive(answers).await,
+            #[cfg(feature = "grpc")]
+            Self::Grpc(grpc) => grpc.drive(answers).await,
+        }
+    }
+
+    /// Sends what is in line and a good-bye, and waits until the daemon has seen it, but not for long.
+    pub(crate) async fn bye(self) {
+        let parting = async {
+            match self {
+                Self::Framed(framed) => framed.bye().await,
+                #[cfg(feature = "grpc")]
+                Self::Grpc(grpc) => grpc.bye().await,
+            }
+        };
+        // A good-bye that does not get through is missed by nobody: everything has its answer.
+        let _ = tokio::time::timeout(BYE_TIMEOUT, Box::pin(parting)).await;
+    }
+}

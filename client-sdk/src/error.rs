@@ -1,0 +1,369 @@
+//! What can go wrong, as types. Every error of an append answers two questions: may I try again, may it be written.
+//!
+//! * [`AppendError::is_retryable`]: the same records, handed over again, can succeed.
+//! * [`AppendError::maybe_written`]: a reader may find the records although their sender got an error. False means that
+//!   they are certainly not in the log. Who tries again after a "maybe written" hands over new records: they can then
+//!   be there twice, because the producer has already given up the sequence under which the daemon would know them.
+
+use crate::Address;
+use clad_proto::{EncodeError, ErrorCode, ErrorInfo, LogId};
+use std::{io, sync::Arc, time::Duration};
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The system says no: nobody listens there, no such socket, not allowed.
+    #[error("cannot reach {address}: {error}")]
+    Io {
+        /// Whom.
+        address: Address,
+        /// What the system says.
+        error: Arc<io::Error>,
+    },
+    /// No connection and no answer to the greeting in time.
+    #[error("no answer from {address} within {timeout:?}")]
+    Timeout {
+        /// Whom.
+        address: Address,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// The daemon answers and does not want us.
+    #[error("{address} refuses: {error}")]
+    Refused {
+        /// Who.
+        address: Address,
+        /// Why.
+        error: ErrorInfo,
+    },
+    /// What answers does not speak the protocol, or not rightly.
+    #[error("{address} does not keep to the protocol: {what}")]
+    Protocol {
+        /// Who.
+        address: Address,
+        /// Which rule.
+        what: String,
+    },
+    /// It was there and went away.
+    #[error("{address} closed the connection")]
+    Closed {
+        /// Who.
+        address: Address,
+    },
+    /// The daemon has more of this producer than this producer has sent: somebody else uses its id.
+    #[error("producer {producer} is used by somebody else too: {address} has its sequence {stored}, which was never sent")]
+    ProducerShared {
+        /// Who says so.
+        address: Address,
+        /// The producer.
+        producer: clad_proto::ProducerId,
+        /// The last sequence that is stored.
+        stored: u64,
+    },
+}
+
+impl ConnectError {
+    /// Whether another try, without a change by anybody, can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Io { error, .. } => {
+                !matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
+            }
+            Self::Refused { error, .. } => error.retryable,
+            Self::Timeout { .. } | Self::Closed { .. } => true,
+            Self::Protocol { .. } | Self::ProducerShared { .. } => false,
+        }
+    }
+
+    /// The daemon's code, where it was the daemon who said no.
+    #[must_use]
+    pub const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { error, .. } => Some(error.code),
+            _ => None,
+        }
+    }
+
+    /// Whether it will stay so whatever the client does: the daemon has said for good that it does not want this one.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::ProducerShared { .. }) || matches!(self, Self::Refused { error, .. } if !error.retryable)
+    }
+}
+
+/// Why an append did not reach its level.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// The daemon does not take it, or took it and cannot keep it; tried again as long as that made sense.
+    #[error("refused: {error}{}", perhaps(*.maybe_written))]
+    Refused {
+        /// What the daemon says, with its code.
+        error: ErrorInfo,
+        /// It may be in the log all the same.
+        maybe_written: bool,
+    },
+    /// No daemon for longer than `give_up_after`.
+    #[error("given up after {waited:?} without a daemon ({reason}){}", perhaps(*.maybe_written))]
+    GivenUp {
+        /// How long was waited.
+        waited: Duration,
+        /// What the last try ended with.
+        reason: String,
+        /// It may be in the log all the same.
+        maybe_written: bool,
+    },
+    /// Longer than this daemon takes; it was not sent.
+    #[error("the append is {len} bytes long, the daemon takes {max}")]
+    TooLarge {
+        /// Length of its payload.
+        len: u64,
+        /// The longest that the daemon takes.
+        max: u64,
+    },
+    /// The daemon does not know this producer any more, so it cannot say whether the append is stored.
+    #[error("the daemon has forgotten this producer and cannot say whether the append is stored; it may be written")]
+    Forgotten,
+    /// Another log answers at this address now; the append was sent to the one before.
+    #[error("log {now} answers where log {before} was, to which the append was sent; it may be written there")]
+    LogChanged {
+        /// The log that it was sent to.
+        before: LogId,
+        /// The log that is there now.
+        now: LogId,
+    },
+    /// Records that had reached a lower level are gone after a crash that this level does not cover. Only a flush ends
+    /// with this: who asked for that level got what it promises.
+    #[error("records that were acknowledged at a lower level did not survive a crash of the host or daemon")]
+    Lost,
+    /// The daemon does not want this producer any more, or never did.
+    #[error("the producer has failed: {error}{}", perhaps(*.maybe_written))]
+    Failed {
+        /// Why.
+        error: ConnectError,
+        /// It may be in the log all the same.
+        maybe_written: bool,
+    },
+    /// The producer was closed or dropped first.
+    #[error("the producer ended before the append reached its level{}", perhaps(*.maybe_written))]
+    Closed {
+        /// It may be in the log all the same.
+        maybe_written: bool,
+    },
+}
+
+fn perhaps(maybe_written: bool) -> &'static str {
+    if maybe_written { "; it may be written" } else { "; it is not written" }
+}
+
+impl AppendError {
+    /// Whether the same records, handed over again, can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Refused { error, .. } => error.retryable,
+            Self::GivenUp { .. } | Self::Forgotten | Self::LogChanged { .. } | Self::Lost => true,
+            Self::TooLarge { .. } | Self::Failed { .. } | Self::Closed { .. } => false,
+        }
+    }
+
+    /// Whether a reader may find the records. False means that they are certainly not in the log.
+    #[must_use]
+    pub const fn maybe_written(&self) -> bool {
+        match self {
+            Self::Refused { maybe_written, .. }
+            | Self::GivenUp { maybe_written, .. }
+            | Self::Failed { maybe_written, .. }
+            | Self::Closed { maybe_written } => *maybe_written,
+            Self::Forgotten | Self::LogChanged { .. } => true,
+            Self::TooLarge { .. } | Self::Lost => false,
+        }
+    }
+
+    /// The daemon's code, where it was the daemon who said no.
+    #[must_use]
+    pub const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { error, .. } => Some(error.code),
+            Self::Failed { error, .. } => error.code(),
+            Self::TooLarge { .. } => Some(ErrorCode::AppendTooLarge),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn with_maybe_written(mut self, maybe: bool) -> Self {
+        match &mut self {
+            Self::Refused { maybe_written, .. }
+            | Self::GivenUp { maybe_written, .. }
+            | Self::Failed { maybe_written, .. }
+            | Self::Closed { maybe_written } => *maybe_written |= maybe,
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Why no room was reserved.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// More than there is in all.
+    #[error("{bytes} bytes cannot be reserved, {max} is all there is (max_buffered_bytes)")]
+    TooLarge {
+        /// What was asked for.
+        bytes: usize,
+        /// The most that one append can have.
+        max: usize,
+    },
+    /// There is no room now. Only [`Producer::try_reserve`](crate::Producer::try_reserve) says so.
+    #[error("no room for {bytes} bytes now")]
+    Full {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The producer has ended.
+    #[error(transparent)]
+    Ended(AppendError),
+}
+
+/// Why an append was not handed over. It has no sequence, and it is certainly not written.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// A record does not go in.
+    #[error("record {index}: {error}")]
+    Record {
+        /// Which one, counted from 0.
+        index: u32,
+        /// Why.
+        error: EncodeError,
+    },
+    /// Resource and scope do not go in.
+    #[error("resource and scope: {0}")]
+    Group(EncodeError),
+    /// An append has at least one record.
+    #[error("an append of no records")]
+    Empty,
+    /// It needs more room than was reserved, and no more is free.
+    #[error("the append needs {needed} bytes, {reserved} were reserved and no more are free")]
+    ReservationTooSmall {
+        /// What it needs; reserve as much and submit again.
+        needed: usize,
+        /// What was reserved.
+        reserved: usize,
+    },
+    /// The producer has ended.
+    #[error(transparent)]
+    Ended(AppendError),
+}
+
+/// Why a convenience call ([`Producer::append`](crate::Producer::append)) has no receipt.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No room, and there never will be.
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    /// It was not handed over.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// It was handed over and did not reach its level.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+impl SendError {
+    /// Whether the same records, handed over again, can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Append(error) => error.is_retryable(),
+            Self::Reserve(ReserveError::Full { .. }) | Self::Submit(SubmitError::ReservationTooSmall { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a reader may find the records. False means that they are certainly not in the log.
+    #[must_use]
+    pub const fn maybe_written(&self) -> bool {
+        matches!(self, Self::Append(error) if error.maybe_written())
+    }
+
+    /// The daemon's code, where it was the daemon who said no.
+    #[must_use]
+    pub const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Append(error) => error.code(),
+            _ => None,
+        }
+    }
+}
+
+/// Why a read ended.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no connection, or none any more.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The daemon does not serve this read, or no longer.
+    #[error("refused: {0}")]
+    Refused(ErrorInfo),
+    /// The place to go on at is in a history that was given up after a loss. Nothing was skipped: go on from `parting`
+    /// with a new reader, and know that what was read from there on is not in the log.
+    #[error("the cursor {cursor} belongs to a history that was given up{}", parting_text(.parting))]
+    CursorAbandoned {
+        /// The place that was asked for.
+        cursor: clad_proto::Cursor,
+        /// The first place that the cursor's history does not share with the log.
+        parting: Option<clad_proto::Cursor>,
+    },
+    /// The cursor is of another log, or of a place that this log never had.
+    #[error("the cursor {cursor} is not of this log: {text}")]
+    CursorUnknown {
+        /// The place that was asked for.
+        cursor: clad_proto::Cursor,
+        /// What the daemon says.
+        text: String,
+    },
+    /// The records came damaged.
+    #[error("the {count} records from offset {offset} on came damaged: {what}")]
+    Damaged {
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        count: u32,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+fn parting_text(parting: &Option<clad_proto::Cursor>) -> String {
+    parting.as_ref().map_or_else(String::new, |cursor| format!("; the log goes on from {cursor}"))
+}
+
+impl ReadError {
+    /// Whether the same read, started again at its cursor, can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect(error) => error.is_retryable(),
+            Self::Refused(error) => error.retryable,
+            Self::Damaged { .. } => true,
+            Self::CursorAbandoned { .. } | Self::CursorUnknown { .. } => false,
+        }
+    }
+
+    /// The daemon's code, where it was the daemon who said no.
+    #[must_use]
+    pub const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Connect(error) => error.code(),
+            Self::Refused(error) => Some(error.code),
+            Self::CursorAbandoned { .. } => Some(ErrorCode::CursorAbandoned),
+            Self::CursorUnknown { .. } => Some(ErrorCode::CursorUnknown),
+            Self::Damaged { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Client of clad: hand log records to the daemon, know how safe each of them is, read them back.
+//!
+//! # Appending
+//! A [`Producer`] is a cheap handle over one task that owns the connection. Handing over has four steps, so that each
+//! can wait, fail and be dropped on its own: *reserve* room ([`Producer::reserve`]), *submit* records into it
+//! ([`Reservation::submit`], never waits, fixes their place in the order), hold the [`Ticket`], await its [`Receipt`].
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use clad_client::{AckLevel, Producer, Record};
+//!
+//! let producer = Producer::builder("unix:///run/clad/clad.sock".parse()?).component("billing").connect().await?;
+//! let ticket = producer.reserve(512).await?.at(AckLevel::Durable).submit(&Record::text(0, 9, "paid"))?;
+//! let receipt = ticket.await?; // on stable storage now
+//! println!("offset {:?} of log {}", receipt.first_offset, receipt.log_id);
+//! producer.close().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! What it promises: records of one producer are stored in the order in which they were submitted; each append is
+//! stored once, also when it was sent several times over several connections; a receipt is never given ahead of the
+//! daemon's word; an error says whether the records may be in the log. Where exactly-once ends is said at
+//! [`ProducerBuilder::give_up_after`].
+//!
+//! # Reading
+//! A [`Reader`] gives [`Event`]s: chunks of records as they were appended, gaps with their reason, and a cursor from
+//! which to go on another time. See [`Reader::builder`].
+//!
+//! # Transports
+//! [`Address`] picks one; the rules are the same on all of them. On the framed ones (`unix://`, `tcp://`) the bytes and the
+//! checksum that are made at submit are what lies on the disk. On `grpc://` (feature `grpc`, on by default) the daemon
+//! encodes, and record fields that OTLP has no place for are left out.
+//!
+//! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
+//! `give_up_after`, `linger`, `drop_timeout`.
+
+mod address;
+mod backoff;
+mod clock;
+mod connection;
+mod error;
+mod log_info;
+mod producer;
+mod reader;
+mod session;
+
+pub use address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
+pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
+pub use log_info::LogInfo;
+pub use producer::{Batch, Producer, ProducerBuilder, Receipt, Reservation, Stats, Summary, Ticket};
+pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
+
+#[doc(no_inline)]
+pub use clad_proto::{
+    AckLevel, AnyValue, Body, Cursor, DurabilityPolicy, EncodeError, ErrorCode, ErrorInfo, Group, GroupView, KeyValue,
+    LogId, ProducerId, Record, RecordView, Resource, Scope, Severity, ValueRef,
+    frame::{GapReason, Transport, Vouched},
+};

@@ -1,0 +1,218 @@
+//! How a producer is made.
+
+use super::{Producer, shared::Shared, task::Task};
+use crate::{Address, ConnectError, SubmitError, backoff::random};
+use clad_proto::{
+    AckLevel, Group, ProducerId, Scope,
+    limits::{DEFAULT_MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_WINDOW},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How long an outage may last before appends are given up, unless said otherwise.
+const DEFAULT_GIVE_UP_AFTER: Duration = Duration::from_secs(300);
+/// How much may wait for its receipt, unless said otherwise.
+const DEFAULT_MAX_BUFFERED_BYTES: usize = 16 * 1024 * 1024;
+/// Permits of a semaphore are counted in 32 bits when they are taken.
+const MAX_BUFFERED_BYTES: usize = u32::MAX as usize;
+
+/// What a producer was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) address: Address,
+    pub(crate) name: String,
+    pub(crate) producer_id: ProducerId,
+    pub(crate) producer_epoch: u32,
+    pub(crate) secret: Vec<u8>,
+    pub(crate) group: Group,
+    pub(crate) level: Option<AckLevel>,
+    pub(crate) max_in_flight: u32,
+    pub(crate) max_buffered_bytes: usize,
+    pub(crate) max_records: u32,
+    pub(crate) max_bytes: usize,
+    pub(crate) linger: Duration,
+    pub(crate) backoff: (Duration, Duration),
+    pub(crate) connect_timeout: Duration,
+    pub(crate) give_up_after: Duration,
+    pub(crate) drop_timeout: Duration,
+}
+
+/// Makes a [`Producer`]. Every setting has a default; [`connect`](Self::connect) or [`start`](Self::start) ends it.
+#[derive(Debug, Clone)]
+#[must_use = "connect() or start() makes the producer"]
+pub struct ProducerBuilder(Options);
+
+impl ProducerBuilder {
+    pub(crate) fn new(address: Address) -> Self {
+        let secret = if address.knows_its_peer() { Vec::new() } else { random::<32>().to_vec() };
+        Self(Options {
+            address,
+            name: String::new(),
+            producer_id: ProducerId::from_bytes(random()),
+            producer_epoch: 0,
+            secret,
+            group: Group::default(),
+            level: None,
+            max_in_flight: MAX_WINDOW,
+            max_buffered_bytes: DEFAULT_MAX_BUFFERED_BYTES,
+            max_records: 1,
+            max_bytes: DEFAULT_MAX_APPEND_BYTES as usize,
+            linger: Duration::ZERO,
+            backoff: (Duration::from_millis(10), Duration::from_secs(2)),
+            connect_timeout: Duration::from_secs(5),
+            give_up_after: DEFAULT_GIVE_UP_AFTER,
+            drop_timeout: Duration::from_secs(2),
+        })
+    }
+
+    /// The name by which a person finds this client in the daemon's own messages; at most 128 bytes. Default: the
+    /// component.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.0.name = name.into();
+        self
+    }
+
+    /// Goes on as a producer that was there before: its id and a higher epoch than it had, so that what is left of it
+    /// is fenced off. Sequences go on where the log has them. Default: a random id, epoch 0.
+    pub const fn producer(mut self, id: ProducerId, epoch: u32) -> Self {
+        self.0.producer_id = id;
+        self.0.producer_epoch = epoch;
+        self
+    }
+
+    /// The secret that the id is bound to where the daemon cannot know its peer (TCP, gRPC); at most 32 bytes, what is
+    /// longer is cut. Needed only to go on as an earlier producer. Default: random there, none on Unix sockets.
+    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.0.secret = secret.into();
+        self.0.secret.truncate(clad_proto::limits::MAX_SECRET_BYTES);
+        self
+    }
+
+    /// The component (`service.name`) that the records are from. Replaces the resource of an earlier
+    /// [`group`](Self::group).
+    pub fn component(mut self, name: impl Into<String>) -> Self {
+        self.0.group.resource = Group::component_named(name).resource;
+        self
+    }
+
+    /// The scope of the records: the part of the program that made them.
+    pub fn scope(mut self, scope: Scope) -> Self {
+        self.0.group.scope = Some(scope);
+        self
+    }
+
+    /// Resource and scope that all records share.
+    pub fn group(mut self, group: Group) -> Self {
+        self.0.group = group;
+        self
+    }
+
+    /// The level that appends wait for where nothing else is said. Default: the highest that the log offers. A level
+    /// that the log cannot reach is refused append by append (`level_unreachable`), never lowered.
+    pub const fn level(mut self, level: AckLevel) -> Self {
+        self.0.level = Some(level);
+        self
+    }
+
+    /// How many appends may be sent from the oldest without a receipt on, at least 1. The daemon's window bounds it too.
+    /// Default: the daemon's window.
+    pub const fn max_in_flight_appends(mut self, appends: u32) -> Self {
+        self.0.max_in_flight = if appends == 0 { 1 } else { appends };
+        self
+    }
+
+    /// How many bytes may be reserved or wait for a receipt, 256 for each append included: the bound of this producer's
+    /// memory. At most 4 GiB, at least what one append needs. Default: 16 MiB.
+    pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
+        self.0.max_buffered_bytes = bytes.clamp(1024, MAX_BUFFERED_BYTES);
+        self
+    }
+
+    /// Groups records that are submitted one by one: up to this many in one append, 1 to 2^20. Each has its own ticket;
+    /// they are taken or refused together. Default: 1, each record is an append.
+    ///
+    /// An append leaves when it is full, when [`linger`](Self::linger) is over, or when the level changes.
+    pub fn max_append_records(mut self, records: u32) -> Self {
+        self.0.max_records = records.clamp(1, MAX_APPEND_RECORDS);
+        self
+    }
+
+    /// Where records are grouped, an append is full at this many bytes of payload. Default: what the daemon takes.
+    pub const fn max_append_bytes(mut self, bytes: usize) -> Self {
+        self.0.max_bytes = bytes;
+        self
+    }
+
+    /// Where records are grouped, how long the first one waits for others. Default: 0, as long as the task is busy with
+    /// what came before.
+    pub const fn linger(mut self, linger: Duration) -> Self {
+        self.0.linger = linger;
+        self
+    }
+
+    /// Waits between tries to connect, and to resend what was refused for now: doubling from `first` to `max`, jittered.
+    /// Default: 10 ms to 2 s.
+    pub const fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.0.backoff = (first, max);
+        self
+    }
+
+    /// How long one try to connect may take, the greeting included. Default: 5 s.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.0.connect_timeout = timeout;
+        self
+    }
+
+    /// How long an append waits while there is no daemon, or while the daemon refuses it for now, before it ends with an
+    /// error. Counted from when the trouble began, or from the submit if that was later. Default: 5 min.
+    ///
+    /// A daemon forgets a producer that has been silent for long (see its documentation). Exactly-once ends there, so
+    /// keep this below that time.
+    pub const fn give_up_after(mut self, time: Duration) -> Self {
+        self.0.give_up_after = time;
+        self
+    }
+
+    /// How long the task goes on after the last handle was dropped, to bring home what was submitted. Default: 2 s.
+    pub const fn drop_timeout(mut self, time: Duration) -> Self {
+        self.0.drop_timeout = time;
+        self
+    }
+
+    /// Makes the producer without waiting for a daemon: it connects by itself, and appends wait for that.
+    ///
+    /// # Errors
+    /// When resource and scope are too long.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(self) -> Result<Producer, SubmitError> {
+        let shared = Arc::new(Shared::new(self.finish())?);
+        tokio::spawn(Task::new(shared.clone()).run());
+        Ok(Producer::new(shared))
+    }
+
+    /// Connects once, then makes the producer: a wrong address or a daemon that does not want us is told here.
+    ///
+    /// # Errors
+    /// Why there is no connection. Resource and scope that are too long count as a refusal by this client.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, nothing is left.
+    pub async fn connect(self) -> Result<Producer, ConnectError> {
+        let address = self.0.address.clone();
+        let shared = Shared::new(self.finish()).map_err(|error| ConnectError::Protocol { address, what: error.to_string() })?;
+        let shared = Arc::new(shared);
+        let mut task = Task::new(shared.clone());
+        Box::pin(task.connect_once()).await?;
+        tokio::spawn(task.run());
+        Ok(Producer::new(shared))
+    }
+
+    fn finish(self) -> Options {
+        let mut options = self.0;
+        if options.name.is_empty() {
+            options.name = options.group.component().unwrap_or("clad-client").to_owned();
+        }
+        options
+    }
+}

@@ -1,0 +1,195 @@
+//! The handle.
+
+use super::{
+    batch::Batch,
+    builder::ProducerBuilder,
+    reservation::Reservation,
+    shared::{APPEND_OVERHEAD, Shared},
+    stats::{Stats, Summary},
+    ticket::Receipt,
+};
+use crate::{Address, AppendError, LogInfo, ReserveError, SendError};
+use clad_proto::{AckLevel, ProducerId, Record};
+use std::sync::Arc;
+use tokio::sync::TryAcquireError;
+
+/// Appends records. Cheap to clone; all clones are one producer with one order and one connection.
+///
+/// When the last clone is dropped, what was submitted is still brought home for at most
+/// [`drop_timeout`](ProducerBuilder::drop_timeout), if the runtime lives as long. [`close`](Self::close) waits for it.
+#[derive(Debug, Clone)]
+pub struct Producer {
+    shared: Arc<Shared>,
+    _alive: Arc<Alive>,
+}
+
+/// Ends the task when the last handle goes.
+#[derive(Debug)]
+struct Alive(Arc<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+impl Producer {
+    /// Starts to make one for the daemon at this address.
+    pub fn builder(address: Address) -> ProducerBuilder {
+        ProducerBuilder::new(address)
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { _alive: Arc::new(Alive(shared.clone())), shared }
+    }
+
+    /// Waits for room for an append of `bytes` bytes of payload: as an estimate, 32 for each record, its text and
+    /// attributes, and the resource and scope once. First come, first served.
+    ///
+    /// # Errors
+    /// When there is not so much in all, or the producer has ended.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, nothing is taken; the place in the queue is lost.
+    pub async fn reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
+        let permits = self.permits(bytes)?;
+        match self.shared.budget.clone().acquire_many_owned(permits).await {
+            Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
+            Err(_) => Err(ReserveError::Ended(self.shared.why_ended())),
+        }
+    }
+
+    /// Takes room if there is some now.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`], and [`ReserveError::Full`] when there is none now.
+    pub fn try_reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
+        let permits = self.permits(bytes)?;
+        match self.shared.budget.clone().try_acquire_many_owned(permits) {
+            Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
+            Err(TryAcquireError::NoPermits) => Err(ReserveError::Full { bytes }),
+            Err(TryAcquireError::Closed) => Err(ReserveError::Ended(self.shared.why_ended())),
+        }
+    }
+
+    fn permits(&self, bytes: usize) -> Result<u32, ReserveError> {
+        let max = self.shared.options.max_buffered_bytes;
+        bytes
+            .checked_add(APPEND_OVERHEAD)
+            .filter(|permits| *permits <= max)
+            .and_then(|permits| u32::try_from(permits).ok())
+            .ok_or(ReserveError::TooLarge { bytes, max: max.saturating_sub(APPEND_OVERHEAD) })
+    }
+
+    /// Hands over records as one append and waits until it has reached the default level.
+    ///
+    /// # Errors
+    /// Says whether another try makes sense and whether the records may be written.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits for room, nothing was handed over; dropped later, the append goes on. Use
+    /// [`reserve`](Self::reserve) to tell the two apart.
+    pub async fn append(&self, records: &[Record]) -> Result<Receipt, SendError> {
+        let mut batch = self.batch();
+        for (index, record) in (0..).zip(records) {
+            batch.push(record).map_err(|error| crate::SubmitError::Record { index, error })?;
+        }
+        self.append_batch(&mut batch).await
+    }
+
+    /// Hands over what is in a batch as one append and waits until it has reached the default level. The batch is empty
+    /// once it is handed over.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    ///
+    /// # Cancel safety
+    /// As [`Self::append`].
+    pub async fn append_batch(&self, batch: &mut Batch) -> Result<Receipt, SendError> {
+        let ticket = self.reserve(batch.len_bytes()).await?.submit_batch(batch)?;
+        Ok(ticket.await?)
+    }
+
+    /// Hands over a record at level `none`: no answer, no promise. Waits for room.
+    ///
+    /// # Errors
+    /// When it was not handed over.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the record was not handed over.
+    pub async fn send(&self, record: &Record) -> Result<(), SendError> {
+        let mut batch = self.batch();
+        batch.push(record).map_err(|error| crate::SubmitError::Record { index: 0, error })?;
+        let reservation = self.reserve(batch.len_bytes()).await?;
+        Ok(reservation.at(AckLevel::None).submit_with(record, None)?)
+    }
+
+    /// Hands over a record at level `none` if there is room for it now; else it is dropped and counted
+    /// ([`Stats::dropped`]). False when it was dropped.
+    pub fn try_send(&self, record: &Record) -> bool {
+        let sent = self
+            .try_reserve(0)
+            .is_ok_and(|reservation| reservation.at(AckLevel::None).submit_with(record, None).is_ok());
+        if !sent {
+            self.shared.counters.dropped.add(1);
+        }
+        sent
+    }
+
+    /// An empty batch with this producer's resource and scope, and the limits that the daemon last stated.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.shared.new_builder())
+    }
+
+    /// Waits until every record that was submitted before has reached a level.
+    ///
+    /// What was sent at level `none` counts as far as it reached the daemon.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or one of the records ended with an error that nobody was told: its ticket was
+    /// dropped, or there was none. Each such error is told once.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, nothing changes.
+    pub async fn flush(&self, level: AckLevel) -> Result<(), AppendError> {
+        self.shared.flush(Some(level)).await
+    }
+
+    /// What the daemon said about itself and its log at the last greeting; nothing before the first.
+    #[must_use]
+    pub fn log(&self) -> Option<LogInfo> {
+        self.shared.log_info()
+    }
+
+    /// The producer's id.
+    #[must_use]
+    pub fn id(&self) -> ProducerId {
+        self.shared.options.producer_id
+    }
+
+    /// The daemon that it appends to.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.shared.options.address
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Brings everything that was submitted to the default level, says good-bye and ends, for all clones: what they
+    /// submit from now on is an error.
+    ///
+    /// # Errors
+    /// As [`Self::flush`]; it has ended all the same.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the producer goes on ending in the background.
+    pub async fn close(self) -> Result<Summary, AppendError> {
+        self.shared.close().await?;
+        Ok(self.shared.summary())
+    }
+}

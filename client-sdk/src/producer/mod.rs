@@ -1,0 +1,30 @@
+//! The producer: handles outside, one task inside.
+//!
+//! ```text
+//!  handles ──submit──▶ inbox ──drain──▶ task ── session (decides) ── connection ──▶ daemon
+//!     ▲                (mutex, wake)                 │
+//!     └───────────── tickets, permits ◀──────────────┘
+//! ```
+//! * `shared`: what handles and task share: the inbox, the budget, the counters.
+//! * `task`: the shell around [`crate::session`]: reads, writes, timers, connects. It decides nothing.
+//! * Room is bounded by a semaphore of bytes. Its permits travel inside the append until its receipt, so memory stays
+//!   bounded when callers go away.
+//! * The order is fixed where the inbox is locked: whoever submits first is stored first.
+
+mod batch;
+mod builder;
+mod dial;
+mod handle;
+mod reservation;
+mod shared;
+mod stats;
+mod task;
+mod ticket;
+mod waiters;
+
+pub use batch::Batch;
+pub use builder::ProducerBuilder;
+pub use handle::Producer;
+pub use reservation::Reservation;
+pub use stats::{Stats, Summary};
+pub use ticket::{Receipt, Ticket};

@@ -1,0 +1,76 @@
+//! Room for one append.
+
+use super::{
+    batch::Batch,
+    shared::{APPEND_OVERHEAD, Shared},
+    ticket::{Ticket, TicketSender},
+};
+use crate::SubmitError;
+use clad_proto::{AckLevel, Record};
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Room for one append, from [`Producer::reserve`](crate::Producer::reserve). Dropped without a submit, the room is free
+/// again.
+#[derive(Debug)]
+#[must_use = "a reservation that is not used gives its room back"]
+pub struct Reservation {
+    shared: Arc<Shared>,
+    permit: OwnedSemaphorePermit,
+    level: Option<AckLevel>,
+}
+
+impl Reservation {
+    pub(crate) const fn new(shared: Arc<Shared>, permit: OwnedSemaphorePermit, level: Option<AckLevel>) -> Self {
+        Self { shared, permit, level }
+    }
+
+    /// Asks for this level instead of the producer's default.
+    pub const fn at(mut self, level: AckLevel) -> Self {
+        self.level = Some(level);
+        self
+    }
+
+    /// Bytes of payload that were reserved.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.permit.num_permits().saturating_sub(APPEND_OVERHEAD)
+    }
+
+    /// Hands over one record. Never waits. The order of submit calls is the order of the records in the log.
+    ///
+    /// What was reserved too much is free again at once; what is missing is taken if it is free now.
+    ///
+    /// # Errors
+    /// The record is not handed over, has no place in the order and is certainly not written.
+    pub fn submit(self, record: &Record) -> Result<Ticket, SubmitError> {
+        let (sender, ticket) = Ticket::new();
+        self.submit_with(record, Some(sender)).map(|()| ticket)
+    }
+
+    pub(crate) fn submit_with(self, record: &Record, ticket: Option<TicketSender>) -> Result<(), SubmitError> {
+        self.shared.submit_record(record, self.level, self.permit, ticket)
+    }
+
+    /// Hands over records as one append: taken or refused whole. Never waits.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]; no record is handed over then.
+    pub fn submit_many(self, records: &[Record]) -> Result<Ticket, SubmitError> {
+        let payload = self.shared.encode(records)?;
+        let (sender, ticket) = Ticket::new();
+        self.shared.submit_payload(payload, self.level, self.permit, Some(sender)).map(|()| ticket)
+    }
+
+    /// Hands over what is in a batch as one append; the batch is empty then. Never waits.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]. On [`SubmitError::ReservationTooSmall`] and [`SubmitError::Empty`] the batch is as before.
+    pub fn submit_batch(self, batch: &mut Batch) -> Result<Ticket, SubmitError> {
+        let (mut permit, len) = (self.permit, batch.len_bytes());
+        self.shared.fit(&mut permit, len)?;
+        let payload = batch.take()?;
+        let (sender, ticket) = Ticket::new();
+        self.shared.submit_payload(payload, self.level, permit, Some(sender)).map(|()| ticket)
+    }
+}

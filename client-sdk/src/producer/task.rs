@@ -1,0 +1,317 @@
+//! The task: takes from the inbox, gives to the connection, tells the session and the waiters. It decides nothing.
+//!
+//! It goes round: inbox → session → connection → answers → session → waiters. It ends when everything is home after a
+//! close, when the time for that is over, or when the daemon says for good that it does not want this producer.
+//!
+//! A connection is made at the start, and after a loss only when there is something to do.
+
+use super::{
+    dial::greeting,
+    shared::{FlushSender, Item, Life, Shared},
+    waiters::Claim,
+};
+use crate::{
+    AppendError, ConnectError,
+    backoff::{Backoff, random},
+    clock::now,
+    connection::{Answer, Connection},
+    session::{Out, Outcome, Session},
+};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep_until};
+
+/// A daemon that owes an answer and says nothing for so long is asked for a sign of life.
+const PING_AFTER: Duration = Duration::from_secs(15);
+/// How long it may take for that. Long: a daemon under a slow disk stops reading.
+const PONG_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why the task ends.
+type End = AppendError;
+
+pub(super) struct Task {
+    shared: Arc<Shared>,
+    session: Session<Claim, FlushSender>,
+    connection: Option<Connection>,
+    backoff: Backoff,
+    retry_at: Option<Instant>,
+    dialled: bool,
+    items: Vec<Item>,
+    answers: Vec<Answer>,
+    /// When what is being grouped is due.
+    linger: Option<Instant>,
+    /// An append ended with this and nobody was there to hear it.
+    unheard: Option<AppendError>,
+    heard_at: Instant,
+    pinged_at: Option<Instant>,
+}
+
+impl Task {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let options = &shared.options;
+        let backoff = || Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random()));
+        Self {
+            session: Session::new(options.max_in_flight, options.give_up_after, backoff()),
+            backoff: backoff(),
+            connection: None,
+            retry_at: None,
+            dialled: false,
+            items: Vec::new(),
+            answers: Vec::new(),
+            linger: None,
+            unheard: None,
+            heard_at: now(),
+            pinged_at: None,
+            shared,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let end = loop {
+            let connection = match self.connection.take() {
+                Some(connection) => connection,
+                None => match self.dial().await {
+                    ControlFlow::Continue(connection) => connection,
+                    ControlFlow::Break(end) => break end,
+                },
+            };
+            if let ControlFlow::Break(end) = self.serve(connection).await {
+                break end;
+            }
+        };
+        self.finish(&end);
+    }
+
+    /// Connects once and keeps the connection.
+    pub(super) async fn connect_once(&mut self) -> Result<(), ConnectError> {
+        self.dialled = true;
+        let options = &self.shared.options;
+        let hello = greeting(options);
+        let (connection, welcome) = Connection::connect(&options.address, &hello, options.connect_timeout).await?;
+        if welcome.producer_id != options.producer_id {
+            let what = "it welcomes another producer than was named".to_owned();
+            return Err(ConnectError::Protocol { address: options.address.clone(), what });
+        }
+        self.session.connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
+            address: options.address.clone(),
+            producer: options.producer_id,
+            stored: shared.0,
+        })?;
+        self.shared.greeted(&welcome);
+        self.shared.counters.connects.add(1);
+        (self.heard_at, self.pinged_at) = (now(), None);
+        tracing::debug!(address = %options.address, log = %welcome.log_id, epoch = welcome.epoch, "connected");
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Waits until there is something to do, and connects, again and again.
+    async fn dial(&mut self) -> ControlFlow<End, Connection> {
+        loop {
+            self.take_in(now())?;
+            let wanted = !self.dialled || !self.session.is_idle();
+            if wanted && self.retry_at.is_none_or(|time| time <= now()) {
+                match self.connect_once().await {
+                    Ok(()) => {
+                        if let Some(connection) = self.connection.take() {
+                            return ControlFlow::Continue(connection);
+                        }
+                    }
+                    Err(error) if error.is_final() => return ControlFlow::Break(failed(error)),
+                    Err(error) => self.lost_connection(&error),
+                }
+            }
+            let until = self.next_timer(self.retry_at.filter(|_| wanted));
+            self.pause(until).await;
+        }
+    }
+
+    async fn pause(&self, until: Option<Instant>) {
+        tokio::select! {
+            () = self.shared.wake.notified() => {}
+            () = sleep_until(until.unwrap_or_else(now)), if until.is_some() => {}
+        }
+    }
+
+    fn lost_connection(&mut self, error: &ConnectError) {
+        let now = now();
+        tracing::debug!(address = %self.shared.options.address, %error, pending = self.session.pending(), "no connection");
+        self.session.disconnected(now, &error.to_string());
+        self.retry_at = Some(now + self.backoff.next());
+    }
+
+    /// Works on one connection until it is lost.
+    async fn serve(&mut self, mut connection: Connection) -> ControlFlow<End> {
+        loop {
+            let now = now();
+            let error = match self.turn(&mut connection, now) {
+                Ok(ControlFlow::Continue(())) => {
+                    let until = self.next_timer(self.ping_timer());
+                    tokio::select! {
+                        driven = connection.drive(&mut self.answers) => driven.err(),
+                        () = self.shared.wake.notified() => None,
+                        () = sleep_until(until.unwrap_or(now)), if until.is_some() => None,
+                    }
+                }
+                Ok(ControlFlow::Break(end)) => {
+                    connection.bye().await;
+                    return ControlFlow::Break(end);
+                }
+                Err(error) => Some(error),
+            };
+            let Some(error) = error else { continue };
+            // What came before the end still counts; on the next connection it would be out of place.
+            let _ = self.hear(now);
+            self.answers.clear();
+            if error.is_final() {
+                return ControlFlow::Break(failed(error));
+            }
+            self.lost_connection(&error);
+            self.deliver();
+            return ControlFlow::Continue(());
+        }
+    }
+
+    /// Everything that can be done without waiting.
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<ControlFlow<End>, ConnectError> {
+        self.hear(now)?;
+        if let ControlFlow::Break(end) = self.take_in(now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        while connection.has_room() {
+            let Some(out) = self.session.next_out(now) else { break };
+            if let Out::Append { head, again, .. } = &out {
+                let counters = &self.shared.counters;
+                (if *again { &counters.resent } else { &counters.sent }).add(head.count.into());
+            }
+            connection.queue(out)?;
+        }
+        self.deliver();
+        self.check_pulse(connection, now)?;
+        // What was just sent may have been the last thing to do.
+        Ok(self.over(&self.shared.life(), now))
+    }
+
+    /// Tells the session what was answered.
+    fn hear(&mut self, now: Instant) -> Result<(), ConnectError> {
+        if !self.answers.is_empty() {
+            (self.heard_at, self.pinged_at) = (now, None);
+        }
+        for answer in self.answers.drain(..) {
+            match answer {
+                Answer::Accepted(answer) => {
+                    self.session.accepted(&answer, now).map_err(|what| {
+                        ConnectError::Protocol { address: self.shared.options.address.clone(), what: what.to_owned() }
+                    })?;
+                    self.backoff.reset();
+                    self.retry_at = None;
+                }
+                Answer::Watermark(mark) => self.session.watermark(&mark, now),
+                Answer::Refused(answer) => self.session.refused(answer, now),
+                Answer::FlushRefused { id, error } => self.session.flush_refused(id, error, now),
+                Answer::Pong => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the inbox; ends when there is nothing more to do.
+    fn take_in(&mut self, now: Instant) -> ControlFlow<End> {
+        // Looked at first: once it is closing, nothing comes in after what is taken out now.
+        let life = self.shared.life();
+        self.linger = self.shared.drain(now, &mut self.items);
+        for item in self.items.drain(..) {
+            match item {
+                Item::Append(append, claim) => self.session.submit(append, claim),
+                Item::Flush(level, sender) => self.session.flush(level, sender, now),
+            }
+        }
+        self.session.tick(now);
+        self.deliver();
+        self.over(&life, now)
+    }
+
+    fn over(&self, life: &Life, now: Instant) -> ControlFlow<End> {
+        match life {
+            Life::Closing(_) if self.session.is_idle() => {}
+            Life::Closing(Some(deadline)) if *deadline <= now => {}
+            _ => return ControlFlow::Continue(()),
+        }
+        ControlFlow::Break(AppendError::Closed { maybe_written: false })
+    }
+
+    /// Tells the waiters.
+    fn deliver(&mut self) {
+        let counters = &self.shared.counters;
+        for outcome in self.session.outcomes.drain(..) {
+            match outcome {
+                Outcome::Append { waiter, count, silent, result } => {
+                    let counter = match (&result, silent) {
+                        (Ok(_), _) => &counters.acked,
+                        (Err(_), true) => &counters.dropped,
+                        (Err(_), false) => &counters.failed,
+                    };
+                    counter.add(count.into());
+                    if !waiter.resolve(&result)
+                        && let Err(error) = result
+                    {
+                        self.unheard.get_or_insert(error);
+                    }
+                }
+                Outcome::Flush { waiter, result } if !waiter.is_closed() => {
+                    let unheard = self.unheard.take().map_or(Ok(()), Err);
+                    // Nobody listens any more if this fails; then nobody is told.
+                    let _ = waiter.send(result.and(unheard));
+                }
+                Outcome::Flush { .. } => {}
+            }
+        }
+        counters.pending_appends.set(self.session.pending() as u64);
+    }
+
+    fn next_timer(&self, other: Option<Instant>) -> Option<Instant> {
+        let deadline = match self.shared.life() {
+            Life::Closing(deadline) => deadline,
+            _ => None,
+        };
+        [self.session.next_timer(), self.linger, deadline, other].into_iter().flatten().min()
+    }
+
+    fn ping_timer(&self) -> Option<Instant> {
+        let due = self.pinged_at.map_or(self.heard_at + PING_AFTER, |at| at + PONG_WITHIN);
+        self.session.awaits_answers().then_some(due)
+    }
+
+    fn check_pulse(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+        if !self.session.awaits_answers() {
+            // Nothing is owed; the silence begins when something is.
+            (self.heard_at, self.pinged_at) = (now, None);
+        } else if self.ping_timer().is_some_and(|due| due <= now) {
+            if self.pinged_at.is_some() {
+                let options = &self.shared.options;
+                return Err(ConnectError::Timeout { address: options.address.clone(), timeout: PONG_WITHIN });
+            }
+            match connection.ping() {
+                true => self.pinged_at = Some(now),
+                false => self.heard_at = now,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, end: &End) {
+        let late = self.shared.end(end.clone());
+        for item in late {
+            match item {
+                Item::Append(append, claim) => self.session.submit(append, claim),
+                Item::Flush(level, sender) => self.session.flush(level, sender, now()),
+            }
+        }
+        self.session.fail_all(end);
+        self.deliver();
+        self.shared.gone();
+    }
+}
+
+fn failed(error: ConnectError) -> End {
+    AppendError::Failed { error, maybe_written: false }
+}

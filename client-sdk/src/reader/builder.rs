@@ -1,0 +1,134 @@
+//! How a reader is made.
+
+use super::handle::Reader;
+use crate::{Address, ReadError};
+use clad_proto::{AckLevel, Cursor};
+use std::{num::NonZeroU64, time::Duration};
+
+/// Where to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Start {
+    /// At the oldest record that is kept. What was removed before it comes as a gap.
+    #[default]
+    Oldest,
+    /// At this offset of whatever history the log has now.
+    Offset(u64),
+    /// At a place in a history that must be this log's: where an earlier reader stopped.
+    Cursor(Cursor),
+    /// At the last records, this many; 0 is only what comes from now on.
+    Tail(u64),
+}
+
+/// What to read.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) address: Address,
+    pub(crate) name: String,
+    pub(crate) start: Start,
+    pub(crate) follow: bool,
+    pub(crate) level: AckLevel,
+    pub(crate) limit: Option<NonZeroU64>,
+    pub(crate) since: Option<i64>,
+    pub(crate) until: Option<i64>,
+    pub(crate) backoff: (Duration, Duration),
+    pub(crate) connect_timeout: Duration,
+    pub(crate) give_up_after: Duration,
+}
+
+/// Makes a [`Reader`]. [`open`](Self::open) ends it.
+#[derive(Debug, Clone)]
+#[must_use = "open() makes the reader"]
+pub struct ReaderBuilder(Plan);
+
+impl ReaderBuilder {
+    pub(crate) fn new(address: Address) -> Self {
+        Self(Plan {
+            address,
+            name: "clad-client reader".to_owned(),
+            start: Start::Oldest,
+            follow: false,
+            level: AckLevel::Written,
+            limit: None,
+            since: None,
+            until: None,
+            backoff: (Duration::from_millis(10), Duration::from_secs(2)),
+            connect_timeout: Duration::from_secs(5),
+            give_up_after: Duration::from_secs(300),
+        })
+    }
+
+    /// The name by which a person finds this client in the daemon's own messages; at most 128 bytes.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.0.name = name.into();
+        self
+    }
+
+    /// Where to start. Default: the oldest.
+    pub const fn from(mut self, start: Start) -> Self {
+        self.0.start = start;
+        self
+    }
+
+    /// Go on with what is appended later, over disconnects. Default: end at the end.
+    pub const fn follow(mut self, follow: bool) -> Self {
+        self.0.follow = follow;
+        self
+    }
+
+    /// Give a record only when it has reached this level, `written` or `durable`. Default: `written`.
+    pub const fn level(mut self, level: AckLevel) -> Self {
+        self.0.level = level;
+        self
+    }
+
+    /// End after this many records; 0 is no limit. Default: none.
+    pub const fn limit(mut self, records: u64) -> Self {
+        self.0.limit = NonZeroU64::new(records);
+        self
+    }
+
+    /// Leave out appends that are wholly before this time, Unix nanoseconds. Whole appends only: a record before it can
+    /// come along with one that is not; [`Chunk::time`](super::Chunk::time) is what to compare.
+    pub const fn since(mut self, unix_nanos: i64) -> Self {
+        self.0.since = Some(unix_nanos);
+        self
+    }
+
+    /// Leave out appends that are wholly after this time, Unix nanoseconds. Whole appends only, as with
+    /// [`since`](Self::since).
+    pub const fn until(mut self, unix_nanos: i64) -> Self {
+        self.0.until = Some(unix_nanos);
+        self
+    }
+
+    /// Waits between tries to connect again while following: doubling from `first` to `max`, jittered. Default: 10 ms
+    /// to 2 s.
+    pub const fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.0.backoff = (first, max);
+        self
+    }
+
+    /// How long one try to connect may take, the greeting included. Default: 5 s.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.0.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a following reader tries to connect again before it ends with an error. Default: 5 min.
+    pub const fn give_up_after(mut self, time: Duration) -> Self {
+        self.0.give_up_after = time;
+        self
+    }
+
+    /// Connects and starts to read.
+    ///
+    /// # Errors
+    /// When there is no daemon, it does not let this client read, or the cursor is not of its log.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, nothing is left.
+    pub async fn open(self) -> Result<Reader, ReadError> {
+        Reader::open(self.0).await
+    }
+}

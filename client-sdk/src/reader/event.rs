@@ -1,0 +1,133 @@
+//! What a reader gives.
+
+use clad_proto::{
+    Cursor, GroupView, PayloadView, ProducerId, RecordView,
+    frame::{GapReason, Vouched},
+    parse_group,
+};
+use bytes::Bytes;
+
+/// What a reader gives.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// Records of one append.
+    Records(Chunk),
+    /// Offsets that cannot be read; the read goes on after them.
+    Gap(Gap),
+    /// A following reader has given all there is so far. Comes again each time it has.
+    CaughtUp {
+        /// Where it stands.
+        cursor: Cursor,
+    },
+}
+
+/// Offsets that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gap {
+    /// First offset that is missing.
+    pub from: u64,
+    /// The offset after the last that is missing.
+    pub to: u64,
+    /// Why.
+    pub reason: GapReason,
+}
+
+/// Records of one append, those that were asked for. Their bytes were checked.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    pub(super) payload: Bytes,
+    pub(super) payload_count: u32,
+    pub(super) skip: u32,
+    pub(super) take: u32,
+    pub(super) first_offset: u64,
+    pub(super) first_sequence: u64,
+    pub(super) epoch: u32,
+    pub(super) append_time: u64,
+    pub(super) producer_id: ProducerId,
+    pub(super) producer_epoch: u32,
+    pub(super) vouched: Vouched,
+}
+
+impl Chunk {
+    /// The records with their offsets, ascending without a hole.
+    pub fn records(&self) -> impl Iterator<Item = (u64, RecordView<'_>)> {
+        let records = PayloadView::parse(&self.payload, self.payload_count).ok();
+        let records = records.into_iter().flat_map(|view| view.records());
+        (self.first_offset..).zip(records.skip(self.skip as usize).take(self.take as usize))
+    }
+
+    /// Resource and scope that the records share.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupView<'_>> {
+        parse_group(&self.payload).ok()
+    }
+
+    /// The component (`service.name`) that the records are from.
+    #[must_use]
+    pub fn component(&self) -> Option<&str> {
+        self.group()?.component()
+    }
+
+    /// How many records; at least one.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.take
+    }
+
+    /// Offset of the first record.
+    #[must_use]
+    pub const fn first_offset(&self) -> u64 {
+        self.first_offset
+    }
+
+    /// The offset after the last record.
+    #[must_use]
+    pub const fn end_offset(&self) -> u64 {
+        self.first_offset + self.take as u64
+    }
+
+    /// The producer's sequence of the first record.
+    #[must_use]
+    pub const fn first_sequence(&self) -> u64 {
+        self.first_sequence
+    }
+
+    /// The epoch in which the records got their offsets.
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// When the daemon took the append, Unix nanoseconds.
+    #[must_use]
+    pub const fn append_time(&self) -> u64 {
+        self.append_time
+    }
+
+    /// Who appended it.
+    #[must_use]
+    pub const fn producer_id(&self) -> ProducerId {
+        self.producer_id
+    }
+
+    /// The producer's epoch.
+    #[must_use]
+    pub const fn producer_epoch(&self) -> u32 {
+        self.producer_epoch
+    }
+
+    /// What the daemon saw of the sender itself.
+    #[must_use]
+    pub const fn vouched(&self) -> &Vouched {
+        &self.vouched
+    }
+
+    /// The time to file a record of this chunk under, Unix nanoseconds: when it happened, else when it was seen, else
+    /// when the daemon took it.
+    #[must_use]
+    pub fn time(&self, record: &RecordView<'_>) -> u64 {
+        record.time().unwrap_or(self.append_time)
+    }
+}

@@ -1,0 +1,152 @@
+//! READ in the framed protocol.
+
+use super::{
+    builder::{Plan, Start},
+    event::{Chunk, Event, Gap},
+    source::{Next, Opened, Source, of_connect, refused},
+};
+use crate::{Address, ConnectError, ReadError, clock::now, connection::Framed};
+use clad_proto::{
+    Cursor, ErrorCode, ErrorInfo, LogId, PayloadView, ProducerId,
+    frame::{Frame, Hello, Intent, Read, ReadFrom, Records},
+    limits::{MAX_VERSION, MIN_VERSION},
+};
+use std::{num::NonZeroU64, time::Duration};
+use tokio::time::{Instant, timeout_at};
+
+/// The one READ of the connection.
+const REQUEST: u32 = 2;
+/// A daemon that says nothing for so long is asked for a sign of life,
+const PING_AFTER: Duration = Duration::from_secs(15);
+/// and has so long to give one.
+const PONG_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct FramedSource {
+    framed: Framed,
+    address: Address,
+    start: Start,
+    log_id: LogId,
+    deadline: Instant,
+    pinged: bool,
+}
+
+impl FramedSource {
+    pub(super) async fn open(plan: &Plan, start: Start, limit: Option<NonZeroU64>) -> Result<Opened, ReadError> {
+        let hello = Hello {
+            min_version: MIN_VERSION,
+            max_version: MAX_VERSION,
+            producer_id: ProducerId::ZERO,
+            producer_epoch: 0,
+            intent: Intent { append: false, read: true },
+            name: plan.name.clone(),
+            secret: Vec::new(),
+        };
+        let connected = Framed::connect(&plan.address, &hello).await;
+        let (mut framed, welcome) = connected.map_err(|error| of_connect(error, start))?;
+        if !welcome.may_read {
+            let text = format!("{} does not let this user read", plan.address);
+            return Err(ReadError::Refused(ErrorInfo::new(ErrorCode::PermissionDenied, text)));
+        }
+        let from = match start {
+            Start::Oldest => ReadFrom::Offset(0),
+            Start::Offset(offset) => ReadFrom::Offset(offset),
+            Start::Cursor(cursor) => ReadFrom::Cursor(cursor),
+            Start::Tail(records) => ReadFrom::Tail(records),
+        };
+        let read = Read {
+            request_id: REQUEST,
+            from,
+            follow: plan.follow,
+            limit,
+            min_level: plan.level,
+            since: plan.since,
+            until: plan.until,
+        };
+        framed.write(|buf| read.encode(buf));
+        let source = Self {
+            framed,
+            address: plan.address.clone(),
+            start,
+            log_id: welcome.log_id,
+            deadline: now() + PING_AFTER,
+            pinged: false,
+        };
+        Ok(Opened {
+            source: Source::Framed(Box::new(source)),
+            log_id: welcome.log_id,
+            log: Some((&welcome).into()),
+        })
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Next, ReadError> {
+        let frame = match timeout_at(self.deadline, self.framed.next_frame()).await {
+            Ok(frame) => frame.map_err(|error| of_connect(error, self.start))?,
+            Err(_) if self.pinged => {
+                return Err(ConnectError::Timeout { address: self.address.clone(), timeout: PONG_WITHIN }.into());
+            }
+            Err(_) => {
+                self.framed.ping();
+                (self.deadline, self.pinged) = (now() + PONG_WITHIN, true);
+                return Ok(Next::Again);
+            }
+        };
+        (self.deadline, self.pinged) = (now() + PING_AFTER, false);
+        self.take(frame)
+    }
+
+    fn take(&self, frame: Frame) -> Result<Next, ReadError> {
+        Ok(match frame {
+            Frame::Records(records) if records.request_id == REQUEST => {
+                let chunk = chunk(&records)?;
+                let cursor = self.cursor(chunk.epoch(), chunk.end_offset());
+                Next::Event { event: Event::Records(chunk), cursor }
+            }
+            Frame::Gap(gap) if gap.request_id == REQUEST => Next::Event {
+                event: Event::Gap(Gap { from: gap.from, to: gap.to, reason: gap.reason }),
+                cursor: self.cursor(gap.epoch, gap.to),
+            },
+            Frame::CaughtUp(caught_up) if caught_up.request_id == REQUEST => {
+                Next::Event { event: Event::CaughtUp { cursor: caught_up.cursor }, cursor: caught_up.cursor }
+            }
+            Frame::ReadEnd(end) if end.request_id == REQUEST => Next::End { cursor: end.cursor },
+            Frame::Error(error) if error.request_id == REQUEST => return Err(refused(error.error, self.start)),
+            Frame::Pong(_) => Next::Again,
+            other => {
+                let what = format!("{:?} where an answer to a read belongs", other.kind());
+                return Err(ConnectError::Protocol { address: self.address.clone(), what }.into());
+            }
+        })
+    }
+
+    const fn cursor(&self, epoch: u32, offset: u64) -> Cursor {
+        Cursor { log_id: self.log_id, epoch, offset }
+    }
+}
+
+/// Checks everything that a chunk promises.
+fn chunk(records: &Records) -> Result<Chunk, ReadError> {
+    let head = &records.head;
+    let damaged = |what: String| ReadError::Damaged { offset: head.first_offset, count: head.count, what };
+    if !records.checksum_holds() {
+        return Err(damaged("their checksum is wrong".to_owned()));
+    }
+    PayloadView::parse(&records.payload, head.count).map_err(|error| damaged(error.to_string()))?;
+    let vouched = records.vouched().map_err(|fault| damaged(format!("the vouched fields: {fault}")))?;
+    if head.first_offset.checked_add(head.count.into()).is_none() {
+        return Err(damaged("their offsets pass 64 bits".to_owned()));
+    }
+    Ok(Chunk {
+        payload: records.payload.clone(),
+        payload_count: head.count,
+        skip: head.skip,
+        take: head.take,
+        first_offset: head.first_offset + u64::from(head.skip),
+        first_sequence: head.first_seq.wrapping_add(head.skip.into()),
+        epoch: head.epoch,
+        append_time: head.append_time,
+        producer_id: head.producer_id,
+        producer_epoch: head.producer_epoch,
+        vouched,
+    })
+}

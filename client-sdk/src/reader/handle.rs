@@ -1,0 +1,180 @@
+//! The reader itself: events in order, over connections that come and go.
+//!
+//! * The cursor moves when an event is given, not before: whoever goes on from [`Reader::cursor`] misses nothing and
+//!   gets nothing twice.
+//! * Coming back is always by cursor, once there is one, so that a history that was given up in the meantime is an
+//!   error and never a silent skip.
+//! * Nothing is read ahead of the caller but what one read from the socket brings; a slow caller slows the daemon's
+//!   sending down, nothing else.
+
+use super::{
+    builder::{Plan, ReaderBuilder, Start},
+    event::Event,
+    source::{Next, Source},
+};
+use crate::{
+    Address, ConnectError, LogInfo, ReadError,
+    backoff::{Backoff, random},
+    clock::now,
+};
+use clad_proto::{Cursor, LogId};
+use std::num::NonZeroU64;
+use tokio::time::{Instant, sleep_until};
+
+/// Reads a log. Made by [`Reader::builder`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use clad_client::{Event, Reader, Start};
+///
+/// let mut reader =
+///     Reader::builder("unix:///run/clad/clad.sock".parse()?).from(Start::Tail(10)).follow(true).open().await?;
+/// while let Some(event) = reader.next().await? {
+///     match event {
+///         Event::Records(chunk) => {
+///             for (offset, record) in chunk.records() {
+///                 println!("{offset}: {:?}", record.body());
+///             }
+///         }
+///         Event::Gap(gap) => println!("{} to {} cannot be read: {:?}", gap.from, gap.to, gap.reason),
+///         _ => {}
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Reader {
+    plan: Plan,
+    source: Option<Source>,
+    log: Option<LogInfo>,
+    log_id: Option<LogId>,
+    cursor: Option<Cursor>,
+    /// Records that were given.
+    given: u64,
+    backoff: Backoff,
+    /// Since when there is no connection.
+    outage: Option<Instant>,
+    retry_at: Option<Instant>,
+    ended: bool,
+}
+
+impl Reader {
+    /// Starts to make one for the daemon at this address.
+    pub fn builder(address: Address) -> ReaderBuilder {
+        ReaderBuilder::new(address)
+    }
+
+    pub(crate) async fn open(plan: Plan) -> Result<Self, ReadError> {
+        let backoff = Backoff::new(plan.backoff.0, plan.backoff.1, u64::from_le_bytes(random()));
+        let mut reader = Self {
+            plan,
+            source: None,
+            log: None,
+            log_id: None,
+            cursor: None,
+            given: 0,
+            backoff,
+            outage: None,
+            retry_at: None,
+            ended: false,
+        };
+        reader.connect().await?;
+        Ok(reader)
+    }
+
+    async fn connect(&mut self) -> Result<(), ReadError> {
+        let start = self.cursor.map_or(self.plan.start, Start::Cursor);
+        let limit = self.plan.limit.and_then(|limit| NonZeroU64::new(limit.get().saturating_sub(self.given)));
+        let (address, timeout) = (self.plan.address.clone(), self.plan.connect_timeout);
+        let opening = Box::pin(Source::open(&self.plan, start, limit));
+        let opened = match tokio::time::timeout(timeout, opening).await {
+            Ok(opened) => opened?,
+            Err(_) => return Err(ConnectError::Timeout { address, timeout }.into()),
+        };
+        self.log_id = Some(opened.log_id);
+        self.log = opened.log;
+        self.source = Some(opened.source);
+        Ok(())
+    }
+
+    /// The next event; nothing at the end. While following there is an end only if a limit was set.
+    ///
+    /// # Errors
+    /// Why the read ended; the next call then gives nothing. A following reader connects again by itself, for
+    /// [`give_up_after`](ReaderBuilder::give_up_after) at most; any other error is told at once.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, nothing is lost: the next call goes on where this one was.
+    pub async fn next(&mut self) -> Result<Option<Event>, ReadError> {
+        while !self.ended {
+            let step = match &mut self.source {
+                Some(source) => source.next().await,
+                None => self.come_back().await,
+            };
+            match step {
+                Ok(Next::Event { event, cursor }) => {
+                    self.note(&event, cursor);
+                    return Ok(Some(event));
+                }
+                Ok(Next::End { cursor }) => {
+                    self.cursor = Some(cursor);
+                    self.ended = true;
+                }
+                Ok(Next::Again) => {}
+                Err(error) => self.failed(error)?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn note(&mut self, event: &Event, cursor: Cursor) {
+        self.cursor = Some(cursor);
+        self.outage = None;
+        self.backoff.reset();
+        if let Event::Records(chunk) = event {
+            self.given += u64::from(chunk.count());
+            // The daemon counts too; this is for a connection that ends before it says so.
+            self.ended = self.plan.limit.is_some_and(|limit| self.given >= limit.get());
+        }
+    }
+
+    /// Waits, then connects again at the cursor.
+    async fn come_back(&mut self) -> Result<Next, ReadError> {
+        if let Some(time) = self.retry_at {
+            sleep_until(time).await;
+        }
+        self.connect().await.map(|()| Next::Again)
+    }
+
+    fn failed(&mut self, error: ReadError) -> Result<(), ReadError> {
+        self.source = None;
+        let now = now();
+        let since = *self.outage.get_or_insert(now);
+        let again = self.plan.follow && error.is_retryable() && now < since + self.plan.give_up_after;
+        if !again {
+            self.ended = true;
+            return Err(error);
+        }
+        tracing::debug!(address = %self.plan.address, %error, "reading again");
+        self.retry_at = Some(now + self.backoff.next());
+        Ok(())
+    }
+
+    /// Where to go on another time: after what the last event gave. Nothing before the first.
+    #[must_use]
+    pub const fn cursor(&self) -> Option<Cursor> {
+        self.cursor
+    }
+
+    /// The log that is read.
+    #[must_use]
+    pub const fn log_id(&self) -> Option<LogId> {
+        self.log_id
+    }
+
+    /// What the daemon said about itself and its log at the last greeting; nothing over gRPC, where reading has none.
+    #[must_use]
+    pub const fn log(&self) -> Option<&LogInfo> {
+        self.log.as_ref()
+    }
+}

@@ -1,0 +1,16 @@
+//! The reader: a READ that outlives its connection.
+//!
+//! `handle` keeps the place and comes back to it; `source` is one READ on one connection, on either transport; `event`
+//! is what is given.
+
+mod builder;
+mod event;
+mod framed;
+#[cfg(feature = "grpc")]
+mod grpc;
+mod handle;
+mod source;
+
+pub use builder::{ReaderBuilder, Start};
+pub use event::{Chunk, Event, Gap};
+pub use handle::Reader;

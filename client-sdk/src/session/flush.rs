@@ -1,0 +1,139 @@
+//! Flushes: everything that was submitted before has reached a level.
+//!
+//! A flush waits until every append before it has its outcome; then, unless all of those ended at its level or higher
+//! anyway, it asks the daemon, and the watermark that answers must cover the last place that is known. Asking covers
+//! what was sent at level `none` on this connection; what was sent so on an earlier one was promised nothing.
+
+use super::{Out, Outcome, Session};
+use crate::AppendError;
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, frame::Watermark};
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct FlushWait<F> {
+    /// Everything with a lower index is before it.
+    upto: u64,
+    /// Nothing: the highest that the log offers.
+    level: Option<AckLevel>,
+    pub(super) since: Instant,
+    waiter: F,
+    sent: Option<Asked>,
+    not_before: Option<Instant>,
+}
+
+/// A FLUSH that was sent, and how many appends had ended well by then.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    id: u32,
+    level: AckLevel,
+    resolved: u64,
+}
+
+impl<F> FlushWait<F> {
+    pub(super) const fn is_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    pub(super) const fn unsend(&mut self) {
+        self.sent = None;
+    }
+}
+
+impl<W, F> Session<W, F> {
+    /// Takes a flush in.
+    pub(crate) fn flush(&mut self, level: Option<AckLevel>, waiter: F, now: Instant) {
+        self.flushes.push_back(FlushWait {
+            upto: self.next_index,
+            level,
+            since: now,
+            waiter,
+            sent: None,
+            not_before: None,
+        });
+    }
+
+    /// Ends the flushes that need no asking, and gives the next one that does.
+    pub(super) fn next_flush(&mut self, now: Instant) -> Option<Out> {
+        let mut at = 0;
+        while let Some(flush) = self.flushes.get(at) {
+            if self.entries.front().is_some_and(|entry| entry.index < flush.upto) {
+                return None; // nor is any later one ready
+            }
+            let highest = self.known.map(|known| known.highest);
+            let level = flush.level.or(highest);
+            if self.unflushed.is_none_or(|lowest| level.is_some_and(|level| level <= lowest)) {
+                self.flush_ends(at, Ok(()));
+                continue;
+            }
+            let (Some(level), Some(_)) = (level, &self.link) else { return None };
+            if level == AckLevel::Posted || highest.is_some_and(|highest| level > highest) {
+                self.flush_ends(at, Err(unreachable_level(level)));
+                continue;
+            }
+            if flush.is_sent() || flush.not_before.is_some_and(|time| time > now) {
+                at += 1;
+                continue;
+            }
+            self.flush_id = self.flush_id.checked_add(1).unwrap_or(1);
+            let (id, resolved) = (self.flush_id, self.resolved);
+            if let Some(flush) = self.flushes.get_mut(at) {
+                flush.sent = Some(Asked { id, level, resolved });
+            }
+            return Some(Out::Flush { id, level });
+        }
+        None
+    }
+
+    fn asked(&self, id: u32) -> Option<(usize, Asked)> {
+        let is_it = |flush: &FlushWait<F>| flush.sent.filter(|asked| asked.id == id);
+        self.flushes.iter().enumerate().find_map(|(at, flush)| is_it(flush).map(|asked| (at, asked)))
+    }
+
+    pub(super) fn flush_answered(&mut self, mark: &Watermark, now: Instant) {
+        let Some((at, asked)) = self.asked(mark.request_id) else { return };
+        let (Some(link), Some(known)) = (&self.link, &self.known) else { return };
+        if mark.epoch != link.epoch || mark.level < asked.level || mark.offset < known.places_end {
+            return self.ask_again(at, now);
+        }
+        if self.resolved == asked.resolved {
+            self.unflushed = self.unflushed.max(Some(asked.level));
+        }
+        self.flush_ends(at, Ok(()));
+    }
+
+    /// The daemon refuses a flush.
+    pub(crate) fn flush_refused(&mut self, id: u32, error: ErrorInfo, now: Instant) {
+        let Some((at, _)) = self.asked(id) else { return };
+        if error.retryable {
+            self.ask_again(at, now);
+        } else {
+            self.flush_ends(at, Err(AppendError::Refused { error, maybe_written: false }));
+        }
+    }
+
+    fn ask_again(&mut self, at: usize, now: Instant) {
+        let wait = self.backoff.next();
+        if let Some(flush) = self.flushes.get_mut(at) {
+            flush.unsend();
+            flush.not_before = Some(now + wait);
+        }
+    }
+
+    pub(super) fn flush_ends(&mut self, at: usize, result: Result<(), AppendError>) {
+        let Some(flush) = self.flushes.remove(at) else { return };
+        let result = match std::mem::take(&mut self.lost) {
+            true if result.is_ok() => Err(AppendError::Lost),
+            _ => result,
+        };
+        self.outcomes.push(Outcome::Flush { waiter: flush.waiter, result });
+    }
+
+    pub(super) fn flush_timer(&self) -> Option<Instant> {
+        self.flushes.iter().filter(|flush| !flush.is_sent()).filter_map(|flush| flush.not_before).min()
+    }
+}
+
+pub(super) fn unreachable_level(level: AckLevel) -> AppendError {
+    let text = format!("this log does not offer the level {}", level.name());
+    AppendError::Refused { error: ErrorInfo::new(ErrorCode::LevelUnreachable, text), maybe_written: false }
+}

@@ -1,0 +1,66 @@
+//! When waiting ends: trouble that lasts too long, and the end of the producer.
+
+use super::{Session, Stage};
+use crate::AppendError;
+use tokio::time::Instant;
+
+impl<W, F> Session<W, F> {
+    /// Gives up what has waited too long through the trouble there is.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let Some((since, why)) = self.trouble.clone() else { return };
+        let due = |submitted: Instant| since.max(submitted) + self.give_up_after <= now;
+        let mut overdue = Vec::new();
+        for (at, entry) in self.entries.iter().enumerate() {
+            if !due(entry.append.submitted) {
+                break; // they are in the order of their submits
+            }
+            // What a live connection has is not ours to give up: its answer comes.
+            if entry.stage == Stage::Queued || (self.link.is_none() && entry.stage != Stage::Done) {
+                overdue.push(at);
+            }
+        }
+        for at in overdue {
+            // Without a daemon that is the reason, whatever it said before it went.
+            let refusal = self.entries.get_mut(at).and_then(|entry| entry.refusal.take()).filter(|_| self.link.is_some());
+            self.finish(at, Err(self.gave_up(refusal.map(|error| *error), &why)));
+        }
+        self.trim();
+        while self.link.is_none() && self.flushes.front().is_some_and(|flush| since.max(flush.since) + self.give_up_after <= now) {
+            self.flush_ends(0, Err(self.gave_up(None, &why)));
+        }
+    }
+
+    fn gave_up(&self, refusal: Option<clad_proto::ErrorInfo>, why: &str) -> AppendError {
+        match refusal {
+            Some(error) => AppendError::Refused { error, maybe_written: false },
+            None => AppendError::GivenUp {
+                waited: self.give_up_after,
+                reason: why.to_owned(),
+                maybe_written: false,
+            },
+        }
+    }
+
+    /// When to call [`Self::tick`] and ask what to send, if nothing else happens before.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let give_up = self.trouble.as_ref().and_then(|(since, _)| {
+            let queued = |stage| stage == Stage::Queued || (self.link.is_none() && stage != Stage::Done);
+            let entry = self.entries.iter().find(|entry| queued(entry.stage)).map(|entry| entry.append.submitted);
+            let flush = self.flushes.front().filter(|_| self.link.is_none()).map(|flush| flush.since);
+            let first = entry.into_iter().chain(flush).min()?;
+            Some(first.max(*since) + self.give_up_after)
+        });
+        [give_up, self.not_before, self.flush_timer()].into_iter().flatten().min()
+    }
+
+    /// Ends everything.
+    pub(crate) fn fail_all(&mut self, error: &AppendError) {
+        for at in 0..self.entries.len() {
+            self.finish(at, Err(error.clone()));
+        }
+        self.trim();
+        while !self.flushes.is_empty() {
+            self.flush_ends(0, Err(error.clone()));
+        }
+    }
+}

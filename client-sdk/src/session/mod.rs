@@ -1,0 +1,239 @@
+//! The session: what a producer has handed over and what it knows of it, over connections that come and go.
+//!
+//! A plain state machine. It is told what happens (submits, greetings, answers, the end of a connection, the time) and
+//! says what to send ([`Session::next_out`]) and who is to be told what ([`Session::outcomes`]). It does no I/O.
+//!
+//! # The life of an append
+//! ```text
+//! queued ──sent──▶ sent ──ACCEPTED──▶ accepted ──watermark covers it──▶ done (receipt)
+//!    ▲              │                    │
+//!    └─ REFUSED for now, connection lost, offset given up by a new epoch ─┘        REFUSED for good ──▶ done (error)
+//! ```
+//! Its sequence is fixed when it comes in and never changes; so do its bytes. Whatever is sent again is sent under the
+//! same sequence, and the daemon answers with the offset that it has already, or stores it now: once, either way.
+//!
+//! # Holes, and who may carry the gap mark
+//! The daemon stores a producer's records in the order of their sequences and expects the next one. An append that ends
+//! with an error for good leaves a hole behind which the daemon takes nothing, unless an append says that it jumps (the
+//! gap mark). The mark is dangerous: an append that jumps over one that is still to be stored makes that one unstorable
+//! for ever. Hence:
+//!
+//! 1. *Only the oldest append without an outcome carries the mark*, and only when its sequence is beyond what the
+//!    daemon expects. Everything before it has its outcome, so nothing is overtaken.
+//! 2. *After a refusal nothing is sent before everything in flight is answered.* What was sent behind a refused append
+//!    is refused too (`sequence_gap`): it comes back and goes out again in order. So an append is never in flight
+//!    twice on one connection, an answer always belongs to one sending, and what the daemon expects is known again:
+//!    it is in the refusal, or it is what it was before the refused append was sent.
+//!
+//! The obvious other way, to mark whatever follows a refusal at once, loses the race against a refusal for now of an
+//! append in between.
+//!
+//! # Coming back
+//! WELCOME says the last sequence that is stored. What is behind it is sent again from the oldest on; what is before it
+//! too, unless a watermark of the same epoch covers it already: the daemon then answers with the offset it has.
+//!
+//! A place (epoch, offset) that was told before is still good in a later epoch only if the history was not cut below
+//! it. A watermark tells where *its* epoch began, so that can be known for the epoch that follows directly, on one
+//! connection. Whoever missed an epoch cannot know: an offset may have been given up by the epoch missed and given
+//! again before the one seen. So after a reconnect into another epoch, and after a step of more than one, everything
+//! without an outcome is sent again. See `resume` for a log that changed and a producer that was forgotten.
+//!
+//! # May it be written
+//! "Maybe written" is said of an append that was in flight when a connection ended, or was accepted and then not
+//! confirmed, or refused with that word; once said it stays. Of everything else it is certain that it is not.
+//!
+//! # Bounds
+//! From the oldest append without an outcome on, at most `window` appends are sent, those of level `none` included: the
+//! daemon remembers that many, so whatever is sent again is still known to it.
+
+mod answers;
+mod entry;
+mod flush;
+mod give_up;
+mod resume;
+mod send;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use entry::Append;
+
+use crate::{AppendError, backoff::Backoff, producer::Receipt};
+use bytes::Bytes;
+use clad_proto::{AckLevel, LogId, frame::AppendHead};
+use entry::{Entry, Stage};
+use flush::FlushWait;
+use std::{collections::VecDeque, time::Duration};
+use tokio::time::Instant;
+
+/// What to send next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Out {
+    Append { head: AppendHead, payload: Bytes, again: bool },
+    Flush { id: u32, level: AckLevel },
+}
+
+/// Who is to be told what. `W` waits for an append, `F` for a flush.
+#[derive(Debug)]
+pub(crate) enum Outcome<W, F> {
+    Append { waiter: W, count: u32, silent: bool, result: Result<Receipt, AppendError> },
+    Flush { waiter: F, result: Result<(), AppendError> },
+}
+
+/// A peer that breaks the protocol; the connection cannot go on.
+pub(crate) type Broken = &'static str;
+
+/// What holds for the connection that there is.
+#[derive(Debug)]
+struct Link {
+    epoch: u32,
+    /// Where the epoch began; nothing when it is known by an ACCEPTED alone.
+    epoch_first: Option<u64>,
+    highest: AckLevel,
+    window: usize,
+    max_append_bytes: u32,
+    /// The sequence that the daemon expects once it has seen everything that was sent.
+    expected: u64,
+    /// Appends that were sent and not answered.
+    in_flight: usize,
+    /// One was refused: nothing is sent until `in_flight` is 0.
+    hold: bool,
+    /// Ends of `received`, `written`, `durable` in this epoch.
+    marks: [u64; 3],
+}
+
+/// What is known of the log, over connections.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    log_id: LogId,
+    epoch: u32,
+    highest: AckLevel,
+    /// Epoch and offset of the first record of ours that was accepted.
+    first_place: Option<(u32, u64)>,
+    /// The sequence and the offset after the last record that has a receipt.
+    receipts_end: Option<(u64, u64)>,
+    /// The offset after the last record that was accepted.
+    places_end: u64,
+    /// The sequence after the last that was sent.
+    sent_end: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Session<W, F> {
+    max_in_flight: usize,
+    give_up_after: Duration,
+    /// Oldest first, in the order of their indices; the first one is never done.
+    entries: VecDeque<Entry<W>>,
+    /// Records handed over so far: a sequence is `base` and this.
+    next_index: u64,
+    base: u64,
+    /// No entry before this is queued.
+    cursor: usize,
+    /// No entry from here on was sent on this connection.
+    frontier: usize,
+    link: Option<Link>,
+    known: Option<Known>,
+    flushes: VecDeque<FlushWait<F>>,
+    flush_id: u32,
+    /// The lowest level at which something ended well since the last flush.
+    unflushed: Option<AckLevel>,
+    /// How many appends ended well.
+    resolved: u64,
+    backoff: Backoff,
+    not_before: Option<Instant>,
+    /// Since when nothing goes forward, and why.
+    trouble: Option<(Instant, String)>,
+    /// Records with a receipt are gone after a crash; the next flush says so.
+    lost: bool,
+    pub(crate) outcomes: Vec<Outcome<W, F>>,
+}
+
+impl<W, F> Session<W, F> {
+    pub(crate) fn new(max_in_flight: u32, give_up_after: Duration, backoff: Backoff) -> Self {
+        Self {
+            max_in_flight: max_in_flight.max(1) as usize,
+            give_up_after,
+            entries: VecDeque::new(),
+            next_index: 0,
+            base: 0,
+            cursor: 0,
+            frontier: 0,
+            link: None,
+            known: None,
+            flushes: VecDeque::new(),
+            flush_id: 0,
+            unflushed: None,
+            resolved: 0,
+            backoff,
+            not_before: None,
+            trouble: None,
+            lost: false,
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// Takes an append in; its place in the order is fixed.
+    pub(crate) fn submit(&mut self, append: Append, waiter: W) {
+        let index = self.next_index;
+        self.next_index += u64::from(append.count);
+        self.entries.push_back(Entry::new(index, append, waiter));
+    }
+
+    /// True when nobody waits for anything.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.flushes.is_empty()
+    }
+
+    /// Appends without an outcome, those between them that have one included.
+    pub(crate) fn pending(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether an answer to something that was sent is still to come.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.link.is_some() && (self.frontier > 0 || self.flushes.iter().any(FlushWait::is_sent))
+    }
+
+    const fn seq(&self, index: u64) -> u64 {
+        self.base.wrapping_add(index)
+    }
+
+    /// The entry of a sequence that has no outcome yet.
+    fn find(&self, seq: u64) -> Option<usize> {
+        let index = seq.wrapping_sub(self.base);
+        let at = self.entries.partition_point(|entry| entry.index < index);
+        let entry = self.entries.get(at)?;
+        (entry.index == index && entry.stage != Stage::Done).then_some(at)
+    }
+
+    fn requeue(&mut self, at: usize, lost: bool) {
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.stage = Stage::Queued;
+            entry.lost |= lost;
+            self.cursor = self.cursor.min(at);
+        }
+    }
+
+    fn finish(&mut self, at: usize, result: Result<Receipt, AppendError>) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        let silent = entry.append.level == Some(AckLevel::None);
+        let count = entry.append.count;
+        let lost = entry.maybe_written();
+        if let Some(waiter) = entry.finish() {
+            let result = result.map_err(|error| error.with_maybe_written(lost));
+            self.outcomes.push(Outcome::Append { waiter, count, silent, result });
+        }
+    }
+
+    /// Lets go of what has its outcome at the front. Indices into `entries` are stale after this.
+    fn trim(&mut self) {
+        while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
+            self.entries.pop_front();
+            self.cursor = self.cursor.saturating_sub(1);
+            self.frontier = self.frontier.saturating_sub(1);
+        }
+        if self.entries.is_empty() && self.link.is_some() {
+            self.trouble = None;
+        }
+    }
+}

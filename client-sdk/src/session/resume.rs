@@ -1,0 +1,130 @@
+//! The beginning and the end of a connection.
+//!
+//! WELCOME is compared with what was known:
+//!
+//! | what it says | what it means | appends that may be written | the others |
+//! |---|---|---|---|
+//! | nothing was ever sent to this log | the first connection, or the id goes on | | sequences start where the log has them |
+//! | the same log knows us | a crash or a cut, or nothing at all | sent again, answered or stored | sent |
+//! | the same log knows nothing of us, and all that we know of was given up by a new epoch | a crash | sent again | sent |
+//! | the same log knows nothing of us, though it must still have some of it | we were forgotten | error, maybe written | sent, jumping where they must |
+//! | another log | the folder was replaced | error, maybe written | sent, from that log's own sequence on |
+//! | more than was ever sent | somebody else uses our id | the producer ends | the producer ends |
+//!
+//! Forgotten means that the daemon cannot tell a resend from something new: to send what may be stored could store it
+//! twice.
+
+use super::{Known, Link, Session, Stage};
+use crate::AppendError;
+use clad_proto::{LogId, frame::Welcome};
+use tokio::time::Instant;
+
+/// The daemon has more of this producer than was ever sent: up to this sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedProducer(pub(crate) u64);
+
+impl<W, F> Session<W, F> {
+    /// A connection is there.
+    pub(crate) fn connected(&mut self, welcome: &Welcome) -> Result<(), SharedProducer> {
+        let expected = welcome.last.map_or(0, |last| last.sequence.saturating_add(1));
+        self.compare_log(welcome);
+        self.compare_sequences(welcome, expected)?;
+        let same_epoch = self.known.is_some_and(|known| known.epoch == welcome.epoch);
+        let known = self.known.get_or_insert(Known {
+            log_id: welcome.log_id,
+            epoch: welcome.epoch,
+            highest: welcome.highest_ack,
+            first_place: None,
+            receipts_end: None,
+            places_end: 0,
+            sent_end: None,
+        });
+        (known.epoch, known.highest) = (welcome.epoch, welcome.highest_ack);
+        if !same_epoch {
+            known.places_end = known.places_end.min(welcome.epoch_first_offset);
+        }
+        self.link = Some(Link {
+            epoch: welcome.epoch,
+            epoch_first: Some(welcome.epoch_first_offset),
+            highest: welcome.highest_ack,
+            window: welcome.window.max(1) as usize,
+            max_append_bytes: welcome.max_append_bytes,
+            expected,
+            in_flight: 0,
+            hold: false,
+            marks: [welcome.received, welcome.written, welcome.durable],
+        });
+        if same_epoch {
+            self.release(0, self.frontier);
+        }
+        for at in 0..self.frontier.min(self.entries.len()) {
+            if self.entries.get(at).is_some_and(|entry| matches!(entry.stage, Stage::Accepted { .. })) {
+                self.requeue(at, true);
+            }
+        }
+        (self.cursor, self.frontier, self.not_before) = (0, 0, None);
+        Ok(())
+    }
+
+    /// Another log: what may be in the one before stays with it.
+    fn compare_log(&mut self, welcome: &Welcome) {
+        let Some(known) = self.known.filter(|known| known.log_id != welcome.log_id) else { return };
+        let (before, now): (LogId, LogId) = (known.log_id, welcome.log_id);
+        self.fail_maybe_written(&AppendError::LogChanged { before, now });
+        // Receipts were given for the other log; nothing of them can be lost in this one.
+        self.known = None;
+    }
+
+    fn compare_sequences(&mut self, welcome: &Welcome, expected: u64) -> Result<(), SharedProducer> {
+        let Some(Known { sent_end: Some(sent_end), first_place, epoch, .. }) = self.known else {
+            // Nothing of ours was ever sent to this log: go on where it has this producer.
+            let first = self.entries.front().map_or(self.next_index, |entry| entry.index);
+            self.base = expected.wrapping_sub(first);
+            return Ok(());
+        };
+        match welcome.last {
+            Some(last) if last.sequence >= sent_end => return Err(SharedProducer(last.sequence)),
+            Some(_) => self.check_receipts(expected),
+            None => {
+                if let Some((first_epoch, first_offset)) = first_place {
+                    let cut_below = welcome.epoch > epoch.max(first_epoch) && first_offset >= welcome.epoch_first_offset;
+                    if cut_below {
+                        self.check_receipts(expected);
+                    } else {
+                        self.fail_maybe_written(&AppendError::Forgotten);
+                    }
+                }
+                if let Some(known) = &mut self.known {
+                    (known.first_place, known.receipts_end) = (None, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_maybe_written(&mut self, error: &AppendError) {
+        for at in 0..self.entries.len() {
+            if self.entries.get(at).is_some_and(|entry| entry.stage != Stage::Done && entry.maybe_written()) {
+                self.finish(at, Err(error.clone()));
+            }
+        }
+        self.trim();
+    }
+
+    /// The connection is gone, or there is still none.
+    pub(crate) fn disconnected(&mut self, now: Instant, why: &str) {
+        for at in 0..self.frontier.min(self.entries.len()) {
+            // What was accepted may turn out to be covered when we come back.
+            if self.entries.get(at).is_some_and(|entry| entry.stage == Stage::Sent) {
+                self.requeue(at, true);
+            }
+        }
+        self.link = None;
+        self.flushes.iter_mut().for_each(super::FlushWait::unsend);
+        if self.is_idle() {
+            self.trouble = None;
+        } else {
+            self.trouble.get_or_insert((now, String::new())).1 = why.to_owned();
+        }
+    }
+}

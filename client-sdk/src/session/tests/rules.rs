@@ -1,0 +1,311 @@
+//! The rules of the session, one by one, against a daemon played by hand.
+
+use super::{GIVE_UP, TestSession, append, appends, flushes, model::Daemon, session};
+use crate::{AppendError, session::Out, session::resume::SharedProducer};
+use clad_proto::{
+    AckLevel, ErrorCode, ErrorInfo, LogId,
+    frame::{Accepted, LastStored, Refused, Watermark, Welcome},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const DURABLE: Option<AckLevel> = Some(AckLevel::Durable);
+
+fn welcome() -> Welcome {
+    Daemon::new(16).welcome()
+}
+
+fn known(last: u64, epoch: u32, epoch_first: u64, end: u64) -> Welcome {
+    let last = Some(LastStored { sequence: last, offset: end - 1, level: AckLevel::Received });
+    Welcome { last, epoch, epoch_first_offset: epoch_first, received: end, written: end, durable: 0, ..welcome() }
+}
+
+/// A session with `n` durable appends of one record, connected.
+fn with(n: u64, now: Instant) -> TestSession {
+    let mut session = session();
+    (0..n).for_each(|number| session.submit(append(number, 1, DURABLE, now), number));
+    session.connected(&welcome()).expect("nobody else");
+    session
+}
+
+/// Sequences and gap marks of everything that is sent now.
+fn sent(session: &mut TestSession, now: Instant) -> Vec<(u64, bool)> {
+    let outs = std::iter::from_fn(|| session.next_out(now));
+    outs.filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None }).collect()
+}
+
+fn accepted(session: &mut TestSession, seq: u64, offset: u64, epoch: u32, now: Instant) {
+    let answer = Accepted { first_seq: seq, first_offset: offset, count: 1, epoch, duplicate: false };
+    session.accepted(&answer, now).expect("a good answer");
+}
+
+fn refused(session: &mut TestSession, seq: u64, error: ErrorInfo, now: Instant) {
+    session.refused(Refused { first_seq: seq, count: 1, error }, now);
+}
+
+fn mark(session: &mut TestSession, level: AckLevel, offset: u64, now: Instant) {
+    let mark = Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset };
+    session.watermark(&mark, now);
+}
+
+fn gap(expected: u64) -> ErrorInfo {
+    ErrorInfo::new(ErrorCode::SequenceGap, "").expecting(expected)
+}
+
+fn later(now: Instant) -> Instant {
+    now + Duration::from_secs(1)
+}
+
+#[test]
+fn a_hole_is_jumped_by_the_oldest_alone_once_everything_is_answered() {
+    let now = Instant::now();
+    let mut session = with(4, now);
+    assert_eq!(sent(&mut session, now), [(0, false), (1, false), (2, false), (3, false)]);
+    accepted(&mut session, 0, 10, 1, now);
+    refused(&mut session, 1, ErrorInfo::new(ErrorCode::BadRecord, "no"), now);
+    assert_eq!(sent(&mut session, now), [], "two are still in flight");
+    refused(&mut session, 2, gap(1), now);
+    assert_eq!(sent(&mut session, now), [], "one is still in flight");
+    refused(&mut session, 3, gap(1), now);
+    assert_eq!(sent(&mut session, later(now)), [], "the oldest has no outcome yet: 2 may not jump over it");
+    mark(&mut session, AckLevel::Durable, 11, now);
+    assert_eq!(sent(&mut session, later(now)), [(2, true), (3, false)]);
+    let ended = appends(&mut session);
+    assert_eq!(ended.iter().map(|(number, result)| (*number, result.is_ok())).collect::<Vec<_>>(), [(1, false), (0, true)]);
+    assert!(!ended[0].1.as_ref().is_err_and(AppendError::maybe_written));
+}
+
+#[test]
+fn what_is_refused_for_now_goes_again_after_a_wait_without_a_mark() {
+    let now = Instant::now();
+    let mut session = with(2, now);
+    sent(&mut session, now);
+    refused(&mut session, 0, ErrorInfo::new(ErrorCode::Busy, "").retry_after_ms(500), now);
+    refused(&mut session, 1, gap(0), now);
+    assert_eq!(sent(&mut session, now + Duration::from_millis(499)), []);
+    assert_eq!(session.next_timer(), Some(now + Duration::from_millis(500)));
+    assert_eq!(sent(&mut session, now + Duration::from_millis(500)), [(0, false), (1, false)]);
+}
+
+#[test]
+fn what_was_fired_and_forgotten_may_leave_a_hole() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::None), now), 0);
+    session.submit(append(1, 1, Some(AckLevel::Received), now), 1);
+    session.connected(&welcome()).expect("nobody else");
+    assert_eq!(sent(&mut session, now), [(0, false), (1, false)]);
+    let (number, receipt) = appends(&mut session).remove(0);
+    assert_eq!((number, receipt.expect("handed over").first_offset), (0, None));
+    refused(&mut session, 1, gap(0), now); // the daemon had no room for the one before, and nobody to tell
+    assert_eq!(sent(&mut session, now), [(1, true)]);
+}
+
+#[test]
+fn levels_do_not_wait_for_each_other() {
+    let now = Instant::now();
+    let mut session = session();
+    for (number, level) in [AckLevel::Durable, AckLevel::Received, AckLevel::Written].into_iter().enumerate() {
+        session.submit(append(number as u64, 1, Some(level), now), number as u64);
+    }
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    (0..3).for_each(|seq| accepted(&mut session, seq, 5 + seq, 1, now));
+    let numbers = |session: &mut TestSession| appends(session).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+    assert_eq!(numbers(&mut session), [1]);
+    mark(&mut session, AckLevel::Written, 7, now);
+    assert_eq!(numbers(&mut session), [] as [u64; 0], "the third is at offset 7");
+    mark(&mut session, AckLevel::Written, 8, now);
+    assert_eq!(numbers(&mut session), [2]);
+    mark(&mut session, AckLevel::Durable, 8, now);
+    assert_eq!(numbers(&mut session), [0]);
+    assert!(session.is_idle());
+}
+
+#[test]
+fn what_no_daemon_takes_is_not_sent() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, DURABLE, now), 0);
+    session.submit(append(1, 1, Some(AckLevel::Posted), now), 1);
+    session.submit(append(2, 1, DURABLE, now), 2);
+    session.connected(&Welcome { max_append_bytes: 7, ..welcome() }).expect("nobody else");
+    assert_eq!(sent(&mut session, now), []);
+    let ended = appends(&mut session);
+    assert!(matches!(ended[0].1, Err(AppendError::TooLarge { len: 8, max: 7 })));
+    assert_eq!(ended[1].1.as_ref().map_err(AppendError::code), Err(Some(ErrorCode::LevelUnreachable)));
+    assert!(ended.iter().all(|(_, result)| !result.as_ref().is_err_and(AppendError::maybe_written)));
+}
+
+#[test]
+fn the_window_counts_from_the_oldest_without_an_outcome() {
+    let now = Instant::now();
+    let mut session = session();
+    (0..5).for_each(|number| session.submit(append(number, 1, DURABLE, now), number));
+    session.connected(&Welcome { window: 2, ..welcome() }).expect("nobody else");
+    assert_eq!(sent(&mut session, now).len(), 2);
+    accepted(&mut session, 0, 0, 1, now);
+    assert_eq!(sent(&mut session, now), [], "accepted is not an outcome at this level");
+    mark(&mut session, AckLevel::Durable, 1, now);
+    assert_eq!(sent(&mut session, now), [(2, false)]);
+}
+
+#[test]
+fn coming_back_into_the_same_epoch_sends_what_is_not_covered() {
+    let now = Instant::now();
+    let mut session = with(4, now);
+    sent(&mut session, now);
+    (0..2).for_each(|seq| accepted(&mut session, seq, seq, 1, now));
+    session.disconnected(now, "gone");
+    session.connected(&Welcome { durable: 1, ..known(2, 1, 0, 3) }).expect("nobody else");
+    assert_eq!(appends(&mut session).len(), 1, "the first is durable by now");
+    assert_eq!(sent(&mut session, now), [(1, false), (2, false), (3, false)]);
+}
+
+#[test]
+fn who_missed_an_epoch_sends_everything_again() {
+    let now = Instant::now();
+    let mut session = with(2, now);
+    sent(&mut session, now);
+    (0..2).for_each(|seq| accepted(&mut session, seq, 10 + seq, 1, now));
+    session.disconnected(now, "gone");
+    // Epoch 2 was cut at 5, so both are gone; others were given 10 and 11 since, and are durable.
+    let welcome = Welcome { last: None, epoch: 3, epoch_first_offset: 20, received: 30, written: 30, durable: 30, ..welcome() };
+    session.connected(&welcome).expect("nobody else");
+    assert!(appends(&mut session).iter().all(|(_, result)| result.is_err()), "no receipt for the records of others");
+}
+
+#[test]
+fn a_new_epoch_on_the_connection_keeps_what_is_below_its_first_only_if_it_follows_directly() {
+    for (epoch, again) in [(2, vec![(1, false)]), (3, vec![(0, false), (1, false)])] {
+        let now = Instant::now();
+        let mut session = with(2, now);
+        sent(&mut session, now);
+        (0..2).for_each(|seq| accepted(&mut session, seq, 10 + seq, 1, now));
+        let mark = Watermark { request_id: 0, epoch, epoch_first_offset: 11, level: AckLevel::Durable, offset: 11 };
+        session.watermark(&mark, now);
+        assert_eq!(appends(&mut session).len(), 2 - again.len());
+        let outs: Vec<_> = sent(&mut session, now).into_iter().map(|(seq, _)| seq).collect();
+        assert_eq!(outs, again.into_iter().map(|(seq, _)| seq).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn who_was_forgotten_sends_only_what_was_never_sent() {
+    let now = Instant::now();
+    let mut session = with(3, now);
+    sent(&mut session, now);
+    accepted(&mut session, 0, 0, 1, now);
+    mark(&mut session, AckLevel::Durable, 1, now);
+    session.submit(append(3, 1, DURABLE, now), 3);
+    session.disconnected(now, "gone");
+    session.connected(&Welcome { received: 9, written: 9, durable: 9, ..welcome() }).expect("nobody else");
+    let ended = appends(&mut session);
+    assert!(ended[0].1.is_ok());
+    assert!(ended[1..].iter().all(|(_, result)| matches!(result, Err(AppendError::Forgotten))) && ended.len() == 3);
+    assert_eq!(sent(&mut session, now), [(3, true)]);
+}
+
+#[test]
+fn what_a_crash_took_whole_is_sent_again_and_what_had_a_receipt_is_told_by_a_flush() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    accepted(&mut session, 0, 4, 1, now);
+    accepted(&mut session, 1, 5, 1, now);
+    assert_eq!(appends(&mut session).len(), 1);
+    session.disconnected(now, "killed");
+    session.connected(&Welcome { epoch: 2, epoch_first_offset: 4, received: 4, ..welcome() }).expect("nobody else");
+    assert_eq!(sent(&mut session, now), [(1, true)]);
+    session.flush(DURABLE, 0, now);
+    let answer = Accepted { first_seq: 1, first_offset: 4, count: 1, epoch: 2, duplicate: false };
+    session.accepted(&answer, now).expect("a good answer");
+    let durable = Watermark { request_id: 0, epoch: 2, epoch_first_offset: 4, level: AckLevel::Durable, offset: 5 };
+    session.watermark(&durable, now);
+    let Some(Out::Flush { id, .. }) = session.next_out(now) else { panic!("received is below durable: it has to ask") };
+    session.watermark(&Watermark { request_id: id, ..durable }, now);
+    assert!(matches!(flushes(&mut session)[..], [(0, Err(AppendError::Lost))]));
+}
+
+#[test]
+fn another_log_gets_what_the_one_before_never_saw() {
+    let now = Instant::now();
+    let mut session = with(2, now);
+    sent(&mut session, now);
+    session.submit(append(2, 1, DURABLE, now), 2);
+    session.disconnected(now, "gone");
+    session.connected(&Welcome { log_id: LogId::from_bytes([2; 16]), ..welcome() }).expect("nobody else");
+    let ended = appends(&mut session);
+    assert!(ended.iter().all(|(_, result)| matches!(result, Err(AppendError::LogChanged { .. }))) && ended.len() == 2);
+    assert_eq!(sent(&mut session, now), [(0, false)], "that log has nothing of ours: its sequences start there");
+}
+
+#[test]
+fn an_id_goes_on_where_the_log_has_it_and_is_shared_with_nobody() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, DURABLE, now), 0);
+    session.connected(&known(41, 1, 0, 100)).expect("nothing was sent yet");
+    assert_eq!(sent(&mut session, now), [(42, false)]);
+    session.disconnected(now, "gone");
+    assert_eq!(session.connected(&known(43, 1, 0, 102)), Err(SharedProducer(43)));
+}
+
+#[test]
+fn a_flush_asks_until_the_answer_covers_what_is_known() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+    session.connected(&welcome()).expect("nobody else");
+    session.flush(Some(AckLevel::Written), 0, now);
+    session.flush(Some(AckLevel::Received), 1, now);
+    assert_eq!(sent(&mut session, now).len(), 1);
+    assert_eq!(session.next_out(now), None, "the append before has no outcome");
+    accepted(&mut session, 0, 6, 1, now);
+    let Some(Out::Flush { id, level: AckLevel::Written }) = session.next_out(now) else { panic!("it asks") };
+    assert_eq!(session.next_out(now), None);
+    assert!(matches!(flushes(&mut session)[..], [(1, Ok(()))]), "received needs no asking");
+    let answer = Watermark { request_id: id, epoch: 1, epoch_first_offset: 0, level: AckLevel::Written, offset: 6 };
+    session.watermark(&answer, now);
+    assert_eq!(flushes(&mut session).len(), 0, "6 is not below 6");
+    let Some(Out::Flush { id, .. }) = session.next_out(later(now)) else { panic!("it asks again") };
+    session.watermark(&Watermark { request_id: id, offset: 7, ..answer }, now);
+    assert!(matches!(flushes(&mut session)[..], [(0, Ok(()))]));
+    session.flush(Some(AckLevel::Written), 2, now);
+    assert_eq!(session.next_out(now), None, "nothing below written came since");
+    assert!(matches!(flushes(&mut session)[..], [(2, Ok(()))]));
+}
+
+#[test]
+fn waiting_ends_for_each_append_by_itself() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    sent(&mut session, now);
+    session.disconnected(now, "gone");
+    let second = now + GIVE_UP / 2;
+    session.submit(append(1, 1, DURABLE, second), 1);
+    assert_eq!(session.next_timer(), Some(now + GIVE_UP));
+    session.tick(now + GIVE_UP);
+    let ended = appends(&mut session);
+    assert!(matches!(&ended[..], [(0, Err(AppendError::GivenUp { maybe_written: true, .. }))]), "{ended:?}");
+    assert_eq!(session.next_timer(), Some(second + GIVE_UP));
+    session.connected(&welcome()).expect("nobody else");
+    assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
+}
+
+#[test]
+fn a_daemon_that_never_takes_it_is_the_reason_given() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    sent(&mut session, now);
+    refused(&mut session, 0, ErrorInfo::new(ErrorCode::NoSpace, "full"), now);
+    session.tick(now + GIVE_UP - Duration::from_millis(1));
+    assert_eq!(appends(&mut session).len(), 0);
+    session.tick(now + GIVE_UP);
+    let ended = appends(&mut session);
+    let [(0, Err(error))] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!((error.code(), error.is_retryable(), error.maybe_written()), (Some(ErrorCode::NoSpace), true, false));
+}

@@ -1,0 +1,193 @@
+//! Connections, before HTTP/2 sees them.
+//!
+//! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
+//! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
+//! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use clad_proto::limits::MAX_READS_PER_CONNECTION;
+use clad_proto::{AckLevel, ErrorCode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Sleep;
+use tonic::transport::server::Connected;
+
+use crate::ingest::{Listeners, Place, count_refusal};
+use crate::metrics;
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes that every HTTP/2 client sends first.
+const PREFACE: usize = 24;
+/// Time and bytes that a connection over the limit gets to read why.
+const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
+
+/// Who calls; every request has it in its extensions.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) address: String,
+    /// One permit for each read that may be open on this connection.
+    pub(super) reads: Arc<Semaphore>,
+}
+
+/// A socket with its place.
+pub(super) struct Connection {
+    stream: TcpStream,
+    caller: Caller,
+    /// Nothing any more once it is cut.
+    cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// There until the preface has come.
+    patience: Option<Pin<Box<Sleep>>>,
+    got: usize,
+    _place: Place,
+    _counted: metrics::Connection,
+}
+
+/// Accepts until `stop`.
+pub(super) fn accept(
+    listener: TcpListener,
+    listeners: Arc<Listeners>,
+    handshake_timeout: Duration,
+    cut: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
+) -> mpsc::Receiver<io::Result<Connection>> {
+    let (accepted, connections) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let got = tokio::select! {
+                got = listener.accept() => got,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            let (stream, address) = match got {
+                Ok(got) => got,
+                Err(e) => {
+                    tracing::warn!(error = %e, "accept failed on the gRPC socket");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(place) = listeners.place() else {
+                tokio::spawn(too_many(stream));
+                continue;
+            };
+            let connection = Connection::new(stream, address, place, handshake_timeout, cut.clone());
+            if accepted.send(Ok(connection)).await.is_err() {
+                return;
+            }
+        }
+    });
+    connections
+}
+
+/// An empty SETTINGS frame, and GOAWAY with ENHANCE_YOUR_CALM: no call of this connection was looked at, so a client
+/// may make all of them again elsewhere or later.
+async fn too_many(mut stream: TcpStream) {
+    count_refusal(AckLevel::Received, ErrorCode::TooManyConnections, 1);
+    let text = b"as many connections as [limits] max_connections allows are open";
+    let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+    frames.extend([0, 0, 8 + text.len() as u8, 7, 0, 0, 0, 0, 0]);
+    frames.extend([0, 0, 0, 0, 0, 0, 0, 0x0B]);
+    frames.extend_from_slice(text);
+    let tell = async {
+        stream.write_all(&frames).await?;
+        stream.shutdown().await?;
+        // Closed with unread bytes, the kernel would take the frames back.
+        tokio::io::copy(&mut stream.take(REFUSAL.1), &mut tokio::io::sink()).await
+    };
+    let _ = tokio::time::timeout(REFUSAL.0, tell).await;
+}
+
+impl Connection {
+    fn new(
+        stream: TcpStream,
+        address: SocketAddr,
+        place: Place,
+        handshake_timeout: Duration,
+        mut cut: watch::Receiver<bool>,
+    ) -> Self {
+        let _ = stream.set_nodelay(true);
+        Self {
+            stream,
+            caller: Caller { address: address.to_string(), reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)) },
+            cut: Some(Box::pin(async move {
+                if cut.wait_for(|cut| *cut).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })),
+            patience: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
+            got: 0,
+            _place: place,
+            _counted: metrics::Connection::open(metrics::Transport::Grpc),
+        }
+    }
+
+    /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.
+    fn may_go_on(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.cut.as_mut().is_none_or(|cut| cut.as_mut().poll(cx).is_ready()) {
+            self.cut = None;
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "clad is going down"));
+        }
+        if self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no HTTP/2 preface in time"));
+        }
+        Ok(())
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.may_go_on(cx)?;
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if self.patience.is_some() {
+            self.got += buf.filled().len() - before;
+            if self.got >= PREFACE {
+                self.patience = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.may_go_on(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.may_go_on(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

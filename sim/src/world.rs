@@ -1,0 +1,244 @@
+//! The crash simulation: the real journal on a simulated disk, producers around it, and a checker that knows what
+//! they were told.
+//!
+//! One seed makes a whole history: several lives of a journal with producers that append, send again and give up; jobs
+//! that are begun, held, and carried out in any order; failed writes and syncs, a full disk, kills with writes in
+//! flight, power cuts, and all of it again while the next start recovers. After each start everything is read back
+//! and held against [`model`]'s plain statement of the promise.
+//!
+//! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
+//! was shown while the process lived, so that a crash in the middle of a job promises nothing.
+//!
+//! Not covered: retention, threads (the journal's are tested with real kills), two faults of one operation, bit rot.
+//! Bytes on the disk are no part of the digest: the journal salts its segments from the operating system.
+
+mod client;
+mod life;
+mod model;
+mod settings;
+mod start;
+mod tap;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clad_journal::clock::Clock;
+use clad_journal::stepper::{Begun, Stepper};
+use clad_journal::{Event, JournalConfig, Policy};
+
+use crate::{Rng, SimClock, SimDisk};
+use client::Client;
+pub use model::{Death, Found, Violation};
+use model::{Check, Model, ensure};
+pub use settings::Settings;
+pub use tap::{Flaw, Tap};
+
+/// Bytes of a disk that is not full.
+const CAPACITY: u64 = 1 << 40;
+
+/// What a look at the files alone gave.
+#[derive(Clone, Debug, Default)]
+pub struct Rest {
+    /// What can be read.
+    pub found: Vec<Found>,
+    /// Where the log ends.
+    pub end: u64,
+    /// What does not hold.
+    pub problems: Vec<String>,
+}
+
+/// Looks at the files of a dead journal, without the journal.
+pub type Inspector = Box<dyn FnMut(&SimDisk) -> Rest>;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Starts that succeeded.
+    pub lives: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Kills.
+    pub kills: u64,
+    /// Starts that failed or were cut.
+    pub failed_starts: u64,
+    /// Recoveries in the process.
+    pub rescues: u64,
+    /// Clean ends.
+    pub closes: u64,
+    /// Appends that were answered with the offset that they had.
+    pub duplicates: u64,
+    /// Records that were acknowledged.
+    pub acked: u64,
+    /// Records that were read back and compared.
+    pub read: u64,
+    /// Segments whose bytes were compared with what they were when they were sealed.
+    pub sealed: u64,
+    /// Looks at the files alone.
+    pub inspected: u64,
+    /// The whole history in a number.
+    pub digest: u64,
+}
+
+impl Stats {
+    /// Adds another world's.
+    pub fn add(&mut self, o: &Self) {
+        self.lives += o.lives;
+        self.cuts += o.cuts;
+        self.kills += o.kills;
+        self.failed_starts += o.failed_starts;
+        self.rescues += o.rescues;
+        self.closes += o.closes;
+        self.duplicates += o.duplicates;
+        self.acked += o.acked;
+        self.read += o.read;
+        self.sealed += o.sealed;
+        self.inspected += o.inspected;
+        self.digest = self.digest.rotate_left(1) ^ o.digest;
+    }
+}
+
+/// A machine, a journal on it, and those who use it.
+pub struct World {
+    settings: Settings,
+    config: JournalConfig,
+    rng: Rng,
+    disk: SimDisk,
+    tap: Tap,
+    clock: Arc<SimClock>,
+    stepper: Option<Stepper>,
+    held: Vec<Begun>,
+    model: Model,
+    clients: Vec<Client>,
+    events: Arc<Mutex<Vec<Event>>>,
+    sealed: BTreeMap<String, u64>,
+    inspector: Option<Inspector>,
+    stats: Stats,
+    trace: Vec<String>,
+    /// Something was made to fail in this life, or there was no space: refusals and losses that follow are no wonder.
+    disturbed: bool,
+    /// A sync or write failed and took pages of the page cache along.
+    shaken: bool,
+    /// There is no room for a further segment.
+    full: bool,
+    /// One past the last operation that was made to fail.
+    last_fault: u64,
+}
+
+impl World {
+    /// A new world; nothing was started yet.
+    pub fn new(seed: u64, settings: Settings) -> Self {
+        let mut rng = Rng::new(seed);
+        let config = settings::journal(&settings, &mut rng);
+        let disk = SimDisk::with_options(rng.number(), settings::machine(&mut rng));
+        let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
+        let mut world = Self {
+            clock: SimClock::new(disk.boot_id()),
+            tap: Tap::new(disk.clone(), settings.flaw),
+            settings,
+            config,
+            rng,
+            disk,
+            stepper: None,
+            held: Vec::new(),
+            model: Model::default(),
+            clients,
+            events: Arc::default(),
+            sealed: BTreeMap::new(),
+            inspector: None,
+            stats: Stats { digest: 0xCBF2_9CE4_8422_2325, ..Stats::default() },
+            trace: Vec::new(),
+            disturbed: false,
+            shaken: false,
+            full: false,
+            last_fault: 0,
+        };
+        let what = format!("{:?}", world.config);
+        world.note(|| what);
+        world
+    }
+
+    /// Lets somebody look at the files of dead journals now and then.
+    pub fn inspect_with(&mut self, inspector: Inspector) {
+        self.inspector = Some(inspector);
+    }
+
+    /// The disk, to break it.
+    pub fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// What happened, if it was kept.
+    pub fn trace(&self) -> &[String] {
+        &self.trace
+    }
+
+    /// Whether what is only `written` lies in the page cache.
+    fn cached(&self) -> bool {
+        matches!(self.config.policy, Policy::FireAndForget { .. })
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.settings.trace {
+            let (op, at) = (self.disk.ops(), self.clock.boot_ns() / 1000);
+            self.trace.push(format!("op {op} {at}us {}", what()));
+        }
+    }
+
+    fn eat(&mut self, numbers: &[u64]) {
+        for n in numbers {
+            self.stats.digest = (self.stats.digest ^ n).wrapping_mul(0x0100_0000_01B3).rotate_left(23);
+        }
+    }
+
+    fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The segments that are sealed now must stay as they are; those that were sealed before must have.
+    fn check_sealed(&mut self) -> Check {
+        let names: Vec<_> = self.disk.names().into_iter().filter(|n| n.ends_with(".clog")).collect();
+        for (name, known) in &self.sealed {
+            let now = self.disk.peek(name).map(|bytes| hash(&bytes));
+            ensure(now == Some(*known), || format!("sealed segment {name} has changed (there: {})", now.is_some()))?;
+            self.stats.sealed += 1;
+        }
+        for name in names {
+            if !self.sealed.contains_key(&name) && self.disk.is_sealed_mode(&name) {
+                let bytes = self.disk.peek(&name).unwrap_or_default();
+                self.sealed.insert(name, hash(&bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every now and then the files are looked at without the journal.
+    fn inspect(&mut self, always: bool) -> Check {
+        let chosen = always || self.rng.chance(1, 6);
+        let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && self.model.was_opened() && !self.disturbed)
+        else {
+            return Ok(());
+        };
+        let rest = inspector(&self.disk);
+        self.stats.inspected += 1;
+        ensure(rest.problems.is_empty(), || format!("the files alone: {:?}", rest.problems))?;
+        let Violation(text) = match self.model.check_found(&rest.found, rest.end, self.model.floor()) {
+            Ok(()) => return Ok(()),
+            Err(e) => e,
+        };
+        Err(Violation(format!("the files alone: {text}")))
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let eat = |h: u64, chunk: &[u8]| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (h ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+    };
+    bytes.chunks(8).fold(bytes.len() as u64, eat)
+}

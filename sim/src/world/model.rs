@@ -1,0 +1,240 @@
+//! What the log must hold: a second, slow and plain statement of the journal's promise.
+//!
+//! What must hold, and is checked here:
+//! 1. Every append that was given offsets got them right behind the ones before, whatever the epoch; so after any crash
+//!    what is found is an unbroken first part of what was given, append by append, byte for byte.
+//! 2. That first part reaches at least as far as the level that the crash leaves alone: what was seen below `written`
+//!    after a kill, below `durable` after a power cut, everything after a clean end.
+//! 3. What was found once, after a start, is durable: it is there after every later crash. What was not found never
+//!    comes back, unless it is sent again.
+//! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
+//! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end.
+//! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
+
+use clad_journal::{Accepting, Marks};
+
+/// A rule that was broken, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+pub(super) type Check<T = ()> = Result<T, Violation>;
+
+pub(super) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(Violation(what())) }
+}
+
+/// One append as it is found in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Offset of its first record.
+    pub offset: u64,
+    /// Records.
+    pub count: u32,
+    /// Whose it is.
+    pub producer: [u8; 16],
+    /// The producer's epoch.
+    pub producer_epoch: u32,
+    /// Sequence of the first record.
+    pub first_sequence: u64,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Found {
+    /// One past its last offset.
+    pub fn end(&self) -> u64 {
+        self.offset + u64::from(self.count)
+    }
+    /// One past its last sequence.
+    pub fn end_sequence(&self) -> u64 {
+        self.first_sequence + u64::from(self.count)
+    }
+    fn is(&self, o: &Self) -> bool {
+        self == o
+    }
+    fn name(&self) -> String {
+        let Self { offset, count, producer, first_sequence, payload, .. } = self;
+        format!("{count} records at {offset} (producer {}, sequence {first_sequence}, {} bytes)", producer[0], payload.len())
+    }
+}
+
+/// What an append must be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    /// New offsets.
+    Fresh,
+    /// The offset it has. `certain`: it is among those that must be remembered.
+    Duplicate { offset: u64, certain: bool },
+    /// Refused: an older session.
+    Fenced,
+    /// Refused: it jumps.
+    Gap,
+    /// Refused: partly stored.
+    Overlap,
+}
+
+/// How a process came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// The power went.
+    PowerCut,
+    /// It was killed, or gave up.
+    Kill,
+}
+
+/// The state of the promise.
+#[derive(Default)]
+pub(super) struct Model {
+    /// Everything that was given offsets and may be in the log, in order.
+    pub(super) entries: Vec<Found>,
+    /// Ranges that the journal said are lost.
+    pub(super) lost: Vec<(u64, u64)>,
+    /// Greatest marks that anybody was shown.
+    pub(super) written: u64,
+    pub(super) durable: u64,
+    /// The log reaches at least this far, now that the process is dead.
+    floor: u64,
+    clean: bool,
+    /// A write or sync failed and was not recovered from.
+    pub(super) failed: bool,
+    last: Option<Marks>,
+    epoch: u32,
+    log_id: Option<[u8; 16]>,
+}
+
+impl Model {
+    pub(super) fn end(&self) -> u64 {
+        self.entries.last().map_or(0, Found::end)
+    }
+
+    pub(super) fn was_opened(&self) -> bool {
+        self.log_id.is_some()
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The newest stored append of a producer.
+    pub(super) fn newest_of(&self, producer: &[u8; 16]) -> Option<&Found> {
+        self.entries.iter().rev().find(|e| e.producer == *producer)
+    }
+
+    pub(super) fn is_lost(&self, offset: u64) -> bool {
+        self.lost.iter().any(|(from, to)| *from <= offset && offset < *to)
+    }
+
+    /// Rule 6.
+    pub(super) fn expect(&self, a: &Found, gap: bool, window: usize) -> Expect {
+        let Some(newest) = self.newest_of(&a.producer) else {
+            return if a.first_sequence == 0 || gap { Expect::Fresh } else { Expect::Gap };
+        };
+        let theirs = || self.entries.iter().rev().filter(|e| e.producer == a.producer);
+        if theirs().any(|e| e.producer_epoch > a.producer_epoch) {
+            return Expect::Fenced;
+        }
+        let expected = newest.end_sequence();
+        match a.first_sequence {
+            s if s == expected => Expect::Fresh,
+            s if s > expected => if gap { Expect::Fresh } else { Expect::Gap },
+            _ if a.end_sequence() > expected => Expect::Overlap,
+            s => {
+                let at = theirs().position(|e| e.first_sequence <= s && a.end_sequence() <= e.end_sequence());
+                match at {
+                    Some(at) => {
+                        let e = theirs().nth(at).expect("it was just found");
+                        Expect::Duplicate { offset: e.offset + (s - e.first_sequence), certain: at < window }
+                    }
+                    None => Expect::Overlap,
+                }
+            }
+        }
+    }
+
+    /// New offsets were given.
+    pub(super) fn accept(&mut self, a: Found) -> Check {
+        let end = self.end();
+        ensure(a.offset == end, || format!("{} was given, {end} is next", a.name()))?;
+        self.entries.push(a);
+        Ok(())
+    }
+
+    /// Rule 4. Somebody is shown these marks.
+    pub(super) fn observe(&mut self, m: Marks) -> Check {
+        ensure(m.received >= m.written && m.written >= m.durable, || format!("marks out of order: {m:?}"))?;
+        ensure(m.received == self.end(), || format!("received is {}, {} were given", m.received, self.end()))?;
+        if let Some(p) = self.last {
+            let fell = m.received < p.received || m.written < p.written || m.durable < p.durable;
+            ensure(!fell && m.version >= p.version && m.failures >= p.failures, || format!("marks fell: {p:?}, {m:?}"))?;
+            let moved = (m.received, m.written, m.durable) != (p.received, p.written, p.durable);
+            let still_failed = p.accepting == Accepting::Failed && m.epoch == p.epoch;
+            ensure(!(still_failed && moved), || format!("released after a failure: {p:?}, {m:?}"))?;
+            if m.epoch != p.epoch {
+                let by_recovery = m.failures > 0 && m.epoch > p.epoch && m.epoch_first == m.received;
+                ensure(by_recovery, || format!("the epoch moved: {p:?}, {m:?}"))?;
+            }
+        }
+        self.failed = m.accepting == Accepting::Failed;
+        self.epoch = self.epoch.max(m.epoch);
+        self.written = self.written.max(m.written);
+        self.durable = self.durable.max(m.durable);
+        self.last = Some(m);
+        Ok(())
+    }
+
+    /// The process is dead. `shaken`: what it had only written may be gone from the page cache by a failed sync.
+    pub(super) fn died(&mut self, how: Death, shaken: bool) {
+        let covered = match how {
+            Death::Kill if !shaken => self.written,
+            _ => self.durable,
+        };
+        self.floor = if self.last.is_some() { covered } else { self.floor.min(covered) };
+        self.last = None;
+    }
+
+    /// The process ended cleanly.
+    pub(super) fn ended(&mut self) {
+        self.written = self.end();
+        self.durable = self.end();
+        self.floor = self.end();
+        self.clean = true;
+        self.last = None;
+    }
+
+    /// Rules 1 to 3, for what somebody read who sees the log end at `end`. `floor`: at least so far.
+    pub(super) fn check_found(&self, found: &[Found], end: u64, floor: u64) -> Check {
+        ensure(end >= floor, || format!("the log ends at {end}, records below {floor} were promised"))?;
+        let mut expected = self.entries.iter().filter(|e| !self.is_lost(e.offset)).take_while(|e| e.offset < end);
+        for f in found {
+            let Some(e) = expected.next() else {
+                return Err(Violation(format!("found {} that nobody may find", f.name())));
+            };
+            ensure(f.is(e), || format!("found {}, expected {}", f.name(), e.name()))?;
+        }
+        match expected.next() {
+            Some(e) => Err(Violation(format!("lost: {} (the log ends at {end})", e.name()))),
+            None => ensure(end <= self.end() && self.entries.iter().all(|e| e.end() <= end || e.offset >= end), || {
+                format!("the log ends at {end}, inside of an append or beyond all ({})", self.end())
+            }),
+        }
+    }
+
+    /// A start succeeded and showed these marks.
+    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16]) -> Check {
+        ensure(self.log_id.is_none_or(|id| id == log_id), || "another log id".to_owned())?;
+        let raised = if self.clean { m.epoch >= self.epoch } else { m.epoch > self.epoch };
+        ensure(raised, || format!("epoch {} after {} (clean: {})", m.epoch, self.epoch, self.clean))?;
+        let next = m.received;
+        ensure(m.written == next && m.durable == next, || format!("marks after a start: {m:?}"))?;
+        ensure(next >= self.floor, || format!("the log goes on at {next}, records below {} were promised", self.floor))?;
+        ensure(!self.clean || next == self.end(), || format!("{next} after a clean end at {}", self.end()))?;
+        ensure(m.failures == 0, || "failures of another life".to_owned())?;
+        self.entries.retain(|e| e.offset < next);
+        ensure(self.end() == next, || format!("the log goes on at {next}, which is inside of an append"))?;
+        self.log_id = Some(log_id);
+        (self.epoch, self.clean, self.failed) = (m.epoch, false, false);
+        (self.written, self.durable, self.floor) = (next, next, next);
+        self.last = Some(m);
+        Ok(())
+    }
+}
