@@ -68,7 +68,7 @@ impl Desk {
                 rewritten_bytes: report.rewritten_bytes,
                 records: report.rewritten_records,
             }),
-            connections: HashMap::from([("framed".to_owned(), self.connections.open() as u64)]),
+            connections: HashMap::from([("all".to_owned(), self.connections.open() as u64)]),
             producers: s.producers as u64,
             inflight_bytes: s.in_flight_bytes as u64,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -266,9 +266,9 @@ impl World {
         Ok(Served { listeners, sockets })
     }
 
-    fn bind_unix(&self, path: &PathBuf, mode: u32, sockets: &mut Vec<PathBuf>) -> Result<UnixListener, Exit> {
+    fn bind_unix(&self, path: &Path, mode: u32, sockets: &mut Vec<PathBuf>) -> Result<UnixListener, Exit> {
         let listener = bind_unix(path, mode).map_err(|e| failed(&format!("listen on {}", path.display()), &e))?;
-        sockets.push(path.clone());
+        sockets.push(path.to_path_buf());
         Ok(listener)
     }
 
@@ -312,7 +312,7 @@ async fn bind_tcp(key: &str, address: Option<std::net::SocketAddr>) -> Result<Op
 }
 
 /// Gives the admin socket to a group; an empty name leaves it with the daemon's own.
-fn set_group(path: &PathBuf, group: &str) {
+fn set_group(path: &Path, group: &str) {
     if group.is_empty() {
         return;
     }

@@ -301,7 +301,7 @@ async fn what_cannot_be_taken_is_refused_and_the_stream_goes_on() {
 
 #[tokio::test]
 async fn a_stream_that_breaks_the_rules_ends_with_a_status_that_says_which() {
-    let daemon = Daemon::start(&["limits.handshake_timeout=300ms"]).await;
+    let daemon = Daemon::start(&["limits.handshake_timeout=1s"]).await;
     let mut stream = daemon.open().await;
     stream.append(0, v1::AckLevel::Received, lines(1)).await;
     assert_eq!(stream.end().await.unwrap_err().code, ErrorCode::MalformedFrame);

@@ -124,8 +124,8 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key!(limits.max_connection_inflight_bytes, RESTART, "Bytes of appends in memory for one connection."),
     key!(limits.max_producers, RESTART, "Producers remembered, so that what they resend is stored once."),
-    key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
-    key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
+    key!(limits.handshake_timeout, RESTART, "Longest that a new connection may take to say who it is."),
+    key!(limits.idle_timeout, RESTART, "Close a connection after this much silence; 0 is never."),
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.

@@ -329,12 +329,13 @@ impl Conversation {
         self.session.release(&marks, &mut released);
         for answer in released.drain(..) {
             self.tell(match answer {
-                Answer::Accepted(accepted) => Told::Accepted(accepted.into()),
                 Answer::Watermark(mark) => Told::Watermark(mark.into()),
                 Answer::Refused(refused) => {
                     count_refusal(AckLevel::Received, refused.error.code, refused.count);
                     Told::Refused(refused.into())
                 }
+                // The message has no place for a flush that failed: the call ends, and the client comes again.
+                Answer::FlushFailed(_, error) => return Err(error.into()),
             })
             .await?;
         }

@@ -265,7 +265,8 @@ mod tests {
     async fn bytes_come_out_as_they_came_in_however_they_are_cut() {
         let sent: Vec<u8> = [0, 1, 4, 70_000, 300, 0, 100_000].into_iter().flat_map(message).collect();
         for piece in [1, 3, 16_384, 1 << 20] {
-            let limits = limits(1 << 20);
+            // The sender never rests here; a busy machine must not look like one that does.
+            let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
             let (tx, mut got) = messages(&limits);
             let pieces: Vec<Bytes> = sent.chunks(piece).map(Bytes::copy_from_slice).collect();
             let feed = tokio::spawn(async move {

@@ -313,7 +313,9 @@ impl Connection {
         self.buf = buf;
         self.buf.advance(at);
         self.partial_since = match (flow, self.buf.is_empty()) {
+            // A large frame holds its share of the assembly budget also while its sender does not read.
             (Flow::NeedBytes, false) => self.partial_since.filter(|_| at == 0).or_else(|| Some(Instant::now())),
+            (Flow::OutputFull, _) if self.assembled.is_some() => self.partial_since.or_else(|| Some(Instant::now())),
             _ => None,
         };
         flow
@@ -437,6 +439,10 @@ impl Connection {
                 let error = ErrorInfo::new(ErrorCode::LevelUnreachable, text);
                 ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
             }
+            _ if self.session.unanswered() >= 2 * door.window as usize => {
+                let error = ErrorInfo::new(ErrorCode::Busy, "too many FLUSHes are unanswered").retry_after_ms(100);
+                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+            }
             AckLevel::Durable | AckLevel::Written => {
                 let end = match level {
                     Level::Durable => door.journal.request_sync(),
@@ -493,12 +499,12 @@ impl Connection {
         self.session.release(marks, &mut answers);
         for answer in answers.drain(..) {
             match answer {
-                Answer::Accepted(a) => a.encode(&mut self.out),
                 Answer::Watermark(w) => w.encode(&mut self.out),
                 Answer::Refused(r) => {
                     count_refusal(AckLevel::Received, r.error.code, r.count);
                     r.encode(&mut self.out);
                 }
+                Answer::FlushFailed(request_id, error) => ErrorFrame { request_id, error }.encode(&mut self.out),
             }
         }
         self.answers = answers;

@@ -11,15 +11,16 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use clad_journal::{Accepting, Level, Marks};
-use clad_proto::frame::{Accepted, Refused, Watermark};
+use clad_proto::frame::{Refused, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
 /// What the connection says next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
-    Accepted(Accepted),
     Watermark(Watermark),
     Refused(Refused),
+    /// The FLUSH of this id cannot be answered by a mark any more.
+    FlushFailed(u32, ErrorInfo),
 }
 
 struct Waiting {
@@ -103,7 +104,7 @@ impl Session {
             let mut released = 0;
             while let Some(w) = queue.front() {
                 if w.failures != m.failures {
-                    answers.extend(maybe_written(w));
+                    answers.push(maybe_written(w));
                 } else if w.end > mark {
                     break;
                 } else {
@@ -136,13 +137,13 @@ fn watermark(m: &Marks, level: AckLevel, offset: u64, request_id: u32) -> Waterm
     Watermark { request_id, epoch: m.epoch, epoch_first_offset: m.epoch_first, level, offset }
 }
 
-fn maybe_written(w: &Waiting) -> Option<Answer> {
-    // A flush promises nothing of its own; its appends are answered one by one.
-    (w.flush == 0).then(|| {
-        let text = "a write to the disk failed while this append was under way; it may be stored, a resend is safe";
-        let error = ErrorInfo::new(ErrorCode::JournalFailed, text).retry_after_ms(1000);
-        Answer::Refused(Refused { first_seq: w.first_seq, count: w.count, error })
-    })
+fn maybe_written(w: &Waiting) -> Answer {
+    let text = "a write to the disk failed while this was under way; it may be stored, a resend is safe";
+    let error = ErrorInfo::new(ErrorCode::JournalFailed, text).retry_after_ms(1000);
+    match w.flush {
+        0 => Answer::Refused(Refused { first_seq: w.first_seq, count: w.count, error }),
+        id => Answer::FlushFailed(id, error),
+    }
 }
 
 /// The metric label of a level.
@@ -174,7 +175,7 @@ mod tests {
         let tell = |a: &Answer| match a {
             Answer::Watermark(w) => format!("{} {}", w.level, w.offset),
             Answer::Refused(r) => format!("refused {} {}", r.first_seq, r.error.code),
-            Answer::Accepted(_) => "accepted".to_owned(),
+            Answer::FlushFailed(id, e) => format!("flush {id} {}", e.code),
         };
         answers.iter().map(tell).collect()
     }
@@ -198,7 +199,9 @@ mod tests {
         let mut s = Session::default();
         given(&mut s, 0, 10, AckLevel::Durable);
         given(&mut s, 1, 11, AckLevel::Durable);
-        assert_eq!(said(&mut s, marks(50, 50, 1)), ["refused 0 journal_failed", "refused 1 journal_failed"]);
+        s.flush(7, 12, Level::Durable, 0);
+        let want = ["refused 0 journal_failed", "refused 1 journal_failed", "flush 7 journal_failed"];
+        assert_eq!(said(&mut s, marks(50, 50, 1)), want);
         assert_eq!(said(&mut s, marks(60, 60, 1)), [""; 0]);
     }
 

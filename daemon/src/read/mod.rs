@@ -47,6 +47,8 @@ impl Reads {
             ReadFrom::Cursor(cursor) => cursor::resolve(&meta, end, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
         };
-        Ok(ReadStream::new(self.journal.clone(), LogId::from_bytes(meta.log_id), *read, from, level))
+        // Who does not follow gets what there is now, and an end, however fast the log grows.
+        let stop_at = if read.follow { u64::MAX } else { end };
+        Ok(ReadStream::new(self.journal.clone(), LogId::from_bytes(meta.log_id), *read, (from, stop_at), level))
     }
 }

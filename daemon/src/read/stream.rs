@@ -23,6 +23,7 @@ pub(crate) struct ReadStream {
     log_id: LogId,
     read: Read,
     next: u64,
+    stop_at: u64,
     left: u64,
     level: Level,
     reader: Option<Reader>,
@@ -52,12 +53,18 @@ enum Look {
 }
 
 impl ReadStream {
-    pub(super) fn new(journal: Arc<Journal>, log_id: LogId, read: Read, from: u64, level: Level) -> Self {
+    pub(super) fn new(
+        journal: Arc<Journal>,
+        log_id: LogId,
+        read: Read,
+        (from, stop_at): (u64, u64),
+        level: Level,
+    ) -> Self {
         let reader = journal.reader(from, level);
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        Self { journal, log_id, read, next: from, left, level, reader }
+        Self { journal, log_id, read, next: from, stop_at, left, level, reader }
     }
 
     fn cursor(&self, epoch: u32) -> Cursor {
@@ -85,6 +92,7 @@ impl ReadStream {
                 Err(_) => return Ended::Stopping, // the runtime is going down
             };
             self = me;
+            let caught_up = matches!(look, Look::CaughtUp);
             let ended = match look {
                 Look::More => false,
                 Look::CaughtUp if self.read.follow => {
@@ -114,7 +122,8 @@ impl ReadStream {
             if *stop.borrow() {
                 return Ended::Stopping;
             }
-            if matches!(look_state(&self.journal, self.next, self.level), Waiting::Yes) {
+            // A block that is full at the very end of the log is no reason to wait: who does not follow wants to be told.
+            if caught_up && self.next >= self.journal.marks().of(self.level) {
                 tokio::select! {
                     changed = marks.changed() => if changed.is_err() { return Ended::Stopping },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
@@ -136,6 +145,9 @@ impl ReadStream {
         let look = loop {
             if self.left == 0 {
                 break Look::Limit;
+            }
+            if self.next >= self.stop_at {
+                break Look::CaughtUp;
             }
             if block.size() >= BLOCK {
                 break Look::More;
@@ -207,13 +219,4 @@ impl ReadStream {
         let signed = |t: u64| i64::try_from(t).unwrap_or(i64::MAX);
         signed(times.max) >= since && signed(times.min) <= until
     }
-}
-
-enum Waiting {
-    Yes,
-    No,
-}
-
-fn look_state(journal: &Journal, next: u64, level: Level) -> Waiting {
-    if next >= journal.marks().of(level) { Waiting::Yes } else { Waiting::No }
 }
