@@ -88,12 +88,12 @@ impl RetentionState {
         let age_rests = self.clock_jumped(shared);
         let all = shared.catalog().all();
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
-        for sealed in &all[..keep_from] {
+        for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
             if total.saturating_sub(sealed.bytes) < r.keep_bytes {
                 return;
             }
             let Some(rule) = rule(shared, &r, sealed, total, age_rests) else { return };
-            if remove(shared, sealed, rule).is_none() {
+            if remove(shared, sealed, following, rule).is_none() {
                 return;
             }
             total -= sealed.bytes;
@@ -135,10 +135,13 @@ fn rule(
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 
-fn remove(shared: &Arc<Shared>, sealed: &Sealed, rule: Rule) -> Option<()> {
+fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule) -> Option<()> {
     let storage = shared.storage();
-    let proof = sealed.proof(storage.as_ref()).ok()??;
-    let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
+    // One that is damaged beyond reading ends where the next one begins; it must not keep the others from going.
+    let proof = sealed.proof(storage.as_ref()).ok()?;
+    let next = || Some(following.proof(storage.as_ref()).ok()??.footer.first_offset);
+    let end_offset = proof.as_ref().map(|p| p.footer.end_offset).or_else(next)?;
+    let first_offset = proof.map_or(shared.lowest_offset(), |p| p.footer.first_offset);
     let passed = shared.env().meta.update(|m| {
         m.lowest_segment = sealed.number + 1;
         m.lowest_offset = end_offset;

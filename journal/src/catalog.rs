@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use crate::format::footer::Footer;
 use crate::format::segment::SegmentHeader;
-use crate::io::Storage;
+use crate::format::segment_name;
+use crate::io::{Access, Storage};
+use crate::recovery::scan::scan;
 use crate::recovery::{State, probe};
 
 /// A sealed segment's header and footer.
@@ -56,10 +58,32 @@ impl Sealed {
             State::Sealed { header, footer, head_checksum } => {
                 Some(Arc::new(Proof { header, footer: *footer, head_checksum }))
             }
-            _ => None,
+            State::Unsealed { header } => without_footer(storage, self.number, header)?.map(Arc::new),
+            State::Unreadable(_) => None,
         };
         Ok(self.proof.get_or_init(|| proof).clone())
     }
+}
+
+/// What can be said of a sealed segment whose footer is gone (it was cut short, or damaged): a scan finds the batches
+/// that hold, and they stay readable; what is missing behind them shows as a gap before the next segment.
+fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader) -> io::Result<Option<Proof>> {
+    let scan = scan(storage.open(&segment_name(number), Access::ReadDirect)?, &header)?;
+    let data: Vec<_> = scan.batches.iter().filter(|b| b.is_data()).collect();
+    let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(None) };
+    let footer = Footer {
+        segment: number,
+        epoch: header.epoch,
+        last_batch_checksum: last.checksum,
+        first_offset: first.header.first_offset,
+        end_offset: last.header.end_offset(),
+        data_end: last.end,
+        min_time_ns: data.iter().map(|b| b.header.min_time_ns).min().unwrap_or(i64::MAX),
+        max_time_ns: data.iter().map(|b| b.header.max_time_ns).max().unwrap_or(i64::MIN),
+        max_append_ns: data.iter().map(|b| b.header.append_real_ns).max().unwrap_or(i64::MIN),
+        ..Footer::default()
+    };
+    Ok(Some(Proof { header, footer, head_checksum: 0 }))
 }
 
 /// All of them.

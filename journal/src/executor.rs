@@ -284,12 +284,16 @@ impl Executor {
     }
 
     /// Writes batches into a new segment under a temporary name, seals it, and puts it in place.
-    fn write_elsewhere(&self, rescue: &Rescue, batches: &[Arc<Batch>]) -> io::Result<()> {
+    fn write_elsewhere(&self, rescue: &mut Rescue, batches: &[Arc<Batch>]) -> io::Result<()> {
         let _making = self.env.making();
         let number = self.next_number();
         let name = segment_name(number);
         let temporary = format!("{name}.tmp");
         let storage = self.env.storage.as_ref();
+        if let Some((proof, bytes)) = self.already_there(rescue, number) {
+            proof.footer.damage.iter().for_each(|d| rescue.producers.lose(d.from, d.to));
+            return self.put_in_place(number, proof, bytes);
+        }
         match storage.remove(&temporary) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -323,6 +327,7 @@ impl Executor {
         file.sync_all()?;
         for d in &damage {
             self.env.tell(Event::Lost { from: d.from, to: d.to });
+            rescue.producers.lose(d.from, d.to);
         }
         let mut footer = active.footer();
         footer.first_offset = rescue.from.min(first);
@@ -333,16 +338,35 @@ impl Executor {
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;
         storage.rename(&temporary, &name)?;
-        storage.sync_dir("")?;
+        let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
+        self.put_in_place(number, proof, sealed.bytes)
+    }
+
+    /// What an earlier attempt had written, sealed and renamed already. `clad.meta` may name it, though the write of
+    /// that was told as failed: its name is not to be taken away again.
+    fn already_there(&self, rescue: &Rescue, number: u64) -> Option<(Proof, u64)> {
+        let storage = self.env.storage.as_ref();
+        let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
+        match recovery::probe(storage, number, bytes).ok()?.state {
+            recovery::State::Sealed { header, footer, head_checksum }
+                if footer.supersedes_from == Some(rescue.from) && footer.end_offset == rescue.next =>
+            {
+                Some((Proof { header, footer: *footer, head_checksum }, bytes))
+            }
+            _ => None,
+        }
+    }
+
+    fn put_in_place(&self, number: u64, proof: Proof, bytes: u64) -> io::Result<()> {
+        self.env.storage.sync_dir("")?;
         self.env.meta.update(|m| m.highest_segment = number)?;
         *self.before() = Some(Before {
             number,
-            footer_checksum: sealed.head_checksum,
-            last_batch_checksum: footer.last_batch_checksum,
+            footer_checksum: proof.head_checksum,
+            last_batch_checksum: proof.footer.last_batch_checksum,
         });
-        let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
-        let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
-        self.catalog.add(Sealed::known(number, sealed.bytes, proof));
+        let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
+        self.catalog.add(Sealed::known(number, bytes, proof));
         self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
         Ok(())
     }

@@ -50,8 +50,8 @@ pub(crate) struct Shared {
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
     pub(crate) report: Report,
-    /// Held for as long as the journal is open: it keeps a second daemon out.
-    _lock: Arc<dyn crate::io::File>,
+    /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
+    lock: Mutex<Option<Arc<dyn crate::io::File>>>,
 }
 
 struct Core {
@@ -170,7 +170,7 @@ impl Journal {
     /// # Errors
     /// [`AppendError`].
     pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
-        let mut core = self.shared.lock();
+        let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
         self.shared.wake_for(&core, before, now.boot_ns);
@@ -192,22 +192,22 @@ impl Journal {
     /// # Errors
     /// [`AppendError::NotOwner`].
     pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
-        self.shared.lock().committer.producer(id, owner)
+        self.shared.core().committer.producer(id, owner)
     }
 
     /// A producer's session begins: earlier epochs are fenced, and it is not forgotten while it lasts.
     pub fn connect(&self, id: &ProducerId, epoch: u32) {
-        self.shared.lock().committer.connect(id, epoch);
+        self.shared.core().committer.connect(id, epoch);
     }
 
     /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged.
     pub fn disconnect(&self, id: &ProducerId, forget: bool) {
-        self.shared.lock().committer.disconnect(id, forget);
+        self.shared.core().committer.disconnect(id, forget);
     }
 
     /// Asks for everything received so far to become durable, and returns the end that `durable` then reaches.
     pub fn request_sync(&self) -> u64 {
-        let target = self.shared.lock().committer.request_sync();
+        let target = self.shared.core().committer.request_sync();
         self.shared.wake_all();
         target
     }
@@ -215,7 +215,7 @@ impl Journal {
     /// Seals the active segment. The answer is (number, first offset, end), or nothing where it held no record.
     pub fn rotate(&self) -> oneshot::Receiver<RotateAnswer> {
         let (reply, answer) = oneshot::channel();
-        self.shared.lock().committer.request_rotate(reply);
+        self.shared.core().committer.request_rotate(reply);
         self.shared.wake_all();
         answer
     }
@@ -248,7 +248,7 @@ impl Journal {
         let (sealed, sealed_bytes) = shared.catalog.totals();
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
-        let core = shared.lock();
+        let core = shared.core();
         let c = &core.committer;
         Status {
             log_id: meta.log_id,
@@ -266,14 +266,14 @@ impl Journal {
 
     /// The number of the active segment, if there is one at this moment.
     pub fn active_segment(&self) -> Option<u64> {
-        self.shared.lock().committer.active_summary().map(|s| s.0)
+        self.shared.core().committer.active_summary().map(|s| s.0)
     }
 
     /// All segments with records, oldest first. Reads the footers that were not needed before.
     pub fn segments(&self) -> Vec<SegmentSummary> {
         let storage = self.shared.storage();
         let mut all: Vec<_> = self.shared.catalog.all().iter().map(|s| summary(s, storage.as_ref())).collect();
-        let core = self.shared.lock();
+        let core = self.shared.core();
         if let Some((number, first_offset, pos, _)) = core.committer.active_summary() {
             let end_offset = core.committer.marks().written.max(first_offset);
             let active = SegmentSummary {
@@ -320,8 +320,13 @@ impl Journal {
             for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 let _ = thread.join();
             }
+            self.unlock();
         }
         clean
+    }
+
+    fn unlock(&self) {
+        drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -330,15 +335,15 @@ impl Drop for Journal {
     /// disk that are under way, so that the folder is free when this returns.
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if threads.is_empty() {
-            return;
+        if !threads.is_empty() {
+            self.begin_close();
+            self.shared.with(Committer::abandon);
+            self.shared.wake_all();
         }
-        self.begin_close();
-        self.shared.with(Committer::abandon);
-        self.shared.wake_all();
         for thread in threads {
             let _ = thread.join();
         }
+        self.unlock();
     }
 }
 
@@ -373,7 +378,7 @@ pub(crate) fn open_shared(
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
         report: r.report,
-        _lock: r.lock,
+        lock: Mutex::new(Some(r.lock)),
     });
     shared.open_first();
     Ok(shared)
@@ -405,13 +410,13 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    fn core(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
         self.core.lock().expect("the journal's state is whole")
     }
 
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Committer) -> T) -> T {
-        f(&mut self.lock().committer)
+        f(&mut self.core().committer)
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -431,19 +436,19 @@ impl Shared {
     }
 
     pub(crate) fn marks(&self) -> Marks {
-        self.lock().committer.marks()
+        self.core().committer.marks()
     }
 
     pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
-        self.lock().committer.recent(offset)
+        self.core().committer.recent(offset)
     }
 
     pub(crate) fn seek_active(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
-        self.lock().committer.seek(offset)
+        self.core().committer.seek(offset)
     }
 
     pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
-        self.lock().active_header.clone().filter(|h| h.number == number)
+        self.core().active_header.clone().filter(|h| h.number == number)
     }
 
     pub(crate) fn lowest_offset(&self) -> u64 {
@@ -493,7 +498,7 @@ impl Shared {
 
     /// The first segment is opened before anybody is told that the journal is there.
     fn open_first(&self) {
-        let mut core = self.lock();
+        let mut core = self.core();
         if let Step::Run(job) = core.committer.step(self.env().now()) {
             drop(core);
             let (done, _) = self.executor.run(job, IoBuf::with_capacity(0));
@@ -505,7 +510,7 @@ impl Shared {
         let now = self.env().now();
         let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
         let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
-        let mut core = self.lock();
+        let mut core = self.core();
         let first = core.committer.failure().is_none();
         let replies = match &result {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
@@ -543,7 +548,7 @@ impl Shared {
 /// Waits for jobs and carries them out.
 fn worker(shared: &Arc<Shared>) {
     let mut buf = IoBuf::with_capacity(256 * 1024);
-    let mut core = shared.lock();
+    let mut core = shared.core();
     loop {
         let now = shared.env().now();
         match core.committer.step(now) {
@@ -567,7 +572,7 @@ fn worker(shared: &Arc<Shared>) {
                 if wake_others {
                     shared.wake_all();
                 }
-                core = shared.lock();
+                core = shared.core();
             }
             Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
         }

@@ -82,6 +82,7 @@ impl OfflineLog {
             }
         }
         log.limit_superseded();
+        log.note_missing_footers();
         Ok(log)
     }
 
@@ -136,6 +137,15 @@ impl OfflineLog {
         self.end_offset = end_offset;
         self.parts.push(Part { number, bytes, header, first_offset, end_offset, content: Content::Scanned { kept } });
         Ok(())
+    }
+
+    /// Only the last segments may be without a footer: what comes before a sealed one had its own.
+    fn note_missing_footers(&mut self) {
+        let sealed = |p: &&Part| matches!(&p.content, Content::Sealed(f) if f.footer.supersedes_from.is_none());
+        let Some(last) = self.parts.iter().rfind(sealed).map(|p| p.number) else { return };
+        for p in self.parts.iter().filter(|p| p.number < last && matches!(p.content, Content::Scanned { .. })) {
+            self.notes.push(format!("DAMAGE: segment {} has lost its footer", p.number));
+        }
     }
 
     /// Of overlapping segments the later counts.

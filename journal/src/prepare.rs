@@ -134,7 +134,11 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
     let name = segment_name(header.number);
     if header.epoch != epoch {
         header = new_header(env, header.number, epoch)?;
-        write_header(env.storage.open(&name, Access::WriteDirect)?.as_ref(), &header)?;
+        let file = env.storage.open(&name, Access::WriteDirect)?;
+        write_header(file.as_ref(), &header)?;
+        // Who made it may have died before its size and its name were durable.
+        file.sync_all()?;
+        env.storage.sync_dir("")?;
     }
     let open_one = |_| {
         let file = env.storage.open(&name, write_access(env))?;

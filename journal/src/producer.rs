@@ -216,6 +216,22 @@ impl ProducerTable {
         all.min_by_key(|(id, p)| (p.last_active_ns, **id)).map(|(id, _)| *id)
     }
 
+    /// Takes out what was stored at these offsets: it is lost, so a resend of it must not be called stored.
+    pub(crate) fn lose(&mut self, from: u64, to: u64) {
+        for p in self.producers.values_mut() {
+            let ranges = std::mem::take(&mut p.ranges);
+            self.ranges -= ranges.len();
+            for r in ranges {
+                let (begin, end) = (r.first_offset, r.first_offset + u64::from(r.count));
+                for (b, e) in [(begin, end.min(from)), (begin.max(to), end)].into_iter().filter(|(b, e)| b < e) {
+                    let first_sequence = r.first_sequence + (b - begin);
+                    p.ranges.push_back(StoredRange { first_sequence, first_offset: b, count: (e - b) as u32 });
+                }
+            }
+            self.ranges += p.ranges.len();
+        }
+    }
+
     /// Everything, for a footer; sorted, so that the same table makes the same bytes.
     pub(crate) fn snapshot(&self) -> Vec<ProducerEntry> {
         let entry = |(id, p): (&ProducerId, &Producer)| ProducerEntry {

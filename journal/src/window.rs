@@ -85,11 +85,12 @@ impl Window {
         let mut pos = start;
         while pos < (start + need as u64).min(self.len) {
             let want = self.block.min(self.len - pos) as usize;
-            let (back, read) = self.file.read_at(one, pos, want);
+            // Asked for whole, as a direct read must be; the file may end inside it.
+            let (back, read) = self.file.read_at(one, pos, self.block as usize);
             one = back;
-            if read.is_ok() && one.len() == want {
+            if read.is_ok() && one.len() >= want {
                 self.bytes_read += want as u64;
-                out.extend_from_slice(&one);
+                out.extend_from_slice(&one[..want]);
             } else {
                 out.set_len(out.len() + want);
                 let at = out.len() - want;

@@ -146,3 +146,41 @@ fn a_reader_behind_retention_is_told_the_gap() {
     assert_eq!(batch.first_offset, end);
     assert!(journal.close(Duration::from_secs(10)));
 }
+
+/// A segment that is cut short, at whatever length, costs what it held and nothing else.
+#[test]
+fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    for i in 0..300u64 {
+        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        if i % 100 == 99 {
+            wait(&journal, Level::Durable, i + 1);
+            journal.rotate().blocking_recv().unwrap().unwrap();
+        }
+    }
+    assert!(journal.close(Duration::from_secs(10)));
+    let second = dir.path().join(clad_journal::format::segment_name(1));
+    let whole = std::fs::read(&second).unwrap();
+    for len in [0, 1, 100, 4096, 4097, 5000, whole.len() - 4096, whole.len() - 1] {
+        std::fs::write(&second, &whole[..len]).unwrap();
+        let report = clad_journal::verify(dir.path(), &mut |_, _| {}).unwrap();
+        assert!(!report.problems.is_empty(), "cut to {len}");
+        let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+        let mut reader = journal.reader(0, Level::Durable);
+        let (mut seen, mut lost) = (0, 0);
+        loop {
+            match reader.next_batch() {
+                Ok(None) => break,
+                Ok(Some(batch)) => seen += u64::from(batch.count),
+                Err(ReadError::Gap { from, to, damaged: true }) => {
+                    assert!(from >= 100 && to <= 200, "cut to {len}: lost {from} to {to}");
+                    lost += to - from;
+                }
+                Err(e) => panic!("cut to {len}: {e}"),
+            }
+        }
+        assert_eq!((seen + lost, seen >= 200), (300, true), "cut to {len}");
+        assert!(journal.close(Duration::from_secs(10)));
+    }
+}

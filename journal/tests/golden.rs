@@ -154,12 +154,7 @@ impl Making {
             max_time_ns: T0 + 1,
             max_append_ns: T0 + 9,
             payload_bytes,
-            index: vec![IndexEntry {
-                first_offset: offsets.0,
-                position: BLOCK,
-                min_time_ns: T0,
-                max_time_ns: T0 + 1,
-            }],
+            index: vec![IndexEntry { first_offset: offsets.0, position: BLOCK, min_time_ns: T0, max_time_ns: T0 + 1 }],
             producers: producers(),
             before: Some(Before { number: before, footer_checksum: 0x1111_1111, last_batch_checksum: 0x2222_2222 }),
             ..Footer::default()
@@ -382,10 +377,10 @@ fn a_reader_made_from_the_document_tells_what_may_be_believed() {
     // Idle: the vouch proves what lies before it, and is itself nothing of the log.
     let idle = reader::segment(&file("idle.clog")).unwrap();
     assert!(idle.footer.is_none());
-    assert_eq!(idle.batches.iter().map(|b| (b.kind, b.count, b.durable)).collect::<Vec<_>>(), [
-        (0, 2, 1000),
-        (2, 0, 1002)
-    ]);
+    assert_eq!(
+        idle.batches.iter().map(|b| (b.kind, b.count, b.durable)).collect::<Vec<_>>(),
+        [(0, 2, 1000), (2, 0, 1002)]
+    );
     assert_eq!(reader::believe(&idle, 1000, false, false), (vec![0], 1002, vec![]));
 
     // Torn: the third is cut off, and the whole one behind it with it.

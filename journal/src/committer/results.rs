@@ -138,6 +138,7 @@ impl Committer {
             FailedJob::Rescue(rescue) => {
                 self.busy = false;
                 self.rewritten = rescue.rewritten;
+                self.producers = rescue.producers; // without what is lost
                 self.active = rescue.active;
                 self.prepared = rescue.prepared;
             }

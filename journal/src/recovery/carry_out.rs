@@ -44,6 +44,8 @@ struct Carrier<'a> {
     log_id: [u8; 16],
     report: Report,
     producers: ProducerTable,
+    /// `producers` knows what is in the segments already: storing it once more would push out what is older.
+    producers_known: bool,
     sealed: BTreeMap<u64, Sealed>,
     before: Option<Before>,
     next_offset: u64,
@@ -69,6 +71,7 @@ pub(super) fn carry_out(
         log_id: said.log_id,
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
+        producers_known: false,
         sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes))).collect(),
         before: None,
         next_offset: said.lowest_offset,
@@ -76,6 +79,10 @@ pub(super) fn carry_out(
     };
     c.report.bytes_read = survey.bytes_read;
     if let Some(newest) = survey.newest {
+        if !said.clean {
+            let context = format!("write the footer of segment {} again", newest.number);
+            c.write_footer_again(&newest).map_err(OpenError::io(context))?;
+        }
         c.take_sealed(newest);
     }
     c.recover(survey.open, said.latched)?;
@@ -127,6 +134,7 @@ pub(crate) fn end_at(
         log_id: env.meta.get().log_id,
         report: Report::default(),
         producers,
+        producers_known: true,
         sealed: BTreeMap::new(),
         before,
         next_offset: first_offset,
@@ -134,13 +142,31 @@ pub(crate) fn end_at(
     };
     match segment.state {
         // An attempt before this one came as far as the footer.
-        State::Sealed { .. } => c.take_sealed(segment),
+        State::Sealed { .. } => {
+            c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
+            c.take_sealed(segment);
+        }
         _ => c.recover_group(vec![segment], true, Some(limit))?,
     }
     Ok((c.sealed.into_values().collect(), c.report))
 }
 
 impl Carrier<'_> {
+    /// A footer that can be read may still be a clean page, or one that was never synced: the same bytes again, and
+    /// a sync of them, its length and its mode. What lies below it was synced before it was written.
+    fn write_footer_again(&self, segment: &Segment) -> io::Result<()> {
+        let State::Sealed { header, footer, .. } = &segment.state else { return Ok(()) };
+        let name = segment_name(segment.number);
+        let pos = footer.data_end.next_multiple_of(u64::from(header.block_size));
+        let file = self.storage.open(&name, Access::WriteDirect)?;
+        let want = segment.file_len.saturating_sub(pos) as usize;
+        let (bytes, read) = file.read_at(IoBuf::with_capacity(want), pos, want);
+        read?;
+        file.write_at(bytes, pos, Durability::Written).1?;
+        self.storage.set_sealed_mode(&name, true)?;
+        file.sync_all()
+    }
+
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
         self.producers.load(&footer.producers);
@@ -167,6 +193,8 @@ impl Carrier<'_> {
                 }
             };
             self.recover_group(std::mem::take(&mut group), latched, limit)?;
+            let context = format!("write the footer of segment {} again", segment.number);
+            self.write_footer_again(&segment).map_err(OpenError::io(context))?;
             self.take_sealed(segment);
         }
         self.recover_group(group, latched, None)
@@ -366,7 +394,9 @@ impl Carrier<'_> {
             let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
-                self.producers.store(&chunk.header, offset, h.append_real_ns, &HashSet::new());
+                if !self.producers_known {
+                    self.producers.store(&chunk.header, offset, h.append_real_ns, &HashSet::new());
+                }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
             }

@@ -86,7 +86,9 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
             let seed = header.seed();
             let mut state = State::Unsealed { header: header.clone() };
             let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
-            let tail = read(tail_at, file_len.saturating_sub(tail_at))?;
+            // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
+            let whole = file_len.is_multiple_of(block);
+            let tail = if whole { read(tail_at, file_len.saturating_sub(tail_at))? } else { IoBuf::with_capacity(0) };
             bytes_read += tail.len() as u64;
             if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
                 && pos.is_multiple_of(block)

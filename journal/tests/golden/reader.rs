@@ -365,10 +365,7 @@ fn footer(file: &[u8], header: &Header) -> Option<Footer> {
 fn section(f: &mut Footer, kind: u16, c: &[u8]) {
     match kind {
         1 => {
-            f.index = c
-                .chunks_exact(32)
-                .map(|e| (u64_at(e, 0), u64_at(e, 8), i64_at(e, 16), i64_at(e, 24)))
-                .collect();
+            f.index = c.chunks_exact(32).map(|e| (u64_at(e, 0), u64_at(e, 8), i64_at(e, 16), i64_at(e, 24))).collect();
         }
         2 => f.producers = producers(c),
         3 => f.damage = c.chunks_exact(16).map(|d| (u64_at(d, 0), u64_at(d, 8))).collect(),
