@@ -123,11 +123,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("clad.sock"), "").expect("a file");
         std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
-        let flagged = Which {
-            server: Some("tcp://h:1".into()),
-            admin: Some("unix:///flag.sock".into()),
-            ..Which::default()
-        };
+        let flagged =
+            Which { server: Some("tcp://h:1".into()), admin: Some("unix:///flag.sock".into()), ..Which::default() };
         let all = around("grpc://h:2", "unix:///env.sock", folder.path());
         assert_eq!(flagged.server(&all).expect("an address"), Address::tcp("h", 1));
         assert_eq!(flagged.admin(&all).expect("a path"), Path::new("/flag.sock"));

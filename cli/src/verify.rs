@@ -117,7 +117,12 @@ mod tests {
             first_offset: 0,
             end_offset: 21,
             problems: vec![
-                Problem { segment: Some(3), position: Some(8192), offsets: Some((10, 20)), text: "bad checksum".into() },
+                Problem {
+                    segment: Some(3),
+                    position: Some(8192),
+                    offsets: Some((10, 20)),
+                    text: "bad checksum".into(),
+                },
                 Problem { segment: None, position: None, offsets: None, text: "lost".into() },
             ],
             notes: vec!["torn tail: 3 bytes".into()],

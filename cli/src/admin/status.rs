@@ -83,7 +83,10 @@ pub(super) fn sheet(status: &v1::StatusResponse) -> String {
     let mut sheet = Sheet::default();
     sheet
         .row("clad", format!("{}, pid {}, up {uptime}, {}", status.version, status.pid, state(status)))
-        .row("log", format!("{}, epoch {} from offset {}", log_id(status), status.epoch, count(status.epoch_first_offset)))
+        .row(
+            "log",
+            format!("{}, epoch {} from offset {}", log_id(status), status.epoch, count(status.epoch_first_offset)),
+        )
         .row("durability", promise(status))
         .row(
             "offsets",
@@ -95,15 +98,15 @@ pub(super) fn sheet(status: &v1::StatusResponse) -> String {
                 count(status.lowest_offset)
             ),
         )
-        .row("journal", format!("{}, {} in {}", counted(status.segments, "segment"), bytes(status.bytes), status.journal_dir))
+        .row(
+            "journal",
+            format!("{}, {} in {}", counted(status.segments, "segment"), bytes(status.bytes), status.journal_dir),
+        )
         .row("disk", format!("{} free of {}", bytes(status.disk_free_bytes), bytes(status.disk_total_bytes)))
         .row("stands on", status.substrate.as_ref().map(stands_on).unwrap_or_default())
         .row("last start", status.recovery.as_ref().map(|recovery| recovery.summary.clone()).unwrap_or_default())
         .row("connections", listed(&sorted(&status.connections)))
-        .row(
-            "in flight",
-            format!("{}; {} known", bytes(status.inflight_bytes), counted(status.producers, "producer")),
-        )
+        .row("in flight", format!("{}; {} known", bytes(status.inflight_bytes), counted(status.producers, "producer")))
         .row("listens on", listed(&sorted(&status.listeners)))
         .row("configured by", configured(status));
     sheet.show()

@@ -73,7 +73,11 @@ impl<'a> Flow<'a> {
     }
 
     /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is.
-    pub(super) async fn run(&mut self, mut fed: mpsc::Receiver<Fed>, mut tell: impl FnMut(&Reached)) -> Result<(), Trouble> {
+    pub(super) async fn run(
+        &mut self,
+        mut fed: mpsc::Receiver<Fed>,
+        mut tell: impl FnMut(&Reached),
+    ) -> Result<(), Trouble> {
         let interrupted = tokio::signal::ctrl_c();
         tokio::pin!(interrupted);
         let mut more = true;
@@ -129,7 +133,8 @@ impl<'a> Flow<'a> {
             let bytes = now.iter().map(|line| line.len() as u64).sum();
             let held = batch.len_bytes();
             let reservation = self.producer.reserve(held).await.map_err(|error| trouble(error.into()))?;
-            let ticket = reservation.at(self.level).submit_batch(&mut batch).context("not handed over").map_err(trouble)?;
+            let ticket =
+                reservation.at(self.level).submit_batch(&mut batch).context("not handed over").map_err(trouble)?;
             self.outstanding_bytes += held;
             self.outstanding.push_back(Outstanding { ticket, first: at, lines: taken as u64, bytes, held });
             at.line += taken as u64;

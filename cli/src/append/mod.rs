@@ -51,10 +51,10 @@ pub(crate) struct AppendArgs {
     #[arg(long, value_name = "LEVEL")]
     pub(crate) ack: Option<AckLevel>,
     /// The component (service.name) that the lines are from
-    #[arg(short = 't', long, value_name = "NAME", default_value = "clactl")]
+    #[arg(long, value_name = "NAME", default_value = "clactl")]
     pub(crate) component: String,
     /// Severity of the lines, by OpenTelemetry's or syslog's names
-    #[arg(short = 'p', long, value_name = "NAME", default_value = "info")]
+    #[arg(long, value_name = "NAME", default_value = "info")]
     pub(crate) severity: Severity,
     /// Lines in one append [default: what is already there, up to 256 lines or 256 KiB]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]

@@ -106,7 +106,9 @@ impl<'a> Ledger<'a> {
             let id = record.body_bytes().and_then(|body| Id::of_body(body, self.filling.as_bytes()));
             match id {
                 Some(id) if usize::from(id.connection) == number => self.found(id, first + at as u64),
-                _ => self.fault(|| format!("the record at offset {} has another body than was sent", first + at as u64)),
+                _ => {
+                    self.fault(|| format!("the record at offset {} has another body than was sent", first + at as u64))
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use rustix::io::{ReadWriteFlags, pwritev2};
 
+use super::interrupt::Interrupt;
 use super::stats::new_histogram;
 use crate::clock;
 
@@ -59,11 +60,11 @@ impl Direct {
     }
 
     /// Writes for so long.
-    pub(super) fn slice(&mut self, duration: Duration) -> anyhow::Result<Looped> {
+    pub(super) fn slice(&mut self, duration: Duration, interrupt: &Interrupt) -> anyhow::Result<Looped> {
         let mut looped = Looped { writes: 0, elapsed: Duration::ZERO, latencies: new_histogram() };
         let start = clock::now();
         let mut before = start;
-        while looped.elapsed < duration {
+        while looped.elapsed < duration && !interrupt.came() {
             self.write().context("a synced write of the bare loop")?;
             let now = clock::now();
             let nanos = u64::try_from((now - before).as_nanos()).unwrap_or(u64::MAX);
@@ -97,7 +98,7 @@ mod tests {
     fn a_short_slice_counts_every_write() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut direct = Direct::prepare(folder.path(), 128).expect("space for the file");
-        let looped = direct.slice(Duration::from_millis(30)).expect("it writes");
+        let looped = direct.slice(Duration::from_millis(30), &Interrupt::default()).expect("it writes");
         assert!(looped.writes > 0 && looped.elapsed >= Duration::from_millis(30));
         assert_eq!((looped.latencies.len(), direct.at), (looped.writes, looped.writes * 128));
         assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing is left");

@@ -168,8 +168,12 @@ impl Flight {
 
     /// The connection is over: what is in flight will have no answer any more.
     pub(super) fn end(&mut self) {
-        let left: Vec<usize> =
-            self.sent.drain(..).chain(self.accepted.drain(..).map(|taken| taken.sent)).map(|sent| sent.number).collect();
+        let left: Vec<usize> = self
+            .sent
+            .drain(..)
+            .chain(self.accepted.drain(..).map(|taken| taken.sent))
+            .map(|sent| sent.number)
+            .collect();
         for number in left {
             self.give_up(number);
         }

@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
+use super::interrupt::Interrupt;
 use super::stats::new_histogram;
 use super::wire::Wire;
 use crate::clock;
@@ -43,6 +44,8 @@ pub(super) struct Load {
     pub(super) ack: Option<AckLevel>,
     /// How long appends leave.
     pub(super) duration: Duration,
+    /// Ends it early.
+    pub(super) interrupt: Interrupt,
 }
 
 /// What came of it.
@@ -102,7 +105,11 @@ impl Load {
         let first = &connections.first().context("at least one connection is wanted")?.welcome;
         let level = self.level(first)?;
         if self.in_flight > first.window as usize {
-            bail!("--in-flight {}: this daemon takes {} unanswered appends on a connection", self.in_flight, first.window);
+            bail!(
+                "--in-flight {}: this daemon takes {} unanswered appends on a connection",
+                self.in_flight,
+                first.window
+            );
         }
         let template = Template::new(self.size, self.records, first.max_append_bytes, first.max_record_bytes);
         let template = Arc::new(template.context("--size, --records-per-append")?);
@@ -125,7 +132,8 @@ impl Load {
             thread::sleep(Duration::from_millis(100).min(self.duration / 4));
             tell(acked.load(Relaxed));
         }
-        let ends = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a connection's thread panicked")));
+        let ends =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a connection's thread panicked")));
         Ok(self.sum(level, log, ends.collect::<anyhow::Result<_>>()?))
     }
 
@@ -188,7 +196,7 @@ impl Connection {
         let deadline = clock::now() + load.duration;
         let mut now = clock::now();
         loop {
-            if now < deadline {
+            if now < deadline && !load.interrupt.came() {
                 let time = clock::unix_nanos();
                 while flight.in_flight() < load.in_flight {
                     let id = Id { connection: self.number, record: flight.leave(now) };

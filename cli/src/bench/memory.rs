@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn what_is_its_own() {
-        let status = "Name:\tx\nVmRSS:\t    9000 kB\nRssAnon:\t    2000 kB\nRssFile:\t    6000 kB\nRssShmem:\t      48 kB\n";
+        let status =
+            "Name:\tx\nVmRSS:\t    9000 kB\nRssAnon:\t    2000 kB\nRssFile:\t    6000 kB\nRssShmem:\t      48 kB\n";
         assert_eq!(resident(status), Some(2048 * 1024));
         assert_eq!(resident("Name:\tx\n"), None);
         let watch = Watch::start(std::process::id());

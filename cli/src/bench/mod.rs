@@ -13,12 +13,14 @@
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
+//! | `interrupt` | being told to stop |
 //! | `stats`, `report` | numbers out of many, and how they are told |
 
 mod body;
 mod check;
 mod direct;
 mod flight;
+mod interrupt;
 mod load;
 mod memory;
 mod report;
@@ -36,10 +38,12 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::direct::Direct;
+use self::interrupt::Interrupt;
 use self::load::{Load, Loaded};
 use self::report::{Report, Round};
 use self::spawn::Spawned;
 use crate::admin::Form;
+use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::{count, counted};
@@ -103,6 +107,7 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         refuse_tmpfs(&parent, args)?;
     }
     raise_file_limit();
+    let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
     let spawned = args.spawn.then(|| Spawned::start(&parent, &args.set)).transpose()?;
     let address = match (&spawned, server) {
         (Some(spawned), _) => spawned.address().clone(),
@@ -118,6 +123,7 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         records: args.records_per_append,
         ack: args.ack,
         duration: args.duration,
+        interrupt,
     };
     let rounds = rounds(args, &load, folder)?;
     let report = Report {
@@ -183,14 +189,18 @@ fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, St
     let number = if args.baseline { args.rounds } else { 1 };
     let mut rounds = Vec::new();
     for round in 1..=number {
-        let loaded = loaded(load, &format!("round {round} of {number}: "))?;
+        let which = if number > 1 { format!("round {round} of {number}: ") } else { String::new() };
+        let loaded = loaded(load, &which)?;
         let looped = direct.as_mut().map(|direct| {
-            let _progress = Progress::line(&format!("round {round} of {number}: bare loop"));
-            direct.slice(args.duration)
+            let _progress = Progress::line(&format!("{which}bare loop"));
+            direct.slice(args.duration, &load.interrupt)
         });
         let looped = looped.transpose()?;
         let checked = read_back(load, &loaded)?;
         rounds.push(Round { loaded: loaded.without_flights(), looped, checked });
+        if load.interrupt.came() {
+            break;
+        }
     }
     Ok(rounds)
 }
@@ -198,10 +208,9 @@ fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, St
 fn loaded(load: &Load, round: &str) -> Result<Loaded, Stop> {
     let progress = Progress::line("connecting");
     let mut before = 0;
-    let start = crate::clock::now();
-    let mut last = start;
+    let mut last = clock::now();
     let loaded = load.run(|acked| {
-        let now = crate::clock::now();
+        let now = clock::now();
         let rate = stats::per_second(acked - before, now - last);
         (before, last) = (acked, now);
         progress.say(format!("{round}{} acked, {}/s", counted(acked, "record"), count(rate as u64)));

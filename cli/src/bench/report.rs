@@ -84,6 +84,9 @@ impl Report<'_> {
             trouble.extend(round.checked.as_ref().and_then(|checked| checked.fault.clone()));
         }
         let loaded = || self.rounds.iter().map(|round| &round.loaded);
+        if self.load.interrupt.came() {
+            trouble.push("interrupted before its time was over".to_owned());
+        }
         Total {
             acked: loaded().map(|loaded| loaded.acked).sum(),
             failed: loaded().map(|loaded| loaded.failed).sum(),
@@ -175,7 +178,14 @@ impl Report<'_> {
         let mut sheet = Sheet::default();
         sheet
             .row("load", self.asked())
-            .row("rate", format!("{} records/s, {}/s of bodies", count(rate as u64), bytes((rate * self.load.size as f64) as u64)))
+            .row(
+                "rate",
+                format!(
+                    "{} records/s, {}/s of bodies",
+                    count(rate as u64),
+                    bytes((rate * self.load.size as f64) as u64)
+                ),
+            )
             .row(
                 "latency",
                 format!(
@@ -190,7 +200,10 @@ impl Report<'_> {
             )
             .row("acked", format!("{}, {} failed", counted(total.acked, "record"), count(total.failed)))
             .row("verified", verified(&total))
-            .row("memory", self.peak_memory.map(|peak| format!("{} at the daemon's peak", bytes(peak))).unwrap_or_default())
+            .row(
+                "memory",
+                self.peak_memory.map(|peak| format!("{} at the daemon's peak", bytes(peak))).unwrap_or_default(),
+            )
             .row("trouble", total.trouble.join("\n"));
         let mut text = sheet.show();
         if let Some(ratios) = self.ratios() {

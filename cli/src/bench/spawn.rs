@@ -6,6 +6,7 @@
 use std::env::consts::EXE_SUFFIX;
 use std::fs::File;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -78,6 +79,8 @@ impl Spawned {
             command.env_remove(name);
         }
         let said = File::create(folder.path().join("said")).context("a file for what the daemon says")?;
+        // Ctrl-C is for us: the daemon is stopped when its answers are in.
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         let child = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
         let memory = Watch::start(child.id());

@@ -10,12 +10,7 @@ const DIGITS: u8 = 3;
 
 /// An empty histogram of nanoseconds that grows as it must.
 pub(super) fn new_histogram() -> Histogram<u64> {
-    // Refused for more than 5 digits only.
-    Histogram::new(DIGITS).unwrap_or_else(|_| unreachable_digits())
-}
-
-fn unreachable_digits() -> Histogram<u64> {
-    unreachable!("a histogram takes up to 5 digits, {DIGITS} are asked for")
+    Histogram::new(DIGITS).expect("a histogram takes up to 5 digits")
 }
 
 /// Latencies in microseconds.
@@ -52,11 +47,8 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let at = |at: usize| sorted.get(at).copied().unwrap_or(0.0);
         let middle = sorted.len() / 2;
-        let median = if sorted.len().is_multiple_of(2) && middle > 0 {
-            (at(middle - 1) + at(middle)) / 2.0
-        } else {
-            at(middle)
-        };
+        let median =
+            if sorted.len().is_multiple_of(2) && middle > 0 { (at(middle - 1) + at(middle)) / 2.0 } else { at(middle) };
         Self { median, min: at(0), max: at(sorted.len().saturating_sub(1)) }
     }
 }
@@ -82,9 +74,13 @@ mod tests {
             histogram.record(micros * 1000).expect("it grows");
         }
         let latency = Latency::of(&histogram);
-        for (is, should) in
-            [(latency.p50, 500.0), (latency.p90, 900.0), (latency.p99, 990.0), (latency.p999, 999.0), (latency.max, 1000.0)]
-        {
+        for (is, should) in [
+            (latency.p50, 500.0),
+            (latency.p90, 900.0),
+            (latency.p99, 990.0),
+            (latency.p999, 999.0),
+            (latency.max, 1000.0),
+        ] {
             assert!((is - should).abs() / should < 0.002, "{is} {should}");
         }
         let none = Latency::of(&new_histogram());

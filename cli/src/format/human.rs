@@ -59,9 +59,14 @@ mod tests {
             assert_eq!(count(number), golden);
         }
         assert_eq!((counted(1, "line"), counted(2, "line")), ("1 line".to_owned(), "2 lines".to_owned()));
-        for (number, golden) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 << 20, "64.0 MiB"), (1_048_575, "1.0 MiB"), (u64::MAX, "16.0 EiB")]
-        {
+        for (number, golden) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (64 << 20, "64.0 MiB"),
+            (1_048_575, "1.0 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
             assert_eq!(bytes(number), golden);
         }
         for (micros, golden) in [

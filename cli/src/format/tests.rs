@@ -72,10 +72,7 @@ fn short() {
     let plain = rendered(Format::Short, false, &group, &record, &vouched);
     assert_eq!(plain, "Jan 01 10:00:00.123 web[4711]: WARN slow \"reply\"\\nsecond line\n");
     let painted = rendered(Format::Short, true, &group, &record, &vouched);
-    assert_eq!(
-        painted,
-        "Jan 01 10:00:00.123 web[4711]: \x1b[1;33mWARN slow \"reply\"\\nsecond line\x1b[0m\n"
-    );
+    assert_eq!(painted, "Jan 01 10:00:00.123 web[4711]: \x1b[1;33mWARN slow \"reply\"\\nsecond line\x1b[0m\n");
     let (group, record, vouched) = bare(None);
     let plain = rendered(Format::Short, true, &group, &record, &vouched);
     assert_eq!(plain, "Jan 01 10:00:01.123 -: - \n", "the append's time; nothing to paint");

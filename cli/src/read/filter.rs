@@ -165,9 +165,15 @@ mod tests {
     #[test]
     fn times_are_the_records_own_then_observed_then_of_the_append() {
         let filter = Filter { since: Some(100), until: Some(200), ..Filter::default() };
-        for (time, observed, shown) in
-            [(100, 0, true), (200, 0, true), (99, 0, false), (201, 0, false), (0, 150, true), (150, 999, true), (0, 0, false)]
-        {
+        for (time, observed, shown) in [
+            (100, 0, true),
+            (200, 0, true),
+            (99, 0, false),
+            (201, 0, false),
+            (0, 150, true),
+            (150, 999, true),
+            (0, 0, false),
+        ] {
             let record = Record { observed_time_unix_nano: observed, ..Record::text(time, 9, "x") };
             assert_eq!(lets(&filter, "c", &record), shown, "{time} {observed}");
         }

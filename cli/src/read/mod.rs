@@ -152,7 +152,7 @@ async fn read(args: &ReadArgs, source: &Source, last: Option<u64>, show: &mut Sh
     let standing = source.standing().await?;
     if let Some(cursor) = args.after_cursor {
         // A cursor of another log or of a given-up history is refused, whatever else was asked for.
-        drop(source.read(Start::Cursor(cursor), false, Some(1)).await?);
+        source.judge(cursor).await?;
     }
     let part = Part { standing, lower: args.after_cursor.map_or(0, |cursor| cursor.offset) };
     show.begin(standing, args.after_cursor);

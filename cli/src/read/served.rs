@@ -6,8 +6,8 @@
 
 use anyhow::anyhow;
 use clad_client::{Address, ReadError, Reader, Start};
-use clad_proto::ErrorCode;
 use clad_proto::frame::GapReason;
+use clad_proto::{Cursor, ErrorCode};
 
 use super::filter::Filter;
 use super::piece::{Event, Gap, Piece, Standing};
@@ -46,8 +46,17 @@ impl Served {
     pub(super) async fn standing(&self) -> Result<Standing, Stop> {
         let mut reader = self.reader(Start::Tail(0), false, None).await.map_err(failed)?;
         while reader.next().await.map_err(failed)?.is_some() {}
-        let end = reader.cursor().ok_or_else(|| Stop::Failed(anyhow!("{} did not say where its log ends", self.address)))?;
+        let end =
+            reader.cursor().ok_or_else(|| Stop::Failed(anyhow!("{} did not say where its log ends", self.address)))?;
         Ok(Standing { log_id: end.log_id, end })
+    }
+
+    /// Refuses a cursor that is no place in this history of this log.
+    pub(super) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
+        let anytime = Self { since: None, until: None, ..self.again() };
+        let mut reader = anytime.reader(Start::Cursor(cursor), false, Some(1)).await.map_err(failed)?;
+        // A daemon judges before it gives anything.
+        reader.next().await.map_err(failed).map(drop)
     }
 
     /// Starts a read.

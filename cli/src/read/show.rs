@@ -1,8 +1,12 @@
 //! Records on their way to the screen.
 //!
 //! What must hold: the cursor in the end is the place after the last record that was looked at, shown or not, so that a
-//! later reading from there misses none (reversed: after the last that was shown). While following, a record is on the
-//! screen before the next one is waited for.
+//! later reading from there misses none (reversed: after the last that was shown). Whatever was read is on the
+//! screen before more is waited for.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 use clad_client::Start;
 use clad_proto::Cursor;
@@ -11,7 +15,7 @@ use jiff::tz::TimeZone;
 
 use super::filter::Filter;
 use super::piece::{Event, Gap, Piece, Standing};
-use super::source::{Source, Stream};
+use super::source::Source;
 use super::walk::{Backward, Part};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::{Format, Renderer};
@@ -62,22 +66,26 @@ impl<'a> Show<'a> {
         let from = if let Start::Offset(offset) = start { offset } else { 0 };
         let interrupted = tokio::signal::ctrl_c();
         tokio::pin!(interrupted);
-        let mut live = false;
         loop {
-            let event = tokio::select! {
-                biased;
-                _ = &mut interrupted, if follow => return Ok(()),
-                event = next(&mut stream) => event?,
+            let mut next = pin!(stream.next());
+            let event = match poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
+                Poll::Ready(event) => event?,
+                Poll::Pending => {
+                    // Whoever waits sees all there is so far.
+                    self.output.flush()?;
+                    tokio::select! {
+                        biased;
+                        _ = &mut interrupted, if follow => return Ok(()),
+                        event = next => event?,
+                    }
+                }
             };
             match event {
                 None => return Ok(()),
                 Some(Event::Records(piece)) => self.piece(&piece, from)?,
                 Some(Event::Gap(gap)) => self.gap(&gap)?,
                 Some(Event::Parted(text)) => self.note(&text, true)?,
-                Some(Event::CaughtUp) => live = true,
-            }
-            if live {
-                self.output.flush()?;
+                Some(Event::CaughtUp) => {}
             }
         }
     }
@@ -148,8 +156,4 @@ impl<'a> Show<'a> {
         self.output.flush()?;
         Ok(if self.damaged { Exit::Failed } else { Exit::Done })
     }
-}
-
-async fn next(stream: &mut Stream<'_>) -> Result<Option<Event>, Stop> {
-    stream.next().await
 }

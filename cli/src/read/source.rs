@@ -1,6 +1,7 @@
 //! A log to read, behind a daemon or in files, as one thing.
 
 use clad_client::Start;
+use clad_proto::Cursor;
 
 use super::piece::{Event, Standing};
 use super::served::{Served, ServedStream};
@@ -29,6 +30,14 @@ impl Source {
         match self {
             Self::Served(log) => log.standing().await,
             Self::Files(log) => Ok(log.standing()),
+        }
+    }
+
+    /// Refuses a cursor that is no place in this history of this log.
+    pub(super) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
+        match self {
+            Self::Served(log) => log.judge(cursor).await,
+            Self::Files(log) => log.judge(cursor).map(drop),
         }
     }
 

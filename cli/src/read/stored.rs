@@ -63,7 +63,7 @@ impl Files {
     }
 
     /// The offset of a cursor that is a place in this history of this log.
-    fn judge(&self, cursor: Cursor) -> Result<u64, Stop> {
+    pub(super) fn judge(&self, cursor: Cursor) -> Result<u64, Stop> {
         let standing = self.standing();
         if cursor.log_id != standing.log_id {
             return Err(Stop::Failed(anyhow!("the cursor is of log {}, this is {}", cursor.log_id, standing.log_id)));
