@@ -129,7 +129,11 @@ fn host_port(text: &str, default: u16) -> Result<HostPort, ParseAddressError> {
         },
     };
     let port = port.map_or(Ok(default), |port| port.parse().map_err(|_| bad()))?;
-    if host.is_empty() || host.contains(['/', ' ', '@']) { Err(bad()) } else { Ok(HostPort { host: host.to_owned(), port }) }
+    if host.is_empty() || host.contains(['/', ' ', '@']) {
+        Err(bad())
+    } else {
+        Ok(HostPort { host: host.to_owned(), port })
+    }
 }
 
 #[cfg(test)]

@@ -58,7 +58,10 @@ mod tests {
         let mut backoff = Backoff::new(first, max, 42);
         for span in [10, 20, 40, 70, 70, 70] {
             let wait = backoff.next();
-            assert!(wait >= Duration::from_millis(span) / 2 && wait <= Duration::from_millis(span), "{wait:?} of {span}");
+            assert!(
+                wait >= Duration::from_millis(span) / 2 && wait <= Duration::from_millis(span),
+                "{wait:?} of {span}"
+            );
         }
         backoff.reset();
         assert!(backoff.next() <= first);

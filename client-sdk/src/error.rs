@@ -35,7 +35,7 @@ pub enum ConnectError {
         /// Who.
         address: Address,
         /// Why.
-        error: ErrorInfo,
+        error: Box<ErrorInfo>,
     },
     /// What answers does not speak the protocol, or not rightly.
     #[error("{address} does not keep to the protocol: {what}")]
@@ -45,6 +45,9 @@ pub enum ConnectError {
         /// Which rule.
         what: String,
     },
+    /// Resource and scope are longer than an append may be; no connection was tried.
+    #[error("resource and scope: {0}")]
+    Group(EncodeError),
     /// It was there and went away.
     #[error("{address} closed the connection")]
     Closed {
@@ -52,7 +55,9 @@ pub enum ConnectError {
         address: Address,
     },
     /// The daemon has more of this producer than this producer has sent: somebody else uses its id.
-    #[error("producer {producer} is used by somebody else too: {address} has its sequence {stored}, which was never sent")]
+    #[error(
+        "producer {producer} is used by somebody else too: {address} has its sequence {stored}, which was never sent"
+    )]
     ProducerShared {
         /// Who says so.
         address: Address,
@@ -73,7 +78,7 @@ impl ConnectError {
             }
             Self::Refused { error, .. } => error.retryable,
             Self::Timeout { .. } | Self::Closed { .. } => true,
-            Self::Protocol { .. } | Self::ProducerShared { .. } => false,
+            Self::Protocol { .. } | Self::ProducerShared { .. } | Self::Group(_) => false,
         }
     }
 
@@ -100,7 +105,7 @@ pub enum AppendError {
     #[error("refused: {error}{}", perhaps(*.maybe_written))]
     Refused {
         /// What the daemon says, with its code.
-        error: ErrorInfo,
+        error: Box<ErrorInfo>,
         /// It may be in the log all the same.
         maybe_written: bool,
     },
@@ -141,7 +146,7 @@ pub enum AppendError {
     #[error("the producer has failed: {error}{}", perhaps(*.maybe_written))]
     Failed {
         /// Why.
-        error: ConnectError,
+        error: Box<ConnectError>,
         /// It may be in the log all the same.
         maybe_written: bool,
     },
@@ -239,9 +244,6 @@ pub enum SubmitError {
         /// Why.
         error: EncodeError,
     },
-    /// Resource and scope do not go in.
-    #[error("resource and scope: {0}")]
-    Group(EncodeError),
     /// An append has at least one record.
     #[error("an append of no records")]
     Empty,
@@ -309,7 +311,7 @@ pub enum ReadError {
     Connect(#[from] ConnectError),
     /// The daemon does not serve this read, or no longer.
     #[error("refused: {0}")]
-    Refused(ErrorInfo),
+    Refused(Box<ErrorInfo>),
     /// The place to go on at is in a history that was given up after a loss. Nothing was skipped: go on from `parting`
     /// with a new reader, and know that what was read from there on is not in the log.
     #[error("the cursor {cursor} belongs to a history that was given up{}", parting_text(.parting))]

@@ -74,6 +74,14 @@ impl Framed {
         self.out.write(|buf| frame::encode_ping(buf, 1));
     }
 
+    /// Sends what is in line.
+    pub(crate) async fn send_all(&mut self) -> Result<(), ConnectError> {
+        while !self.out.is_empty() {
+            self.exchange().await?;
+        }
+        Ok(())
+    }
+
     /// The next frame. Sends what is in line meanwhile. Cancel safe.
     ///
     /// # Errors
@@ -94,7 +102,7 @@ impl Framed {
         }
         let frame = match self.decoder.next(&mut self.input) {
             Ok(Some(Frame::Error(ErrorFrame { request_id: 0, error }))) => {
-                Err(ConnectError::Refused { address: self.address.clone(), error })
+                Err(ConnectError::Refused { address: self.address.clone(), error: Box::new(error) })
             }
             Ok(frame) => Ok(frame),
             Err(error) => Err(self.protocol(error.to_string())),
@@ -175,11 +183,12 @@ impl Framed {
         })
     }
 
-    pub(super) async fn bye(mut self) {
-        self.out.write(frame::encode_bye);
-        while !self.out.is_empty() && self.exchange().await.is_ok() {}
+    pub(super) async fn end(mut self, bye: bool) {
+        if bye {
+            self.out.write(frame::encode_bye);
+        }
         // Closed with bytes unread, TCP would throw away what the daemon has not read either.
-        if self.stream.shutdown().await.is_ok() {
+        if self.send_all().await.is_ok() && self.stream.shutdown().await.is_ok() {
             while self.exchange().await.is_ok() {
                 self.input.clear();
             }

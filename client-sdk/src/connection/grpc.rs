@@ -11,14 +11,14 @@ use clad_proto::{
     frame::{Accepted, Hello, LastStored, Refused, Welcome},
     grpc::{
         from_status,
-        v1::{self, append_request::Message as Request, append_response::Message as Response, ingest_client::IngestClient},
+        v1::{
+            self, append_request::Message as Request, append_response::Message as Response, ingest_client::IngestClient,
+        },
     },
     limits::MAX_WINDOW,
     otlp::to_otlp,
 };
-use std::{
-    collections::VecDeque, error::Error, future::Future, io, pin::pin, sync::Arc, task::Poll, time::Duration,
-};
+use std::{collections::VecDeque, error::Error, future::Future, io, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -46,7 +46,10 @@ pub(crate) struct Grpc {
 
 impl std::fmt::Debug for Grpc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grpc").field("address", &self.address).field("queued", &self.queue.len()).finish_non_exhaustive()
+        f.debug_struct("Grpc")
+            .field("address", &self.address)
+            .field("queued", &self.queue.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -79,14 +82,14 @@ fn of_transport(address: &Address, error: &(dyn Error + 'static)) -> ConnectErro
 pub(crate) fn of_status(address: &Address, status: &Status) -> ConnectError {
     let address = address.clone();
     if let Some(error) = from_status(status) {
-        return ConnectError::Refused { address, error };
+        return ConnectError::Refused { address, error: Box::new(error) };
     }
     match status.code() {
         Code::Unimplemented | Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
             ConnectError::Protocol { address, what: status.to_string() }
         }
         Code::PermissionDenied | Code::Unauthenticated => {
-            let error = ErrorInfo::new(ErrorCode::PermissionDenied, status.message());
+            let error = Box::new(ErrorInfo::new(ErrorCode::PermissionDenied, status.message()));
             ConnectError::Refused { address, error }
         }
         _ => ConnectError::Closed { address },
@@ -109,9 +112,13 @@ impl Grpc {
         let mut responses = responses.map_err(|status| of_status(&address, &status))?.into_inner();
         let answer = responses.message().await.map_err(|status| of_status(&address, &status))?;
         let welcome = match answer.ok_or(closed)?.message {
-            Some(Response::Welcome(welcome)) => welcome_of(&welcome)
-                .ok_or_else(|| ConnectError::Protocol { address: address.clone(), what: "its welcome lacks fields".into() })?,
-            Some(Response::Error(error)) => return Err(ConnectError::Refused { address, error: error.into() }),
+            Some(Response::Welcome(welcome)) => welcome_of(&welcome).ok_or_else(|| ConnectError::Protocol {
+                address: address.clone(),
+                what: "its welcome lacks fields".into(),
+            })?,
+            Some(Response::Error(error)) => {
+                return Err(ConnectError::Refused { address, error: Box::new(error.into()) });
+            }
             _ => return Err(ConnectError::Protocol { address, what: "another message where Welcome belongs".into() }),
         };
         Ok((Self { address, sender, queue: VecDeque::new(), queued_bytes: 0, responses, failed: None }, welcome))
@@ -187,8 +194,10 @@ impl Grpc {
         Ok(())
     }
 
-    pub(super) async fn bye(mut self) {
-        self.queue.push_back((request(Request::Bye(v1::Bye {})), 0));
+    pub(super) async fn end(mut self, bye: bool) {
+        if bye {
+            self.queue.push_back((request(Request::Bye(v1::Bye {})), 0));
+        }
         for (message, _) in std::mem::take(&mut self.queue) {
             if self.sender.send(message).await.is_err() {
                 return;
@@ -213,7 +222,9 @@ fn answer(address: &Address, message: Result<Option<v1::AppendResponse>, Status>
             mark.watermark().map(Answer::Watermark).ok_or_else(|| protocol("a watermark without a level"))
         }
         Response::Refused(answer) => Ok(Answer::Refused(Refused::from(answer))),
-        Response::Error(error) => Err(ConnectError::Refused { address: address.clone(), error: error.into() }),
+        Response::Error(error) => {
+            Err(ConnectError::Refused { address: address.clone(), error: Box::new(error.into()) })
+        }
         Response::Welcome(_) => Err(protocol("a second welcome")),
     }
 }
@@ -234,14 +245,11 @@ fn welcome_of(welcome: &v1::Welcome) -> Option<Welcome> {
     let id = |bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).ok();
     let offsets = welcome.offsets.as_ref()?;
     let ordered = offsets.durable <= offsets.written && offsets.written <= offsets.received;
-    let last = match &welcome.last {
-        None => None,
-        Some(last) => Some(LastStored {
-            sequence: last.sequence,
-            offset: last.offset,
-            level: last.level().level().unwrap_or(AckLevel::Received),
-        }),
-    };
+    let last = welcome.last.as_ref().map(|last| LastStored {
+        sequence: last.sequence,
+        offset: last.offset,
+        level: last.level().level().unwrap_or(AckLevel::Received),
+    });
     let in_bounds = ordered && (1..=MAX_WINDOW).contains(&welcome.window);
     in_bounds.then_some(Welcome {
         version: u16::try_from(welcome.version).ok()?,

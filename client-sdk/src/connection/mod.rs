@@ -22,8 +22,8 @@ use std::time::Duration;
 
 /// No more is queued beyond this: what is queued is counted as sent.
 pub(crate) const QUEUE_BYTES: usize = 256 * 1024;
-/// How long a good-bye may take.
-const BYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the end of a connection may take.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the daemon answers.
 #[derive(Debug)]
@@ -31,14 +31,17 @@ pub(crate) enum Answer {
     Accepted(Accepted),
     Watermark(Watermark),
     Refused(Refused),
-    FlushRefused { id: u32, error: ErrorInfo },
+    FlushRefused {
+        id: u32,
+        error: ErrorInfo,
+    },
     /// It is alive.
     Pong,
 }
 
 #[derive(Debug)]
 pub(crate) enum Connection {
-    Framed(Framed),
+    Framed(Box<Framed>),
     #[cfg(feature = "grpc")]
     Grpc(Box<grpc::Grpc>),
 }
@@ -59,7 +62,7 @@ impl Connection {
                 }
                 _ => {
                     let (connection, welcome) = Framed::connect(address, hello).await?;
-                    Ok((Self::Framed(connection), welcome))
+                    Ok((Self::Framed(Box::new(connection)), welcome))
                 }
             }
         };
@@ -111,16 +114,17 @@ impl Connection {
         }
     }
 
-    /// Sends what is in line and a good-bye, and waits until the daemon has seen it, but not for long.
-    pub(crate) async fn bye(self) {
+    /// Sends what is in line, with a good-bye if the producer is done, and waits until the daemon has seen it, but not
+    /// for long.
+    pub(crate) async fn end(self, bye: bool) {
         let parting = async {
             match self {
-                Self::Framed(framed) => framed.bye().await,
+                Self::Framed(framed) => framed.end(bye).await,
                 #[cfg(feature = "grpc")]
-                Self::Grpc(grpc) => grpc.bye().await,
+                Self::Grpc(grpc) => grpc.end(bye).await,
             }
         };
-        // A good-bye that does not get through is missed by nobody: everything has its answer.
-        let _ = tokio::time::timeout(BYE_TIMEOUT, Box::pin(parting)).await;
+        // What does not get through now has no answer that anybody waits for.
+        let _ = tokio::time::timeout(END_TIMEOUT, Box::pin(parting)).await;
     }
 }

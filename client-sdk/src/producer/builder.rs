@@ -1,7 +1,7 @@
 //! How a producer is made.
 
 use super::{Producer, shared::Shared, task::Task};
-use crate::{Address, ConnectError, SubmitError, backoff::random};
+use crate::{Address, ConnectError, backoff::random};
 use clad_proto::{
     AckLevel, Group, ProducerId, Scope,
     limits::{DEFAULT_MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_WINDOW},
@@ -22,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) name: String,
     pub(crate) producer_id: ProducerId,
     pub(crate) producer_epoch: u32,
+    /// The id was chosen by the caller, who may go on with it later.
+    pub(crate) comes_back: bool,
     pub(crate) secret: Vec<u8>,
     pub(crate) group: Group,
     pub(crate) level: Option<AckLevel>,
@@ -49,6 +51,7 @@ impl ProducerBuilder {
             name: String::new(),
             producer_id: ProducerId::from_bytes(random()),
             producer_epoch: 0,
+            comes_back: false,
             secret,
             group: Group::default(),
             level: None,
@@ -72,10 +75,12 @@ impl ProducerBuilder {
     }
 
     /// Goes on as a producer that was there before: its id and a higher epoch than it had, so that what is left of it
-    /// is fenced off. Sequences go on where the log has them. Default: a random id, epoch 0.
+    /// is fenced off. Sequences go on where the log has them. A producer made so may be gone on with in turn: it closes
+    /// without telling the daemon that it may be forgotten. Default: a random id, epoch 0.
     pub const fn producer(mut self, id: ProducerId, epoch: u32) -> Self {
         self.0.producer_id = id;
         self.0.producer_epoch = epoch;
+        self.0.comes_back = true;
         self
     }
 
@@ -181,11 +186,11 @@ impl ProducerBuilder {
     /// Makes the producer without waiting for a daemon: it connects by itself, and appends wait for that.
     ///
     /// # Errors
-    /// When resource and scope are too long.
+    /// [`ConnectError::Group`] when resource and scope are too long.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn start(self) -> Result<Producer, SubmitError> {
+    pub fn start(self) -> Result<Producer, ConnectError> {
         let shared = Arc::new(Shared::new(self.finish())?);
         tokio::spawn(Task::new(shared.clone()).run());
         Ok(Producer::new(shared))
@@ -194,14 +199,12 @@ impl ProducerBuilder {
     /// Connects once, then makes the producer: a wrong address or a daemon that does not want us is told here.
     ///
     /// # Errors
-    /// Why there is no connection. Resource and scope that are too long count as a refusal by this client.
+    /// Why there is no connection, or that resource and scope are too long.
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is left.
     pub async fn connect(self) -> Result<Producer, ConnectError> {
-        let address = self.0.address.clone();
-        let shared = Shared::new(self.finish()).map_err(|error| ConnectError::Protocol { address, what: error.to_string() })?;
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(self.finish())?);
         let mut task = Task::new(shared.clone());
         Box::pin(task.connect_once()).await?;
         tokio::spawn(task.run());

@@ -180,8 +180,8 @@ impl Producer {
         self.shared.stats()
     }
 
-    /// Brings everything that was submitted to the default level, says good-bye and ends, for all clones: what they
-    /// submit from now on is an error.
+    /// Brings everything that was submitted to the default level, says good-bye (unless the id was
+    /// [chosen](ProducerBuilder::producer)) and ends, for all clones: what they submit from now on is an error.
     ///
     /// # Errors
     /// As [`Self::flush`]; it has ended all the same.

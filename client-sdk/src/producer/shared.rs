@@ -12,9 +12,10 @@ use super::{
     ticket::TicketSender,
     waiters::{Claim, Share, Waiters},
 };
-use crate::{AppendError, LogInfo, SubmitError, clock::now, session::Append};
+use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, session::Append};
 use clad_proto::{
-    AckLevel, EncodeError, Payload, PayloadBuilder, PayloadView, Record, frame::Welcome,
+    AckLevel, EncodeError, Payload, PayloadBuilder, PayloadView, Record,
+    frame::Welcome,
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,9 +82,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(options: Options) -> Result<Self, SubmitError> {
+    pub(crate) fn new(options: Options) -> Result<Self, ConnectError> {
         let limits = (DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES);
-        let builder = || PayloadBuilder::with_limits(&options.group, limits.0, limits.1).map_err(SubmitError::Group);
+        let builder = || PayloadBuilder::with_limits(&options.group, limits.0, limits.1).map_err(ConnectError::Group);
         let (builder, scratch) = (builder()?, builder()?);
         let inbox = Inbox { life: Life::Open, items: Vec::new(), builder, scratch, open: None, limits };
         Ok(Self {
@@ -104,7 +105,8 @@ impl Shared {
             drop(permit.split(have - needed));
             return Ok(());
         }
-        let more = u32::try_from(needed - have).ok().and_then(|more| self.budget.clone().try_acquire_many_owned(more).ok());
+        let more =
+            u32::try_from(needed - have).ok().and_then(|more| self.budget.clone().try_acquire_many_owned(more).ok());
         let reserved = have.saturating_sub(APPEND_OVERHEAD);
         permit.merge(more.ok_or(SubmitError::ReservationTooSmall { needed: len, reserved })?);
         Ok(())
@@ -116,7 +118,9 @@ impl Shared {
         // It did fit when the producer was made; a daemon with a lower limit refuses the append then.
         PayloadBuilder::with_limits(&self.options.group, limits.0, limits.1)
             .or_else(|_| PayloadBuilder::new(&self.options.group))
-            .unwrap_or_else(|_| unreachable!("the group was encoded with the default limits when the producer was made"))
+            .unwrap_or_else(|_| {
+                unreachable!("the group was encoded with the default limits when the producer was made")
+            })
     }
 
     pub(crate) fn encode(&self, records: &[Record]) -> Result<Payload, SubmitError> {
@@ -216,7 +220,8 @@ impl Shared {
         waiters: Waiters,
     ) {
         self.counters.submitted.add(payload.count.into());
-        let append = Append { crc: payload.checksum(), count: payload.count, payload: payload.bytes, level, submitted: now() };
+        let append =
+            Append { crc: payload.checksum(), count: payload.count, payload: payload.bytes, level, submitted: now() };
         self.push(inbox, Item::Append(append, Claim { waiters, permit }));
     }
 
@@ -293,7 +298,9 @@ impl Shared {
     pub(crate) fn end(&self, error: AppendError) -> Vec<Item> {
         let mut inbox = lock(&self.inbox);
         self.close_group(&mut inbox);
-        inbox.life = Life::Ended(error);
+        if !matches!(inbox.life, Life::Ended(_)) {
+            inbox.life = Life::Ended(error);
+        }
         self.budget.close();
         std::mem::take(&mut inbox.items)
     }

@@ -28,8 +28,20 @@ const PONG_WITHIN: Duration = Duration::from_secs(60);
 /// Why the task ends.
 type End = AppendError;
 
+/// Whatever ends the task, also a runtime that goes down, nobody waits for it for ever.
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // Tickets and flushes that are still in are told by their being dropped.
+        drop(self.0.end(AppendError::Closed { maybe_written: true }));
+        self.0.gone();
+    }
+}
+
 pub(super) struct Task {
     shared: Arc<Shared>,
+    _gone: Gone,
     session: Session<Claim, FlushSender>,
     connection: Option<Connection>,
     backoff: Backoff,
@@ -61,6 +73,7 @@ impl Task {
             unheard: None,
             heard_at: now(),
             pinged_at: None,
+            _gone: Gone(shared.clone()),
             shared,
         }
     }
@@ -153,7 +166,9 @@ impl Task {
                     }
                 }
                 Ok(ControlFlow::Break(end)) => {
-                    connection.bye().await;
+                    // The daemon may forget who says good-bye: not somebody who may come back for answers.
+                    let done = self.session.is_idle() && !self.shared.options.comes_back;
+                    connection.end(done).await;
                     return ControlFlow::Break(end);
                 }
                 Err(error) => Some(error),
@@ -199,8 +214,9 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Accepted(answer) => {
-                    self.session.accepted(&answer, now).map_err(|what| {
-                        ConnectError::Protocol { address: self.shared.options.address.clone(), what: what.to_owned() }
+                    self.session.accepted(&answer, now).map_err(|what| ConnectError::Protocol {
+                        address: self.shared.options.address.clone(),
+                        what: what.to_owned(),
                     })?;
                     self.backoff.reset();
                     self.retry_at = None;
@@ -308,10 +324,9 @@ impl Task {
         }
         self.session.fail_all(end);
         self.deliver();
-        self.shared.gone();
     }
 }
 
 fn failed(error: ConnectError) -> End {
-    AppendError::Failed { error, maybe_written: false }
+    AppendError::Failed { error: Box::new(error), maybe_written: false }
 }

@@ -124,7 +124,8 @@ impl ReaderBuilder {
     /// Connects and starts to read.
     ///
     /// # Errors
-    /// When there is no daemon, it does not let this client read, or the cursor is not of its log.
+    /// When there is no daemon, or it does not let this client read. That a cursor is not of its log is told here or by
+    /// the first [`Reader::next`].
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is left.

@@ -1,11 +1,11 @@
 //! What a reader gives.
 
+use bytes::Bytes;
 use clad_proto::{
     Cursor, GroupView, PayloadView, ProducerId, RecordView,
     frame::{GapReason, Vouched},
     parse_group,
 };
-use bytes::Bytes;
 
 /// What a reader gives.
 #[derive(Debug, Clone)]

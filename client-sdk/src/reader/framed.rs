@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout_at};
 
 /// The one READ of the connection.
 const REQUEST: u32 = 2;
-/// A daemon that says nothing for so long is asked for a sign of life,
-const PING_AFTER: Duration = Duration::from_secs(15);
-/// and has so long to give one.
+/// A reader has nothing else to say, and a daemon may close a connection on which nothing comes.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// A daemon that says nothing for so long after it was asked is gone.
 const PONG_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -27,8 +27,9 @@ pub(super) struct FramedSource {
     address: Address,
     start: Start,
     log_id: LogId,
-    deadline: Instant,
-    pinged: bool,
+    ping_at: Instant,
+    /// Asked then, and nothing was heard since.
+    pinged_at: Option<Instant>,
 }
 
 impl FramedSource {
@@ -46,7 +47,7 @@ impl FramedSource {
         let (mut framed, welcome) = connected.map_err(|error| of_connect(error, start))?;
         if !welcome.may_read {
             let text = format!("{} does not let this user read", plan.address);
-            return Err(ReadError::Refused(ErrorInfo::new(ErrorCode::PermissionDenied, text)));
+            return Err(ReadError::Refused(Box::new(ErrorInfo::new(ErrorCode::PermissionDenied, text))));
         }
         let from = match start {
             Start::Oldest => ReadFrom::Offset(0),
@@ -64,35 +65,37 @@ impl FramedSource {
             until: plan.until,
         };
         framed.write(|buf| read.encode(buf));
+        framed.send_all().await?;
         let source = Self {
             framed,
             address: plan.address.clone(),
             start,
             log_id: welcome.log_id,
-            deadline: now() + PING_AFTER,
-            pinged: false,
+            ping_at: now() + PING_EVERY,
+            pinged_at: None,
         };
-        Ok(Opened {
-            source: Source::Framed(Box::new(source)),
-            log_id: welcome.log_id,
-            log: Some((&welcome).into()),
-        })
+        Ok(Opened { source: Source::Framed(Box::new(source)), log_id: welcome.log_id, log: Some((&welcome).into()) })
     }
 
     pub(super) async fn next(&mut self) -> Result<Next, ReadError> {
-        let frame = match timeout_at(self.deadline, self.framed.next_frame()).await {
-            Ok(frame) => frame.map_err(|error| of_connect(error, self.start))?,
-            Err(_) if self.pinged => {
-                return Err(ConnectError::Timeout { address: self.address.clone(), timeout: PONG_WITHIN }.into());
+        let now = now();
+        if now >= self.ping_at {
+            self.framed.ping();
+            self.ping_at = now + PING_EVERY;
+            self.pinged_at.get_or_insert(now);
+        }
+        let silent_until = self.pinged_at.map(|at| at + PONG_WITHIN);
+        let until = silent_until.map_or(self.ping_at, |until| until.min(self.ping_at));
+        match timeout_at(until, self.framed.next_frame()).await {
+            Ok(frame) => {
+                self.pinged_at = None;
+                self.take(frame.map_err(|error| of_connect(error, self.start))?)
             }
-            Err(_) => {
-                self.framed.ping();
-                (self.deadline, self.pinged) = (now() + PONG_WITHIN, true);
-                return Ok(Next::Again);
+            Err(_) if silent_until == Some(until) => {
+                Err(ConnectError::Timeout { address: self.address.clone(), timeout: PONG_WITHIN }.into())
             }
-        };
-        (self.deadline, self.pinged) = (now() + PING_AFTER, false);
-        self.take(frame)
+            Err(_) => Ok(Next::Again),
+        }
     }
 
     fn take(&self, frame: Frame) -> Result<Next, ReadError> {

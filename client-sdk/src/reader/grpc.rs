@@ -125,7 +125,8 @@ async fn ask_log_id(
             return Ok(cursor.log_id);
         }
     }
-    Err(ConnectError::Protocol { address: plan.address.clone(), what: "a read that ends without a cursor".into() }.into())
+    Err(ConnectError::Protocol { address: plan.address.clone(), what: "a read that ends without a cursor".into() }
+        .into())
 }
 
 fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {

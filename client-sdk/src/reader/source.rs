@@ -26,8 +26,13 @@ pub(super) struct Opened {
 /// What comes next, and where that leaves the reader.
 #[derive(Debug)]
 pub(super) enum Next {
-    Event { event: Event, cursor: Cursor },
-    End { cursor: Cursor },
+    Event {
+        event: Event,
+        cursor: Cursor,
+    },
+    End {
+        cursor: Cursor,
+    },
     /// Nothing yet; ask again.
     Again,
 }
@@ -58,14 +63,14 @@ pub(super) fn refused(error: ErrorInfo, start: Start) -> ReadError {
             ReadError::CursorAbandoned { cursor, parting: error.cursor }
         }
         (ErrorCode::CursorUnknown, Start::Cursor(cursor)) => ReadError::CursorUnknown { cursor, text: error.text },
-        _ => ReadError::Refused(error),
+        _ => ReadError::Refused(Box::new(error)),
     }
 }
 
 /// A refusal that came as the end of a call or connection, likewise.
 pub(super) fn of_connect(error: ConnectError, start: Start) -> ReadError {
     match error {
-        ConnectError::Refused { error, .. } => refused(error, start),
+        ConnectError::Refused { error, .. } => refused(*error, start),
         other => ReadError::Connect(other),
     }
 }

@@ -17,7 +17,8 @@ impl Link {
     /// Whether everything below `end` in the link's epoch has reached a level.
     fn covers(&self, level: AckLevel, end: u64) -> bool {
         // Accepted is received.
-        level <= AckLevel::Received || slot(level).and_then(|slot| self.marks.get(slot)).is_some_and(|mark| end <= *mark)
+        level <= AckLevel::Received
+            || slot(level).and_then(|slot| self.marks.get(slot)).is_some_and(|mark| end <= *mark)
     }
 }
 
@@ -44,6 +45,9 @@ impl<W, F> Session<W, F> {
             self.requeue(at, true);
             self.retry(now, None, "an offset of a history that was given up");
             return Ok(());
+        }
+        if link.unsure_below.is_some_and(|below| answer.first_seq >= below) {
+            link.unsure_below = None;
         }
         entry.stage = Stage::Accepted { epoch: answer.epoch, first_offset: answer.first_offset };
         entry.refusal = None;
@@ -82,7 +86,9 @@ impl<W, F> Session<W, F> {
     /// Gives receipts to what is covered, from `from` to `to`.
     pub(super) fn release(&mut self, from: usize, to: usize) {
         for at in from..to.min(self.entries.len()) {
-            let (Some(link), Some(known), Some(entry)) = (&self.link, &mut self.known, self.entries.get(at)) else { return };
+            let (Some(link), Some(known), Some(entry)) = (&self.link, &mut self.known, self.entries.get(at)) else {
+                return;
+            };
             let Stage::Accepted { epoch, first_offset } = entry.stage else { continue };
             let end = first_offset + u64::from(entry.append.count);
             if link.covers(entry.level, end) {
@@ -118,7 +124,7 @@ impl<W, F> Session<W, F> {
         entry.stage = Stage::Queued;
         self.cursor = self.cursor.min(at);
         if !error.retryable {
-            self.finish(at, Err(AppendError::Refused { error, maybe_written: lost }));
+            self.finish(at, Err(AppendError::Refused { error: Box::new(error), maybe_written: lost }));
             self.trim();
             return;
         }

@@ -104,10 +104,11 @@ impl<W, F> Session<W, F> {
     /// The daemon refuses a flush.
     pub(crate) fn flush_refused(&mut self, id: u32, error: ErrorInfo, now: Instant) {
         let Some((at, _)) = self.asked(id) else { return };
-        if error.retryable {
+        let overdue = self.flushes.get(at).is_some_and(|flush| flush.since + self.give_up_after <= now);
+        if error.retryable && !overdue {
             self.ask_again(at, now);
         } else {
-            self.flush_ends(at, Err(AppendError::Refused { error, maybe_written: false }));
+            self.flush_ends(at, Err(AppendError::Refused { error: Box::new(error), maybe_written: false }));
         }
     }
 
@@ -135,5 +136,5 @@ impl<W, F> Session<W, F> {
 
 pub(super) fn unreachable_level(level: AckLevel) -> AppendError {
     let text = format!("this log does not offer the level {}", level.name());
-    AppendError::Refused { error: ErrorInfo::new(ErrorCode::LevelUnreachable, text), maybe_written: false }
+    AppendError::Refused { error: Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text)), maybe_written: false }
 }

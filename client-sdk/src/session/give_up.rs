@@ -5,9 +5,18 @@ use crate::AppendError;
 use tokio::time::Instant;
 
 impl<W, F> Session<W, F> {
-    /// Gives up what has waited too long through the trouble there is.
+    /// Gives up what has waited too long through the trouble there is, and ends what need not wait for a connection.
     pub(crate) fn tick(&mut self, now: Instant) {
-        let Some((since, why)) = self.trouble.clone() else { return };
+        if let Some((since, why)) = self.trouble.clone() {
+            self.give_up(since, &why, now);
+        }
+        if self.link.is_none() {
+            // Nobody to ask: this ends the flushes that need no asking, and gives nothing.
+            self.next_flush(now);
+        }
+    }
+
+    fn give_up(&mut self, since: Instant, why: &str, now: Instant) {
         let due = |submitted: Instant| since.max(submitted) + self.give_up_after <= now;
         let mut overdue = Vec::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -21,23 +30,22 @@ impl<W, F> Session<W, F> {
         }
         for at in overdue {
             // Without a daemon that is the reason, whatever it said before it went.
-            let refusal = self.entries.get_mut(at).and_then(|entry| entry.refusal.take()).filter(|_| self.link.is_some());
-            self.finish(at, Err(self.gave_up(refusal.map(|error| *error), &why)));
+            let refusal =
+                self.entries.get_mut(at).and_then(|entry| entry.refusal.take()).filter(|_| self.link.is_some());
+            self.finish(at, Err(self.gave_up(refusal, why)));
         }
         self.trim();
-        while self.link.is_none() && self.flushes.front().is_some_and(|flush| since.max(flush.since) + self.give_up_after <= now) {
-            self.flush_ends(0, Err(self.gave_up(None, &why)));
+        while self.link.is_none()
+            && self.flushes.front().is_some_and(|flush| since.max(flush.since) + self.give_up_after <= now)
+        {
+            self.flush_ends(0, Err(self.gave_up(None, why)));
         }
     }
 
-    fn gave_up(&self, refusal: Option<clad_proto::ErrorInfo>, why: &str) -> AppendError {
+    fn gave_up(&self, refusal: Option<Box<clad_proto::ErrorInfo>>, why: &str) -> AppendError {
         match refusal {
             Some(error) => AppendError::Refused { error, maybe_written: false },
-            None => AppendError::GivenUp {
-                waited: self.give_up_after,
-                reason: why.to_owned(),
-                maybe_written: false,
-            },
+            None => AppendError::GivenUp { waited: self.give_up_after, reason: why.to_owned(), maybe_written: false },
         }
     }
 
@@ -50,7 +58,9 @@ impl<W, F> Session<W, F> {
             let first = entry.into_iter().chain(flush).min()?;
             Some(first.max(*since) + self.give_up_after)
         });
-        [give_up, self.not_before, self.flush_timer()].into_iter().flatten().min()
+        // Without a connection there is nothing to send when these are over.
+        let waits = self.link.as_ref().map(|_| [self.not_before, self.flush_timer()]);
+        waits.into_iter().flatten().flatten().chain(give_up).min()
     }
 
     /// Ends everything.

@@ -28,6 +28,10 @@
 //! The obvious other way, to mark whatever follows a refusal at once, loses the race against a refusal for now of an
 //! append in between.
 //!
+//! An append of level `none` is not answered, not even with a refusal, and everything behind one that was dropped would
+//! be dropped in silence too. So what follows it carries the mark where rule 1 allows; where not, it goes without, and a
+//! `sequence_gap` that comes of it is answered as any other.
+//!
 //! # Coming back
 //! WELCOME says the last sequence that is stored. What is behind it is sent again from the oldest on; what is before it
 //! too, unless a watermark of the same epoch covers it already: the daemon then answers with the offset it has.
@@ -93,6 +97,9 @@ struct Link {
     max_append_bytes: u32,
     /// The sequence that the daemon expects once it has seen everything that was sent.
     expected: u64,
+    /// The sequence after the last append of level `none` that was sent, until the daemon has accepted one behind it:
+    /// `expected` is only hoped for.
+    unsure_below: Option<u64>,
     /// Appends that were sent and not answered.
     in_flight: usize,
     /// One was refused: nothing is sent until `in_flight` is 0.

@@ -50,6 +50,7 @@ impl<W, F> Session<W, F> {
             window: welcome.window.max(1) as usize,
             max_append_bytes: welcome.max_append_bytes,
             expected,
+            unsure_below: None,
             in_flight: 0,
             hold: false,
             marks: [welcome.received, welcome.written, welcome.durable],
@@ -87,7 +88,8 @@ impl<W, F> Session<W, F> {
             Some(_) => self.check_receipts(expected),
             None => {
                 if let Some((first_epoch, first_offset)) = first_place {
-                    let cut_below = welcome.epoch > epoch.max(first_epoch) && first_offset >= welcome.epoch_first_offset;
+                    let cut_below =
+                        welcome.epoch > epoch.max(first_epoch) && first_offset >= welcome.epoch_first_offset;
                     if cut_below {
                         self.check_receipts(expected);
                     } else {

@@ -46,10 +46,10 @@ impl<W, F> Session<W, F> {
         let (link, known) = (self.link.as_mut()?, self.known.as_mut()?);
         let entry = self.entries.get_mut(at)?;
         let seq = self.base.wrapping_add(entry.index);
-        let marked = seq > link.expected;
-        if marked && at > 0 {
+        if seq > link.expected && at > 0 {
             return None; // only the oldest may jump
         }
+        let marked = seq > link.expected || (link.unsure_below.is_some() && at == 0);
         let end = seq.wrapping_add(entry.append.count.into());
         let again = std::mem::replace(&mut entry.was_sent, true);
         (entry.stage, entry.marked, entry.expected) = (Stage::Sent, marked, link.expected);
@@ -66,6 +66,7 @@ impl<W, F> Session<W, F> {
         let out = Out::Append { head, payload: entry.append.payload.clone(), again };
         self.frontier = self.frontier.max(at + 1);
         if head.level == AckLevel::None {
+            link.unsure_below = Some(end);
             let receipt = Receipt {
                 log_id: known.log_id,
                 epoch: link.epoch,

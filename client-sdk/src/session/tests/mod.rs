@@ -37,7 +37,8 @@ pub(super) fn appends(session: &mut TestSession) -> Vec<(u64, Result<Receipt, Ap
 
 /// The outcomes of flushes so far, by number.
 pub(super) fn flushes(session: &mut TestSession) -> Vec<(u64, Result<(), AppendError>)> {
-    let (flushes, rest) = std::mem::take(&mut session.outcomes).into_iter().partition(|outcome| matches!(outcome, Outcome::Flush { .. }));
+    let (flushes, rest) =
+        std::mem::take(&mut session.outcomes).into_iter().partition(|outcome| matches!(outcome, Outcome::Flush { .. }));
     session.outcomes = rest;
     let flushes: Vec<_> = flushes;
     flushes

@@ -107,7 +107,8 @@ impl World {
         };
         let behind = |(at, stored): &(u64, &super::model::Stored)| {
             // What ended with an error was told so; what was sent with `none` was promised nothing.
-            let has_receipt = |append| matches!(self.outcomes.get(&append), Some(Ok(receipt)) if receipt.first_offset.is_some());
+            let has_receipt =
+                |append| matches!(self.outcomes.get(&append), Some(Ok(receipt)) if receipt.first_offset.is_some());
             *at >= reached && stored.append.is_some_and(|append| append < before as u64 && has_receipt(append))
         };
         let behind = (0..).zip(&self.daemon.log).find(behind);
@@ -159,7 +160,8 @@ impl World {
     fn crash(&mut self) {
         self.disconnect();
         let power = self.random.below(2) == 0;
-        let (sure, level) = if power { (self.daemon.durable, AckLevel::Durable) } else { (self.daemon.written, AckLevel::Written) };
+        let (sure, level) =
+            if power { (self.daemon.durable, AckLevel::Durable) } else { (self.daemon.written, AckLevel::Written) };
         for _ in 0..1 + self.random.below(2) {
             let keep = self.keep(sure.min(self.daemon.log.len() as u64));
             let epochs = 1 + self.random.below(2) as u32;
@@ -236,7 +238,8 @@ impl World {
 
     fn check(&self) {
         assert_eq!(self.outcomes.len(), self.submitted.len(), "every append has ended");
-        let ours: Vec<_> = self.daemon.log.iter().filter_map(|stored| stored.append.map(|append| (append, stored.seq))).collect();
+        let ours: Vec<_> =
+            self.daemon.log.iter().filter_map(|stored| stored.append.map(|append| (append, stored.seq))).collect();
         assert!(ours.windows(2).all(|two| two[0].1 < two[1].1 && two[0].0 <= two[1].0), "in order, once: {ours:?}");
         for (number, outcome) in &self.outcomes {
             let (count, level) = self.submitted[*number as usize];
@@ -274,7 +277,10 @@ impl World {
         let end = first + u64::from(receipt.count);
         // A cut that the level does not cover may have taken it.
         let uncovered = self.cuts.iter().any(|(survives, at)| level < *survives && end > *at);
-        assert!(uncovered || places.first() == Some(&(first as usize)), "not where the receipt says: {receipt:?} {places:?}");
+        assert!(
+            uncovered || places.first() == Some(&(first as usize)),
+            "not where the receipt says: {receipt:?} {places:?}"
+        );
     }
 }
 
@@ -297,5 +303,8 @@ fn everything_ends_once_and_is_stored_once_in_order() {
         errors += world.outcomes.values().filter(|outcome| outcome.is_err()).count();
         assert!(world.now < Instant::now() + GIVE_UP * 100);
     }
-    assert!(only.is_some() || (receipts > 8 * errors && errors > 100), "both are met: {receipts} receipts, {errors} errors");
+    assert!(
+        only.is_some() || (receipts > 8 * errors && errors > 100),
+        "both are met: {receipts} receipts, {errors} errors"
+    );
 }

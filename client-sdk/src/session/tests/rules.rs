@@ -31,7 +31,8 @@ fn with(n: u64, now: Instant) -> TestSession {
 /// Sequences and gap marks of everything that is sent now.
 fn sent(session: &mut TestSession, now: Instant) -> Vec<(u64, bool)> {
     let outs = std::iter::from_fn(|| session.next_out(now));
-    outs.filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None }).collect()
+    outs.filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None })
+        .collect()
 }
 
 fn accepted(session: &mut TestSession, seq: u64, offset: u64, epoch: u32, now: Instant) {
@@ -71,7 +72,10 @@ fn a_hole_is_jumped_by_the_oldest_alone_once_everything_is_answered() {
     mark(&mut session, AckLevel::Durable, 11, now);
     assert_eq!(sent(&mut session, later(now)), [(2, true), (3, false)]);
     let ended = appends(&mut session);
-    assert_eq!(ended.iter().map(|(number, result)| (*number, result.is_ok())).collect::<Vec<_>>(), [(1, false), (0, true)]);
+    assert_eq!(
+        ended.iter().map(|(number, result)| (*number, result.is_ok())).collect::<Vec<_>>(),
+        [(1, false), (0, true)]
+    );
     assert!(!ended[0].1.as_ref().is_err_and(AppendError::maybe_written));
 }
 
@@ -94,11 +98,25 @@ fn what_was_fired_and_forgotten_may_leave_a_hole() {
     session.submit(append(0, 1, Some(AckLevel::None), now), 0);
     session.submit(append(1, 1, Some(AckLevel::Received), now), 1);
     session.connected(&welcome()).expect("nobody else");
-    assert_eq!(sent(&mut session, now), [(0, false), (1, false)]);
+    for (number, level) in [(2, AckLevel::None), (3, AckLevel::None), (4, AckLevel::Received)] {
+        session.submit(append(number, 1, Some(level), now), number);
+    }
+    let first = sent(&mut session, now);
+    assert_eq!(
+        first,
+        [(0, false), (1, true), (2, false), (3, false), (4, false)],
+        "1 is the oldest: 0 has its outcome"
+    );
     let (number, receipt) = appends(&mut session).remove(0);
     assert_eq!((number, receipt.expect("handed over").first_offset), (0, None));
-    refused(&mut session, 1, gap(0), now); // the daemon had no room for the one before, and nobody to tell
-    assert_eq!(sent(&mut session, now), [(1, true)]);
+    accepted(&mut session, 1, 0, 1, now);
+    refused(&mut session, 4, gap(2), now); // the daemon had no room for 2, and nobody to tell
+    assert_eq!(sent(&mut session, now), [(4, true)]);
+    accepted(&mut session, 4, 1, 1, now);
+    for number in 5..8 {
+        session.submit(append(number, 1, Some(AckLevel::None), now), number);
+    }
+    assert_eq!(sent(&mut session, now), [(5, false), (6, true), (7, true)], "one that is dropped drops no other");
 }
 
 #[test]
@@ -111,7 +129,8 @@ fn levels_do_not_wait_for_each_other() {
     session.connected(&welcome()).expect("nobody else");
     sent(&mut session, now);
     (0..3).for_each(|seq| accepted(&mut session, seq, 5 + seq, 1, now));
-    let numbers = |session: &mut TestSession| appends(session).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+    let numbers =
+        |session: &mut TestSession| appends(session).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     assert_eq!(numbers(&mut session), [1]);
     mark(&mut session, AckLevel::Written, 7, now);
     assert_eq!(numbers(&mut session), [] as [u64; 0], "the third is at offset 7");
@@ -170,7 +189,8 @@ fn who_missed_an_epoch_sends_everything_again() {
     (0..2).for_each(|seq| accepted(&mut session, seq, 10 + seq, 1, now));
     session.disconnected(now, "gone");
     // Epoch 2 was cut at 5, so both are gone; others were given 10 and 11 since, and are durable.
-    let welcome = Welcome { last: None, epoch: 3, epoch_first_offset: 20, received: 30, written: 30, durable: 30, ..welcome() };
+    let welcome =
+        Welcome { last: None, epoch: 3, epoch_first_offset: 20, received: 30, written: 30, durable: 30, ..welcome() };
     session.connected(&welcome).expect("nobody else");
     assert!(appends(&mut session).iter().all(|(_, result)| result.is_err()), "no receipt for the records of others");
 }
@@ -294,6 +314,17 @@ fn waiting_ends_for_each_append_by_itself() {
     assert_eq!(session.next_timer(), Some(second + GIVE_UP));
     session.connected(&welcome()).expect("nobody else");
     assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
+}
+
+#[test]
+fn a_wait_that_is_over_is_no_timer_while_there_is_nobody_to_send_to() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    sent(&mut session, now);
+    refused(&mut session, 0, ErrorInfo::new(ErrorCode::Busy, ""), now);
+    assert!(session.next_timer() < Some(later(now)));
+    session.disconnected(now, "gone");
+    assert_eq!(session.next_timer(), Some(now + GIVE_UP));
 }
 
 #[test]
