@@ -7,7 +7,12 @@ fn clactl() -> String {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("clactl")));
     let shown = |path: &Path| {
         let here = std::env::current_dir().unwrap_or_default();
-        path.strip_prefix(&here).unwrap_or(path).display().to_string()
+        match path.strip_prefix(&here) {
+            // A bare name would be looked for elsewhere.
+            Ok(short) if short.components().count() == 1 => format!("./{}", short.display()),
+            Ok(short) => short.display().to_string(),
+            Err(_) => path.display().to_string(),
+        }
     };
     match beside {
         Some(path) if path.is_file() => shown(&path),

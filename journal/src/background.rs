@@ -30,7 +30,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 /// Looks for room, and prepares the next segment where one is wanted.
 pub(crate) fn look_for_space(shared: &Arc<Shared>) {
     let low = !prepare::has_space(shared.env()).unwrap_or(false);
-    let has_prepared = !shared.with(|c| c.wants_prepared().is_some());
+    let has_prepared = shared.with(|c| c.has_prepared());
     let short = low && !has_prepared;
     if shared.with(|c| c.set_space_low(short)) {
         shared.env().tell(Event::NoSpace(short));
@@ -53,6 +53,10 @@ fn make_ready(shared: &Arc<Shared>) {
         wanted && !shared.is_closing()
     };
     let _making = shared.env().making();
+    // While this waited for its turn, a rotation may have made and used that very number.
+    if shared.with(|c| c.wants_prepared()) != Some((number, epoch)) {
+        return;
+    }
     match prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace) {
         Ok(Some(prepared)) => {
             // Where it is not wanted any more (the rotation came first and made its own), the file is that one.

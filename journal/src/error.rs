@@ -89,6 +89,12 @@ pub enum AppendError {
     /// Older than what is remembered.
     #[error("this append is older than what the log remembers of the producer: it was stored, its offset is forgotten")]
     TooOld,
+    /// In a hole of the sequence: not stored.
+    #[error("the sequence has gone past this append, which is not stored: {expected} is next")]
+    Skipped {
+        /// The sequence that is next.
+        expected: u64,
+    },
     /// Too many producers at once.
     #[error("the log remembers as many producers as it may")]
     TooManyProducers,

@@ -221,6 +221,9 @@ impl Executor {
             let batches = self.gather_rescued(rescue)?;
             if !batches.is_empty() {
                 self.write_elsewhere(rescue, &batches)?;
+            } else if rescue.from < rescue.next {
+                rescue.producers.lose(rescue.from, rescue.next);
+                self.env.tell(Event::Lost { from: rescue.from, to: rescue.next });
             }
             rescue.rewritten = true;
         }
@@ -233,7 +236,9 @@ impl Executor {
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
             }
         }
-        let epoch = meta.epoch() + 1;
+        // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
+        // something may have been lost: no mark from now on may speak for it.
+        let epoch = meta.epoch() + 2;
         let end = rescue.next;
         self.env.meta.update(|m| {
             m.push_epoch(epoch, end);
@@ -267,7 +272,9 @@ impl Executor {
 
     fn read_back(&self, rescue: &Rescue, from: u64, to: u64) -> Vec<Arc<Batch>> {
         let Some(active) = &rescue.active else { return Vec::new() };
-        let file = self.env.storage.open(&segment_name(active.number), Access::ReadDirect);
+        // Where nothing syncs, the good copy may be in the page cache alone.
+        let access = if self.env.config.policy.syncs() { Access::ReadDirect } else { Access::ReadCached };
+        let file = self.env.storage.open(&segment_name(active.number), access);
         let reader =
             file.and_then(|f| SegmentReader::new(f, &active.header, active.seek(from), Some(active.footer_pos())));
         let Ok(mut reader) = reader else { return Vec::new() };

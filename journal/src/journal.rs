@@ -467,7 +467,8 @@ impl Shared {
     pub(crate) fn publish(&self) {
         let marks = self.marks();
         self.marks.send_if_modified(|old| {
-            let newer = marks.version > old.version || marks.accepting != old.accepting;
+            let changed = marks.version == old.version && marks.accepting != old.accepting;
+            let newer = marks.version > old.version || changed;
             if newer {
                 *old = marks;
             }

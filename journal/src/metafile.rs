@@ -4,7 +4,7 @@
 //! truth is still whole in the other slot and the next update goes to the same slot again.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::format::META_NAME;
 use crate::format::meta::{EpochStart, Meta, MetaError, NONE, SLOT};
@@ -13,6 +13,8 @@ use crate::io::{Access, Durability, File, IoBuf, Storage};
 /// The open file and what it says.
 pub(crate) struct MetaFile {
     inner: Mutex<Inner>,
+    /// What it says, for who must not wait for a write that is under way.
+    said: RwLock<Meta>,
 }
 
 struct Inner {
@@ -93,7 +95,7 @@ impl MetaFile {
         storage.set_sealed_mode(META_NAME, true)?;
         file.sync_all()?;
         storage.sync_dir("")?;
-        Ok(Self { inner: Mutex::new(Inner { file, meta, next_slot: 1 }) })
+        Ok(Self { said: RwLock::new(meta.clone()), inner: Mutex::new(Inner { file, meta, next_slot: 1 }) })
     }
 
     /// Opens what [`load`] found, for writing. The slot that was chosen is first written again and synced: it may
@@ -105,12 +107,13 @@ impl MetaFile {
         let file = storage.open(META_NAME, Access::WriteDirect)?;
         let inner = Inner { file, meta, next_slot: slot };
         inner.write(&inner.meta)?;
-        Ok(Self { inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
+        let said = RwLock::new(inner.meta.clone());
+        Ok(Self { said, inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
     }
 
     /// What it says now.
     pub(crate) fn get(&self) -> Meta {
-        self.lock().meta.clone()
+        self.said.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes it, durably.
@@ -123,13 +126,14 @@ impl MetaFile {
         change(&mut meta);
         meta.generation += 1;
         inner.write(&meta)?;
+        *self.said.write().unwrap_or_else(PoisonError::into_inner) = meta.clone();
         inner.meta = meta;
         inner.next_slot = 1 - inner.next_slot;
         Ok(())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

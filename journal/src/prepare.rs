@@ -135,8 +135,11 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
     if header.epoch != epoch {
         header = new_header(env, header.number, epoch)?;
         let file = env.storage.open(&name, Access::WriteDirect)?;
+        // Who made it may be dead: with its header still on the way to the disk, its size and its name not durable, and
+        // the mode of a segment that it was about to seal.
+        file.lock(Lock::Exclusive)?;
+        env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
-        // Who made it may have died before its size and its name were durable.
         file.sync_all()?;
         env.storage.sync_dir("")?;
     }

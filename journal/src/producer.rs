@@ -46,6 +46,11 @@ pub(crate) enum Verdict {
     },
     /// Older than what is remembered: it was stored once, its offset is forgotten.
     TooOld,
+    /// In a hole of the sequence, which the gap mark or a loss made: not stored, and no longer welcome.
+    Skipped {
+        /// The sequence that is next.
+        expected: u64,
+    },
     /// No room for a further producer.
     TableFull,
 }
@@ -147,7 +152,12 @@ impl ProducerTable {
                 };
             }
         }
-        Verdict::TooOld
+        match p.ranges.front() {
+            Some(oldest) if first > oldest.first_sequence => {
+                Verdict::Skipped { expected: p.next_sequence().unwrap_or(0) }
+            }
+            _ => Verdict::TooOld,
+        }
     }
 
     /// Stores what was checked as [`Verdict::Fresh`], or was read back from the disk.

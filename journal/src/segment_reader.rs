@@ -117,6 +117,10 @@ impl SegmentReader {
         if !decoded.body_holds(&self.seed, pos, body) {
             return Ok(None);
         }
+        if h.codec != 0 {
+            let text = format!("a batch at {pos} is stored by method {}, which this clad does not know", h.codec);
+            return Err(io::Error::other(text));
+        }
         let batch = (h.kind == batch::KIND_DATA && h.count > 0).then(|| Batch {
             epoch: h.epoch,
             first_offset: h.first_offset,

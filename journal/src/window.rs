@@ -47,6 +47,14 @@ impl Window {
         Ok(&buf[at.min(end)..end])
     }
 
+    /// For who must not take zeroes for bytes: an error where any place could not be read.
+    pub(crate) fn all_was_read(&self) -> io::Result<()> {
+        match self.bad.first() {
+            None => Ok(()),
+            Some((from, to)) => Err(io::Error::other(format!("bytes {from} to {to} cannot be read any more"))),
+        }
+    }
+
     /// Forgets what was read: the next look goes to the disk again.
     pub(crate) fn invalidate(&mut self) {
         if let Some(buf) = &mut self.buf {

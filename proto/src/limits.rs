@@ -32,9 +32,9 @@ pub const MAX_APPEND_RECORDS: u32 = 1 << 20;
 /// The longest record that a daemon takes by default (`[journal] max_record_bytes`).
 pub const DEFAULT_MAX_RECORD_BYTES: u32 = 2 * 1024 * 1024;
 /// The longest payload of an append that a daemon takes by default (`[limits] max_append_bytes`).
-pub const DEFAULT_MAX_APPEND_BYTES: u32 = 8 * 1024 * 1024;
+pub const DEFAULT_MAX_APPEND_BYTES: u32 = 4 * 1024 * 1024;
 /// How many appends of a connection may be unacknowledged by default.
-pub const DEFAULT_WINDOW: u32 = 1024;
+pub const DEFAULT_WINDOW: u32 = 256;
 /// The most unacknowledged appends that a daemon may offer.
 pub const MAX_WINDOW: u32 = 65_536;
 

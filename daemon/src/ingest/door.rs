@@ -265,7 +265,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Fenced { .. } => ErrorCode::ProducerFenced,
         AppendError::NotOwner => ErrorCode::ProducerNotYours,
         AppendError::Gap { .. } => ErrorCode::SequenceGap,
-        AppendError::Overlap { .. } => ErrorCode::SequenceOverlap,
+        AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
         AppendError::TooOld => ErrorCode::SequenceTooOld,
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
@@ -276,6 +276,10 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
     let mut info = ErrorInfo::new(code, e.to_string());
     match e {
         AppendError::Gap { expected } | AppendError::Overlap { expected } => info.expected_sequence = Some(*expected),
+        AppendError::Skipped { expected } => {
+            info.expected_sequence = Some(*expected);
+            info.maybe_written = false;
+        }
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
         AppendError::NoSpace | AppendError::TooManyProducers => info.retry_after_ms = Some(1000),
         AppendError::Failed { .. } => {

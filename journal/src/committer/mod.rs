@@ -48,6 +48,8 @@ const IDLE_NS: u64 = 100_000_000;
 /// First pause before a recovery, doubled to the last.
 const RETRY_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
+/// Under `fire_and_forget` a sync beside the writes is begun at so many unsynced bytes, whatever the interval.
+const SYNC_AHEAD: u64 = 16 << 20;
 /// Pause before space for a further segment is looked for again.
 const SPACE_NS: u64 = 200_000_000;
 
@@ -103,6 +105,8 @@ pub(crate) struct Committer {
     idle_since_ns: u64,
     last_sync_ns: u64,
     sync_target: u64,
+    /// Written since the last sync began, under `fire_and_forget`.
+    unsynced_bytes: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     space_low: bool,
@@ -142,6 +146,7 @@ impl Committer {
             idle_since_ns: now_ns,
             last_sync_ns: now_ns,
             sync_target: 0,
+            unsynced_bytes: 0,
             rotate_replies: Vec::new(),
             closing: false,
             space_low: false,
@@ -156,6 +161,11 @@ impl Committer {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
         (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
+    }
+
+    /// Whether a segment waits to be used.
+    pub(crate) fn has_prepared(&self) -> bool {
+        self.prepared.is_some()
     }
 
     /// Takes over a segment that an earlier run had prepared.
@@ -341,7 +351,7 @@ impl Committer {
     fn write_deadline(&self) -> Option<u64> {
         let (_, since, _) = self.gather.front()?;
         match self.config.policy {
-            Policy::GroupCommit { max_delay, in_flight, .. } if self.writes < in_flight => {
+            Policy::GroupCommit { max_delay, in_flight, .. } if self.writes < in_flight && self.vouching.is_none() => {
                 Some(since + max_delay.as_nanos() as u64)
             }
             _ => None,
@@ -359,7 +369,7 @@ impl Committer {
         let mut by = |t: u64| until = Some(until.map_or(t, |u| u.min(t)));
         if self.marks.written > self.marks.durable && !self.sync_running {
             let due = match self.config.policy {
-                Policy::FireAndForget { .. } if self.sync_target > self.marks.durable => Some(0),
+                Policy::FireAndForget { .. } if self.wants_early_sync() => Some(0),
                 Policy::FireAndForget { sync_interval } if sync_interval.is_zero() => None,
                 Policy::FireAndForget { sync_interval } => Some(self.last_sync_ns + sync_interval.as_nanos() as u64),
                 _ => Some(0),
@@ -391,10 +401,16 @@ impl Committer {
         Step::Wait(until)
     }
 
+    /// Before the interval is over: somebody asked, or so much is unsynced that sealing the segment would stall on it.
+    fn wants_early_sync(&self) -> bool {
+        self.sync_target > self.marks.durable || self.unsynced_bytes >= SYNC_AHEAD
+    }
+
     fn begin_sync(&mut self, now: Moment) -> Step {
         let Some(active) = &self.active else { return Step::Wait(None) };
         self.sync_running = true;
         self.last_sync_ns = now.boot_ns;
+        self.unsynced_bytes = 0;
         let file = active.files.last().expect("one more file than writes in flight").clone();
         // Read before the sync starts: it covers what had completed by now, and nothing later.
         Step::Run(Job::Sync { file, upto: self.marks.written })
@@ -405,8 +421,8 @@ impl Committer {
         let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
         let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
         if !active.fits(crate::format::batch::LEN as u64, false, footer) {
-            active.vouched = (marks.written, marks.durable);
-            return Step::Wait(None);
+            active.vouched = (marks.written, marks.durable); // no room: the footer will vouch
+            return self.sync_or_wait(now, None);
         }
         let Some(slot) = self.free_files.pop() else { return Step::Wait(None) };
         let placed = active.vouch(&marks, now);
@@ -419,12 +435,12 @@ impl Committer {
     }
 
     fn begin_open(&mut self, now: Moment) -> Step {
+        for reply in self.rotate_replies.drain(..) {
+            let _ = reply.send(Ok(None));
+        }
         if self.closing && self.gather.is_empty() {
             self.busy = true;
             return Step::Run(Job::Close(None));
-        }
-        for reply in self.rotate_replies.drain(..) {
-            let _ = reply.send(Ok(None));
         }
         if now.boot_ns < self.open_retry_ns {
             return Step::Wait(Some(self.open_retry_ns));

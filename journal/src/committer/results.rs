@@ -28,6 +28,7 @@ impl Committer {
                     self.vouching = None;
                 } else if let Some(entry) = self.in_flight.iter_mut().find(|e| e.id == id) {
                     entry.written = true;
+                    self.unsynced_bytes += entry.batch.stored_len();
                     entry.durable = durability == Durability::Synced;
                 }
             }
@@ -117,16 +118,13 @@ impl Committer {
     }
 
     fn failed(&mut self, failure: Failure, now: Moment) {
-        // A batch of the block that the failed write repeated may be gone from the disk, durable or not.
-        let mut from = self.marks.durable;
+        // A batch of a block that a write repeated, which is not synced or has failed, may be gone, durable or not.
+        let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.vouching.iter().map(|v| &v.1));
+        let repeated = repeated.filter_map(|shares| shares.first()).map(|b| b.first_offset).min();
+        let from = repeated.map_or(self.marks.durable, |first| first.min(self.marks.durable));
         match failure.of {
             FailedJob::Write(id) => {
                 self.end_write(id);
-                let shares = match self.vouching.as_ref().filter(|v| v.0 == id) {
-                    Some((_, shares)) => shares.first(),
-                    None => self.in_flight.iter().find(|e| e.id == id).and_then(|e| e.shares.first()),
-                };
-                from = from.min(shares.map_or(from, |b| b.first_offset));
             }
             FailedJob::Sync => self.sync_running = false,
             FailedJob::Rotate(rotation) => {
@@ -185,8 +183,9 @@ impl Committer {
             return false;
         }
         let sync = self.marks.written > self.marks.durable && !self.sync_running && self.config.policy.syncs();
+        let early = !self.config.policy.syncs() && !self.sync_running && self.wants_early_sync();
         let write = !self.gather.is_empty() && (self.writes == 0 || self.gather.bytes() >= WORTH_ANOTHER);
-        (sync || write) && self.writes < self.config.policy.in_flight()
+        early || ((sync || write) && self.writes < self.config.policy.in_flight())
     }
 
     /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.
@@ -214,6 +213,9 @@ impl Committer {
 
     /// Gives up on a clean end.
     pub(crate) fn abandon(&mut self) {
+        for reply in self.rotate_replies.drain(..) {
+            let _ = reply.send(Err("clad is going down".to_owned()));
+        }
         self.state = State::Closed { clean: false };
         self.marks.version += 1;
     }

@@ -43,6 +43,7 @@ impl Committer {
             Verdict::Gap { expected } => return Err(AppendError::Gap { expected }),
             Verdict::Overlap { expected } => return Err(AppendError::Overlap { expected }),
             Verdict::TooOld => return Err(AppendError::TooOld),
+            Verdict::Skipped { expected } => return Err(AppendError::Skipped { expected }),
             Verdict::TableFull => return Err(AppendError::TooManyProducers),
         }
         self.check_room(ChunkHeader::encoded_len(a.vouch.len(), a.payload.len()))?;
@@ -115,6 +116,7 @@ impl Committer {
         *self.connected.entry(*id).or_default() += 1;
         self.connected_set.insert(*id);
         self.producers.raise_epoch(id, epoch);
+        self.submitted.raise_epoch(id, epoch);
     }
 
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) {

@@ -123,13 +123,18 @@ impl Meta {
         if b.len() < HEAD + 4 || b[..8] != MAGIC {
             return Err(MetaError::Damaged);
         }
+        // Magic, version, length and the place of the checksum are the same in every version: a flipped bit in the
+        // version of one slot is damage of that slot, not a newer clad.
+        let len = u32_at(b, 12) as usize;
+        if !(HEAD + 4..=b.len()).contains(&len) || plain(&b[..len - 4]) != u32_at(b, len - 4) {
+            return Err(MetaError::Damaged);
+        }
         let found = u16_at(b, 8);
         if found > VERSION {
             return Err(MetaError::Newer { found });
         }
-        let (len, epochs) = (u32_at(b, 12) as usize, u32_at(b, 72) as usize);
-        let fits = epochs <= MAX_EPOCHS && epochs > 0 && len == HEAD + epochs * EPOCH + 4 && len <= b.len();
-        if !fits || plain(&b[..len - 4]) != u32_at(b, len - 4) {
+        let epochs = u32_at(b, 72) as usize;
+        if epochs == 0 || epochs > MAX_EPOCHS || len != HEAD + epochs * EPOCH + 4 {
             return Err(MetaError::Damaged);
         }
         let flags = u16_at(b, 10);

@@ -92,14 +92,10 @@ impl SegmentHeader {
     /// Reads a header from the first bytes of a file.
     ///
     /// # Errors
-    /// [`HeaderError`]; a newer version is told apart before the checksum, which it may place elsewhere.
+    /// [`HeaderError`].
     pub fn decode(b: &[u8]) -> Result<Self, HeaderError> {
         if b.len() < LEN || b[..8] != MAGIC {
             return Err(HeaderError::NotASegment);
-        }
-        let version = u16_at(b, 8);
-        if version > VERSION {
-            return Err(HeaderError::Newer { found: version });
         }
         let header = Self {
             compatible: u64_at(b, 16),
@@ -114,9 +110,16 @@ impl SegmentHeader {
             created_ns: i64_at(b, 96),
             capacity: u64_at(b, 104),
         };
+        // These fields and the checksum have the same places in every version, so that damage is told from a newer clad.
+        if header.seed().sum(0, &[&b[..CRC_AT]]) != u32_at(b, CRC_AT) {
+            return Err(HeaderError::Checksum);
+        }
+        let version = u16_at(b, 8);
+        if version > VERSION {
+            return Err(HeaderError::Newer { found: version });
+        }
         let block = header.block_size;
-        let sane = block.is_power_of_two() && (512..=1 << 20).contains(&block) && u16_at(b, 10) as usize == LEN;
-        if !sane || header.seed().sum(0, &[&b[..CRC_AT]]) != u32_at(b, CRC_AT) {
+        if !block.is_power_of_two() || !(512..=1 << 20).contains(&block) || u16_at(b, 10) as usize != LEN {
             return Err(HeaderError::Checksum);
         }
         if header.incompatible != 0 {
@@ -182,6 +185,8 @@ mod tests {
     fn a_newer_format_names_both_versions() {
         let mut bytes = example().encode();
         bytes[8] = 9;
+        let crc = example().seed().sum(0, &[&bytes[..CRC_AT]]);
+        put(&mut bytes, CRC_AT, crc.to_le_bytes());
         let text = SegmentHeader::decode(&bytes).unwrap_err().to_string();
         assert!(text.contains("version 9") && text.contains("up to 1"), "{text}");
         let newer = SegmentHeader { incompatible: 4, ..example() };

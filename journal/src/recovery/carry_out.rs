@@ -88,7 +88,12 @@ pub(super) fn carry_out(
     c.recover(survey.open, said.latched)?;
     let clean = said.clean && c.report.scanned == 0 && !c.report.is_damaged();
     c.report.clean = clean;
-    let epoch = if clean { said.epoch() } else { c.greatest_epoch + 1 };
+    let epoch = match (clean, c.report.is_damaged()) {
+        (true, _) => said.epoch(),
+        (_, false) => c.greatest_epoch + 1,
+        // A watermark covers what was given one epoch before, up to where this one begins; below that lies a hole.
+        (_, true) => c.greatest_epoch + 2,
+    };
     let next = c.next_offset;
     meta.update(|m| {
         m.clean = false;
@@ -358,6 +363,7 @@ impl Carrier<'_> {
         for at in (from..to).step_by(PIECE as usize) {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
+            window.all_was_read()?;
             if end > data_end {
                 piece.set_len((data_end - at) as usize);
             }
@@ -401,6 +407,7 @@ impl Carrier<'_> {
                 footer.payload_bytes += chunk.payload.len() as u64;
             }
         }
+        window.all_was_read()?;
         footer.producers = self.producers.snapshot();
         Ok(footer)
     }

@@ -66,7 +66,8 @@ pub(crate) fn start(
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
-        Loaded::Found { meta, slot, greatest_epoch } => {
+        Loaded::Found { mut meta, slot, greatest_epoch } => {
+            survey::adopt_renamed(storage, &mut meta, &found).map_err(OpenError::io("look for a rewritten segment"))?;
             let survey = survey::survey(storage, &meta, &found)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };

@@ -135,12 +135,6 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
         kept.batches.push(i);
         *expected = h.end_offset();
     }
-    if let Some(limit) = segment.limit
-        && *expected < limit
-    {
-        kept.damage.push(Damage { from: *expected, to: limit });
-        *expected = limit;
-    }
     kept.end_offset = *expected;
     kept.cut |= cut.is_some();
     kept

@@ -88,7 +88,9 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
             let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
             // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
             let whole = file_len.is_multiple_of(block);
-            let tail = if whole { read(tail_at, file_len.saturating_sub(tail_at))? } else { IoBuf::with_capacity(0) };
+            let tail = if whole { read(tail_at, file_len.saturating_sub(tail_at)).ok() } else { None };
+            // One that cannot be read proves nothing: the scan steps over bad places.
+            let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
             bytes_read += tail.len() as u64;
             if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
                 && pos.is_multiple_of(block)
@@ -140,6 +142,21 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
     survey.open.reverse();
     survey.missing.reverse();
     Ok(survey)
+}
+
+/// A recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`:
+/// that segment may hold the only good copy of records acknowledged as written. It is whole, for it was sealed first.
+pub(crate) fn adopt_renamed(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+    let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
+    let Some(file_len) = found.get(&next) else { return Ok(()) };
+    if let State::Sealed { header, footer, .. } = probe(storage, next, *file_len)?.state
+        && header.log_id == meta.log_id
+        && footer.supersedes_from.is_some()
+    {
+        meta.highest_segment = next;
+        meta.clean = false;
+    }
+    Ok(())
 }
 
 fn check_ours(segment: &Segment, meta: &Meta) -> Result<(), OpenError> {
