@@ -48,6 +48,9 @@ const IDLE_NS: u64 = 100_000_000;
 /// First pause before a recovery, doubled to the last.
 const RETRY_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
+/// Under `fire_and_forget`, after a batch of so many records, the next one gathers for so long (or to 64 KiB).
+const CROWD: u32 = 32;
+const GATHER_NS: u64 = 100_000;
 /// Under `fire_and_forget` a sync beside the writes is begun at so many unsynced bytes, whatever the interval.
 const SYNC_AHEAD: u64 = 16 << 20;
 /// Pause before space for a further segment is looked for again.
@@ -107,6 +110,8 @@ pub(crate) struct Committer {
     sync_target: u64,
     /// Written since the last sync began, under `fire_and_forget`.
     unsynced_bytes: u64,
+    /// Until when the next batch gathers, under `fire_and_forget`, because the last one was a crowd.
+    gather_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     space_low: bool,
@@ -147,6 +152,7 @@ impl Committer {
             last_sync_ns: now_ns,
             sync_target: 0,
             unsynced_bytes: 0,
+            gather_until_ns: 0,
             rotate_replies: Vec::new(),
             closing: false,
             space_low: false,
@@ -310,7 +316,9 @@ impl Committer {
                 in_flight == 0 || (wants_written && self.writes == 0) || (worth && self.writes < max)
             }
             Policy::PerMessage => in_flight == 0,
-            Policy::FireAndForget { .. } => self.writes == 0,
+            Policy::FireAndForget { .. } => {
+                self.writes == 0 && (now.boot_ns >= self.gather_until_ns || self.gather.bytes() >= WORTH_ANOTHER)
+            }
         };
         if !may || self.vouching.is_some() {
             return None;
@@ -320,6 +328,9 @@ impl Committer {
         for (first, chunk) in batch.chunks().flatten() {
             self.submitted.store(&chunk.header, first, now.real_ns, &self.connected_set);
         }
+        // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
+        // it, and the waking of everybody would cost more than the writing.
+        self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
         let fresh = self.writes > 0;
         let active = self.active.as_mut().expect("checked by step");
         let placed = active.place(&batch, fresh, &self.marks, now);
@@ -354,6 +365,7 @@ impl Committer {
             Policy::GroupCommit { max_delay, in_flight, .. } if self.writes < in_flight && self.vouching.is_none() => {
                 Some(since + max_delay.as_nanos() as u64)
             }
+            Policy::FireAndForget { .. } if self.writes == 0 => Some(self.gather_until_ns),
             _ => None,
         }
     }
