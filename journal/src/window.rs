@@ -9,6 +9,8 @@ use std::sync::Arc;
 use crate::io::{File, IoBuf};
 
 const PIECE: usize = 256 * 1024;
+/// A block that cannot be read is asked for so often before it counts as lost: some errors pass.
+const READ_TRIES: u32 = 3;
 
 /// The view.
 pub(crate) struct Window {
@@ -94,8 +96,13 @@ impl Window {
         while pos < (start + need as u64).min(self.len) {
             let want = self.block.min(self.len - pos) as usize;
             // Asked for whole, as a direct read must be; the file may end inside it.
-            let (back, read) = self.file.read_at(one, pos, self.block as usize);
-            one = back;
+            let mut read = Err(io::ErrorKind::Other.into());
+            for _ in 0..READ_TRIES {
+                (one, read) = self.file.read_at(one, pos, self.block as usize);
+                if read.is_ok() {
+                    break;
+                }
+            }
             if read.is_ok() && one.len() >= want {
                 self.bytes_read += want as u64;
                 out.extend_from_slice(&one[..want]);

@@ -12,6 +12,7 @@
 //! Not covered: retention, threads (the journal's are tested with real kills), two faults of one operation, bit rot.
 //! Bytes on the disk are no part of the digest: the journal salts its segments from the operating system.
 
+mod appends;
 mod client;
 mod life;
 mod model;
@@ -23,13 +24,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clad_journal::clock::Clock;
+use clad_journal::format::footer::{Footer, TRAILER};
+use clad_journal::format::segment::SegmentHeader;
 use clad_journal::stepper::{Begun, Stepper};
 use clad_journal::{Event, JournalConfig, Policy};
 
 use crate::{Rng, SimClock, SimDisk};
 use client::Client;
-pub use model::{Death, Found, Violation};
 use model::{Check, Model, ensure};
+pub use model::{Death, Found, Violation};
 pub use settings::Settings;
 pub use tap::{Flaw, Tap};
 
@@ -110,18 +113,22 @@ pub struct World {
     model: Model,
     clients: Vec<Client>,
     events: Arc<Mutex<Vec<Event>>>,
-    sealed: BTreeMap<String, u64>,
+    sealed: BTreeMap<String, Vec<u8>>,
     inspector: Option<Inspector>,
     stats: Stats,
-    trace: Vec<String>,
+    trace: Vec<(u64, String)>,
     /// Something was made to fail in this life, or there was no space: refusals and losses that follow are no wonder.
     disturbed: bool,
     /// A sync or write failed and took pages of the page cache along.
     shaken: bool,
+    /// What is in flight when it dies now is a batch, which a ring may land late.
+    writing: bool,
     /// There is no room for a further segment.
     full: bool,
     /// One past the last operation that was made to fail.
     last_fault: u64,
+    /// The last that was made to fail with an error, whatever it is.
+    last_error: u64,
 }
 
 impl World {
@@ -129,7 +136,7 @@ impl World {
     pub fn new(seed: u64, settings: Settings) -> Self {
         let mut rng = Rng::new(seed);
         let config = settings::journal(&settings, &mut rng);
-        let disk = SimDisk::with_options(rng.number(), settings::machine(&mut rng));
+        let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
             clock: SimClock::new(disk.boot_id()),
@@ -149,8 +156,10 @@ impl World {
             trace: Vec::new(),
             disturbed: false,
             shaken: false,
+            writing: true,
             full: false,
             last_fault: 0,
+            last_error: 0,
         };
         let what = format!("{:?}", world.config);
         world.note(|| what);
@@ -172,9 +181,14 @@ impl World {
         self.stats
     }
 
-    /// What happened, if it was kept.
-    pub fn trace(&self) -> &[String] {
-        &self.trace
+    /// What happened, if it was kept: what the world did, and what the disk did.
+    pub fn trace(&self) -> Vec<String> {
+        let ops = self.disk.trace().into_iter();
+        let ops =
+            ops.map(|o| (o.number, 0, format!("    {:?} {} at {} of {}: {:?}", o.kind, o.name, o.pos, o.len, o.fault)));
+        let mut all: Vec<_> = self.trace.iter().map(|(op, what)| (*op, 1, what.clone())).chain(ops).collect();
+        all.sort_by_key(|(op, which, _)| (*op, *which == 0));
+        all.into_iter().map(|(op, _, what)| format!("op {op} {what}")).collect()
     }
 
     /// Whether what is only `written` lies in the page cache.
@@ -185,7 +199,7 @@ impl World {
     fn note(&mut self, what: impl FnOnce() -> String) {
         if self.settings.trace {
             let (op, at) = (self.disk.ops(), self.clock.boot_ns() / 1000);
-            self.trace.push(format!("op {op} {at}us {}", what()));
+            self.trace.push((op, format!("{at}us {}", what())));
         }
     }
 
@@ -203,24 +217,42 @@ impl World {
     fn check_sealed(&mut self) -> Check {
         let names: Vec<_> = self.disk.names().into_iter().filter(|n| n.ends_with(".clog")).collect();
         for (name, known) in &self.sealed {
-            let now = self.disk.peek(name).map(|bytes| hash(&bytes));
-            ensure(now == Some(*known), || format!("sealed segment {name} has changed (there: {})", now.is_some()))?;
+            let now = self.sealed_bytes(name);
+            let differs = known.iter().zip(&now).position(|(a, b)| a != b);
+            ensure(now == *known, || {
+                format!("sealed {name} has changed: {} bytes, now {}, from {differs:?} on", known.len(), now.len())
+            })?;
             self.stats.sealed += 1;
         }
         for name in names {
             if !self.sealed.contains_key(&name) && self.disk.is_sealed_mode(&name) {
-                let bytes = self.disk.peek(&name).unwrap_or_default();
-                self.sealed.insert(name, hash(&bytes));
+                let bytes = self.sealed_bytes(&name);
+                self.sealed.insert(name, bytes);
             }
         }
         Ok(())
     }
 
+    /// A segment's bytes that carry meaning: what lies between the end of the data and the footer's block carries none.
+    fn sealed_bytes(&self, name: &str) -> Vec<u8> {
+        let mut bytes = self.disk.peek(name).unwrap_or_default();
+        let slack = SegmentHeader::decode(&bytes).ok().and_then(|header| {
+            let (seed, len) = (header.seed(), bytes.len() as u64);
+            let (pos, _) = Footer::locate(bytes.get(bytes.len() - TRAILER..)?, len, &seed)?;
+            let (footer, _) = Footer::decode(&bytes[pos as usize..], &seed, pos)?;
+            Some(footer.data_end as usize..pos as usize)
+        });
+        if let Some(slack) = slack {
+            bytes[slack].fill(0);
+        }
+        bytes
+    }
+
     /// Every now and then the files are looked at without the journal.
-    fn inspect(&mut self, always: bool) -> Check {
-        let chosen = always || self.rng.chance(1, 6);
-        let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && self.model.was_opened() && !self.disturbed)
-        else {
+    fn inspect(&mut self) -> Check {
+        let chosen = self.rng.chance(1, 16); // a copy to a real disk takes longer than a whole life here
+        let whole = self.model.was_opened() && self.model.lost.is_empty() && self.model.maybe_lost.is_empty();
+        let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && whole && !self.disturbed) else {
             return Ok(());
         };
         let rest = inspector(&self.disk);
@@ -232,13 +264,4 @@ impl World {
         };
         Err(Violation(format!("the files alone: {text}")))
     }
-}
-
-fn hash(bytes: &[u8]) -> u64 {
-    let eat = |h: u64, chunk: &[u8]| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        (h ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-    };
-    bytes.chunks(8).fold(bytes.len() as u64, eat)
 }

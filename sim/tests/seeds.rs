@@ -5,8 +5,11 @@
 
 #![allow(clippy::print_stdout)] // it says its seeds and what was done
 
-use clad_sim::World;
-use clad_sim::world::{Settings, Stats};
+use std::path::Path;
+
+use clad_journal::{OfflineLog, ReadError, verify};
+use clad_sim::world::{Found, Rest, Settings, Stats};
+use clad_sim::{SimDisk, World};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -15,6 +18,7 @@ fn number(name: &str) -> Option<u64> {
 fn run(seed: u64) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
     let mut world = World::new(seed, Settings { trace, ..Settings::default() });
+    world.inspect_with(Box::new(inspect));
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     let broken = match ran {
         Ok(Ok(())) => return Ok(world.stats()),
@@ -23,6 +27,49 @@ fn run(seed: u64) -> Result<Stats, String> {
     };
     world.trace().iter().for_each(|line| println!("{line}"));
     Err(format!("CLAD_SEED={seed} CLAD_SIM_RUNS=1: {broken}"))
+}
+
+/// Puts the files of a simulated disk on a real one and looks at them as `clactl verify` and `clactl query --dir` do.
+fn inspect(disk: &SimDisk) -> Rest {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for name in disk.names() {
+        match name.strip_suffix('/') {
+            Some(folder) => std::fs::create_dir(dir.path().join(folder)).unwrap(),
+            None => std::fs::write(dir.path().join(&name), disk.peek(&name).unwrap()).unwrap(),
+        }
+    }
+    let mut rest = Rest::default();
+    if let Err(e) = read(dir.path(), &mut rest) {
+        rest.problems.push(e);
+    }
+    rest
+}
+
+fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
+    let log = OfflineLog::open(dir).map_err(|e| e.to_string())?;
+    rest.end = log.end_offset();
+    let mut reader = log.read(0);
+    loop {
+        let batch = match reader.next_batch() {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            Err(e @ ReadError::Gap { .. } | e @ ReadError::Io { .. }) => return Err(e.to_string()),
+        };
+        for chunk in batch.chunks() {
+            let (offset, c) = chunk.map_err(|e| e.to_string())?;
+            rest.found.push(Found {
+                offset,
+                count: c.header.count,
+                producer: c.header.producer,
+                producer_epoch: c.header.producer_epoch,
+                first_sequence: c.header.first_sequence,
+                payload: c.payload.to_vec(),
+            });
+        }
+    }
+    let report = verify(dir, &mut |_, _| {}).map_err(|e| e.to_string())?;
+    rest.problems.extend(report.problems.iter().map(|p| format!("{p:?}")));
+    Ok(())
 }
 
 /// All of them, and then the broken ones.
@@ -42,7 +89,17 @@ fn tell(name: &str, seeds: u64, s: &Stats) {
     println!(
         "{name}: {seeds} seeds, {} lives, {} cuts, {} kills, {} failed starts, {} recoveries in the process, {} clean ends, \
          {} acks checked, {} duplicates, {} records read, {} seals compared, {} looks at the files, 0 lost",
-        s.lives, s.cuts, s.kills, s.failed_starts, s.rescues, s.closes, s.acked, s.duplicates, s.read, s.sealed, s.inspected
+        s.lives,
+        s.cuts,
+        s.kills,
+        s.failed_starts,
+        s.rescues,
+        s.closes,
+        s.acked,
+        s.duplicates,
+        s.read,
+        s.sealed,
+        s.inspected
     );
 }
 
@@ -53,7 +110,8 @@ fn fixed_seeds() {
 
 #[test]
 fn fresh_seeds() {
-    let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
+    let clock =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
     let first = number("CLAD_SEED").unwrap_or_else(clock);
     let runs = number("CLAD_SIM_RUNS").unwrap_or(200);
     println!("simulation: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");

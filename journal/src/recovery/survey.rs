@@ -89,8 +89,8 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
             // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
             let whole = file_len.is_multiple_of(block);
             let tail = || read(tail_at, file_len.saturating_sub(tail_at));
-            // Twice: a segment that is taken for unsealed is scanned, and what it supersedes is forgotten.
-            let tail = if whole { tail().or_else(|_| tail()).ok() } else { None };
+            // Thrice: a segment that is taken for unsealed is scanned, and what it supersedes is forgotten.
+            let tail = if whole { tail().or_else(|_| tail()).or_else(|_| tail()).ok() } else { None };
             // One that cannot be read proves nothing: the scan steps over bad places.
             let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
             bytes_read += tail.len() as u64;

@@ -1,15 +1,15 @@
-//! What happens while a journal lives: appends, jobs in any order, time, and a disk that gets worse.
+//! What happens while a journal lives: jobs in any order, time, readers, and a disk that gets worse.
+//!
+//! What must hold: the journal is shown to its users after each step, and only while its process lives.
 
 use std::time::Duration;
 
-use clad_journal::format::checksum::plain;
 use clad_journal::io::Storage;
 use clad_journal::stepper::{Begun, Kind, Next};
-use clad_journal::{Accepting, Append, AppendError, Event, Level, Policy};
+use clad_journal::{Accepting, Event, Level};
 
 use super::World;
-use super::client::Sent;
-use super::model::{Check, Death, Expect, Violation, ensure};
+use super::model::{Check, Death, Violation, ensure};
 
 impl World {
     /// A whole history.
@@ -39,7 +39,7 @@ impl World {
         self.start()?;
         self.settle()?;
         self.close()?;
-        self.inspect(true)
+        self.inspect()
     }
 
     /// Ends the life in this way, or in the way in which it has ended already.
@@ -92,6 +92,7 @@ impl World {
                 if let Some(stepper) = &self.stepper {
                     stepper.prepare();
                 }
+                self.writing = self.disk.is_alive();
                 self.observe()?;
             }
             90 => {
@@ -122,8 +123,7 @@ impl World {
     fn disturb(&mut self) {
         match self.rng.below(6) {
             0..=3 => {
-                let k = self.rng.below(50);
-                self.plan_fault(k);
+                self.plan_fault(50);
                 self.disturbed = true;
             }
             4 if !self.full => {
@@ -143,147 +143,6 @@ impl World {
         }
     }
 
-    // ---- producers ----------------------------------------------------------------------------------------------
-
-    fn append_something(&mut self) -> Check {
-        let who = self.rng.index(self.clients.len());
-        let resend = self.clients[who].to_resend();
-        let sent = match resend {
-            Some(at) => self.clients[who].unacked[at].clone(),
-            None if self.rng.chance(1, 6) => {
-                // Again, for no good reason: an append under way, or one that was answered.
-                let client = &self.clients[who];
-                let all = client.unacked.len() + client.acked.len();
-                let at = self.rng.index(all.max(1));
-                match client.unacked.get(at).or_else(|| client.acked.get(at.saturating_sub(client.unacked.len()))) {
-                    Some(again) => return self.send_again(who, again.clone()),
-                    None => return Ok(()),
-                }
-            }
-            None => {
-                let sent = self.new_append(who);
-                self.clients[who].unacked.push_back(sent.clone());
-                sent
-            }
-        };
-        let at = resend.unwrap_or(self.clients[who].unacked.len() - 1);
-        if let Some((offset, failures)) = self.send(&sent)? {
-            let kept = &mut self.clients[who].unacked[at];
-            kept.append.offset = offset;
-            kept.due = Some(failures);
-        } else if resend.is_none() && self.rng.coin() {
-            // Refused, certainly not written: it may be taken back.
-            if let Some(back) = self.clients[who].unacked.pop_back() {
-                self.clients[who].next_sequence = back.append.first_sequence;
-                self.clients[who].jumps = back.gap;
-            }
-        }
-        self.observe()
-    }
-
-    fn new_append(&mut self, who: usize) -> Sent {
-        let count = 1 + self.rng.below(20) as u32;
-        let size = match self.rng.below(40) {
-            0 => self.config.max_append_bytes as usize - self.rng.index(2),
-            1..=8 => self.rng.index(40),
-            _ => self.rng.index(3 << 10),
-        };
-        let level = match self.config.policy {
-            Policy::FireAndForget { .. } => [Level::Received, Level::Written][self.rng.index(2)],
-            _ => [Level::Received, Level::Written, Level::Durable, Level::Durable][self.rng.index(4)],
-        };
-        self.clients[who].make(count, size, level, &mut self.rng)
-    }
-
-    fn send_again(&mut self, who: usize, mut sent: Sent) -> Check {
-        let whole = sent.append.count;
-        if self.rng.chance(1, 4) && whole > 1 {
-            // A part of it has the offset of that part; the payload does not matter to that.
-            let skip = self.rng.below(u64::from(whole));
-            sent.append.first_sequence += skip;
-            sent.append.count -= skip as u32;
-        }
-        let expected = self.model.expect(&sent.append, sent.gap, self.config.window);
-        if let (Expect::Duplicate { .. }, Some(_)) = (expected, self.send(&sent)?) {
-            self.note(|| format!("producer {who} sent again"));
-        }
-        self.observe()
-    }
-
-    /// What no journal may take.
-    fn probe_refusals(&mut self, who: usize) -> Check {
-        let mut sent = self.new_append(who);
-        let client = &mut self.clients[who];
-        client.next_sequence = sent.append.first_sequence;
-        client.jumps = sent.gap;
-        sent.gap = false;
-        match self.rng.below(3) {
-            0 => sent.append.first_sequence += 1 + self.rng.below(3),
-            1 => sent.append.producer_epoch = sent.append.producer_epoch.saturating_sub(1),
-            _ => {
-                let Some(newest) = self.model.newest_of(&sent.append.producer) else { return Ok(()) };
-                sent.append.first_sequence = newest.end_sequence() - 1;
-                sent.append.count += 1;
-            }
-        }
-        if self.model.expect(&sent.append, false, self.config.window) != Expect::Fresh {
-            self.send(&sent)?;
-        }
-        self.observe()
-    }
-
-    /// Hands an append over, and checks the answer: its offset and the failures so far, or nothing.
-    fn send(&mut self, sent: &Sent) -> Check<Option<(u64, u32)>> {
-        let Some(stepper) = &self.stepper else { return Ok(None) };
-        let a = &sent.append;
-        let accepting = stepper.marks().accepting;
-        let answer = stepper.append(Append {
-            producer: a.producer,
-            owner: 7,
-            producer_epoch: a.producer_epoch,
-            first_sequence: a.first_sequence,
-            count: a.count,
-            gap: sent.gap,
-            level: sent.level,
-            min_time_ns: 1,
-            max_time_ns: 2,
-            vouch: b"sim",
-            payload: &a.payload,
-            payload_checksum: plain(&a.payload),
-            permit: None,
-        });
-        let expected = self.model.expect(a, sent.gap, self.config.window);
-        let wrong = || Violation(format!("{expected:?} expected, {answer:?} answered to {}@{}", a.first_sequence, a.producer[0]));
-        let taken = match (&answer, expected) {
-            (Err(AppendError::Failed { .. }), _) => {
-                ensure(accepting == Accepting::Failed, || format!("refused though {accepting:?}"))?;
-                None
-            }
-            (Err(AppendError::NoSpace), Expect::Fresh) => {
-                ensure(self.disturbed, || "no space, and nobody took any".to_owned())?;
-                None
-            }
-            (Ok(given), Expect::Fresh) if !given.duplicate => {
-                self.model.accept(super::Found { offset: given.first_offset, ..a.clone() })?;
-                Some((given.first_offset, given.failures))
-            }
-            (Ok(given), Expect::Duplicate { offset, .. }) if given.duplicate && given.first_offset == offset => {
-                ensure(!self.model.is_lost(offset), || format!("{offset} was lost, and is called stored"))?;
-                self.stats.duplicates += 1;
-                Some((given.first_offset, given.failures))
-            }
-            (Err(AppendError::TooOld), Expect::Duplicate { certain: false, .. } | Expect::Overlap)
-            | (Err(AppendError::Fenced { .. }), Expect::Fenced)
-            | (Err(AppendError::Gap { .. }), Expect::Gap)
-            | (Err(AppendError::Overlap { .. }), Expect::Overlap) => None,
-            _ => return Err(wrong()),
-        };
-        let (seq, who, n, level) = (a.first_sequence, a.producer[0], a.count, sent.level);
-        self.note(|| format!("append {n} of {who} from {seq} for {level:?}: {answer:?}"));
-        self.eat(&[taken.map_or(u64::MAX, |t| t.0)]);
-        Ok(taken)
-    }
-
     // ---- jobs ---------------------------------------------------------------------------------------------------
 
     pub(super) fn begun(&mut self, job: Begun) {
@@ -297,10 +156,13 @@ impl World {
 
     fn carry_out(&mut self, job: Begun) -> Check {
         let kind = job.kind;
+        self.model.maybe_clean = kind == Kind::Close;
+        self.writing = matches!(kind, Kind::Write);
         if let Some(stepper) = &self.stepper {
             stepper.carry_out(job);
         }
         let alive = self.disk.is_alive();
+        self.writing |= alive;
         self.note(|| format!("carried out: {kind:?}, alive {alive}"));
         if !alive {
             return Ok(());
@@ -376,8 +238,13 @@ impl World {
             let lost = self.model.is_lost(from);
             return ensure(from == end || lost, || format!("nothing is read from {from} to {end}"));
         };
-        let known: Vec<_> =
-            self.model.entries.iter().filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset)).cloned().collect();
+        let known: Vec<_> = self
+            .model
+            .entries
+            .iter()
+            .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset))
+            .cloned()
+            .collect();
         ensure(first <= from || self.model.is_lost(from), || format!("read from {from}, got {first}"))?;
         ensure(found == known, || format!("a reader from {from} to {end} got {} of {}", found.len(), known.len()))
     }

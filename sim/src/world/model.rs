@@ -8,7 +8,8 @@
 //! 3. What was found once, after a start, is durable: it is there after every later crash. What was not found never
 //!    comes back, unless it is sent again.
 //! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
-//! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end.
+//! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
+//!    told, or one whose mark was on its way when the process died with nothing left to lose.
 //! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
 
 use clad_journal::{Accepting, Marks};
@@ -54,7 +55,11 @@ impl Found {
     }
     fn name(&self) -> String {
         let Self { offset, count, producer, first_sequence, payload, .. } = self;
-        format!("{count} records at {offset} (producer {}, sequence {first_sequence}, {} bytes)", producer[0], payload.len())
+        format!(
+            "{count} records at {offset} (producer {}, sequence {first_sequence}, {} bytes)",
+            producer[0],
+            payload.len()
+        )
     }
 }
 
@@ -89,12 +94,16 @@ pub(super) struct Model {
     pub(super) entries: Vec<Found>,
     /// Ranges that the journal said are lost.
     pub(super) lost: Vec<(u64, u64)>,
+    /// Ranges that it was about to say so of when it died.
+    pub(super) maybe_lost: Vec<(u64, u64)>,
     /// Greatest marks that anybody was shown.
     pub(super) written: u64,
     pub(super) durable: u64,
     /// The log reaches at least this far, now that the process is dead.
     floor: u64,
     clean: bool,
+    /// The mark of a clean end may be on the disk, though nobody was told.
+    pub(super) maybe_clean: bool,
     /// A write or sync failed and was not recovered from.
     pub(super) failed: bool,
     last: Option<Marks>,
@@ -124,19 +133,36 @@ impl Model {
         self.lost.iter().any(|(from, to)| *from <= offset && offset < *to)
     }
 
+    /// A range that cannot be read: whether that was, or would have been, told.
+    pub(super) fn may_be_lost(&mut self, from: u64, to: u64) -> bool {
+        let told = self.is_lost(from) && self.is_lost(to - 1);
+        if !told && self.maybe_lost.contains(&(from, to)) && from >= self.durable {
+            self.lost.push((from, to));
+            return true;
+        }
+        told
+    }
+
     /// Rule 6.
     pub(super) fn expect(&self, a: &Found, gap: bool, window: usize) -> Expect {
-        let Some(newest) = self.newest_of(&a.producer) else {
+        // What is lost is not stored, whoever was told that it was.
+        let theirs = || self.entries.iter().rev().filter(|e| e.producer == a.producer && !self.is_lost(e.offset));
+        let Some(newest) = theirs().next() else {
             return if a.first_sequence == 0 || gap { Expect::Fresh } else { Expect::Gap };
         };
-        let theirs = || self.entries.iter().rev().filter(|e| e.producer == a.producer);
         if theirs().any(|e| e.producer_epoch > a.producer_epoch) {
             return Expect::Fenced;
         }
         let expected = newest.end_sequence();
         match a.first_sequence {
             s if s == expected => Expect::Fresh,
-            s if s > expected => if gap { Expect::Fresh } else { Expect::Gap },
+            s if s > expected => {
+                if gap {
+                    Expect::Fresh
+                } else {
+                    Expect::Gap
+                }
+            }
             _ if a.end_sequence() > expected => Expect::Overlap,
             s => {
                 let at = theirs().position(|e| e.first_sequence <= s && a.end_sequence() <= e.end_sequence());
@@ -165,7 +191,9 @@ impl Model {
         ensure(m.received == self.end(), || format!("received is {}, {} were given", m.received, self.end()))?;
         if let Some(p) = self.last {
             let fell = m.received < p.received || m.written < p.written || m.durable < p.durable;
-            ensure(!fell && m.version >= p.version && m.failures >= p.failures, || format!("marks fell: {p:?}, {m:?}"))?;
+            ensure(!fell && m.version >= p.version && m.failures >= p.failures, || {
+                format!("marks fell: {p:?}, {m:?}")
+            })?;
             let moved = (m.received, m.written, m.durable) != (p.received, p.written, p.durable);
             let still_failed = p.accepting == Accepting::Failed && m.epoch == p.epoch;
             ensure(!(still_failed && moved), || format!("released after a failure: {p:?}, {m:?}"))?;
@@ -222,18 +250,22 @@ impl Model {
     /// A start succeeded and showed these marks.
     pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16]) -> Check {
         ensure(self.log_id.is_none_or(|id| id == log_id), || "another log id".to_owned())?;
-        let raised = if self.clean { m.epoch >= self.epoch } else { m.epoch > self.epoch };
+        let whole = self.clean || self.maybe_clean && m.received == self.end();
+        let raised = if whole { m.epoch >= self.epoch } else { m.epoch > self.epoch };
         ensure(raised, || format!("epoch {} after {} (clean: {})", m.epoch, self.epoch, self.clean))?;
         let next = m.received;
         ensure(m.written == next && m.durable == next, || format!("marks after a start: {m:?}"))?;
-        ensure(next >= self.floor, || format!("the log goes on at {next}, records below {} were promised", self.floor))?;
+        ensure(next >= self.floor, || {
+            format!("the log goes on at {next}, records below {} were promised", self.floor)
+        })?;
         ensure(!self.clean || next == self.end(), || format!("{next} after a clean end at {}", self.end()))?;
         ensure(m.failures == 0, || "failures of another life".to_owned())?;
         self.entries.retain(|e| e.offset < next);
         ensure(self.end() == next, || format!("the log goes on at {next}, which is inside of an append"))?;
         self.log_id = Some(log_id);
-        (self.epoch, self.clean, self.failed) = (m.epoch, false, false);
+        (self.epoch, self.clean, self.maybe_clean, self.failed) = (m.epoch, false, false, false);
         (self.written, self.durable, self.floor) = (next, next, next);
+        self.maybe_lost.clear();
         self.last = Some(m);
         Ok(())
     }

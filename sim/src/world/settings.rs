@@ -31,9 +31,9 @@ pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
             in_flight: 1 + rng.index(4),
         },
         5 => Policy::PerMessage,
-        _ => {
-            Policy::FireAndForget { sync_interval: [Duration::ZERO, Duration::from_millis(5), Duration::from_secs(1)][rng.index(3)] }
-        }
+        _ => Policy::FireAndForget {
+            sync_interval: [Duration::ZERO, Duration::from_millis(5), Duration::from_secs(1)][rng.index(3)],
+        },
     };
     let policy = settings.policy.unwrap_or(picked);
     JournalConfig {
@@ -50,11 +50,12 @@ pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
 }
 
 /// The machine.
-pub(super) fn machine(rng: &mut Rng) -> Options {
+pub(super) fn machine(settings: &Settings, rng: &mut Rng) -> Options {
     Options {
         direct: !rng.chance(1, 8),
         zeroing_pays: !rng.chance(1, 4),
         volatile_cache: !rng.chance(1, 4),
+        trace: settings.trace,
         ..Options::default()
     }
 }

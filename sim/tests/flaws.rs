@@ -1,0 +1,47 @@
+//! The checker must be able to fail: on disks that break their word all the time it must notice, and soon.
+
+use clad_sim::World;
+use clad_sim::world::{Flaw, Settings};
+
+/// The first of some seeds that shows the flaw, and what it shows.
+fn caught(flaw: Option<Flaw>, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| {
+        let mut world = World::new(seed, Settings { flaw, ..Settings::default() });
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+        match ran {
+            Ok(Ok(())) => None,
+            Ok(Err(broken)) => Some((seed, broken.0)),
+            Err(_) => Some((seed, "it panics".to_owned())),
+        }
+    })
+}
+
+#[test]
+fn a_synced_write_that_is_not_synced_is_caught() {
+    assert!(caught(Some(Flaw::SyncedIsWritten), 20).is_some());
+}
+
+#[test]
+fn a_sync_of_data_that_does_nothing_is_caught() {
+    assert!(caught(Some(Flaw::SyncDataLies), 60).is_some());
+}
+
+#[test]
+fn a_sync_of_everything_that_does_nothing_is_caught() {
+    assert!(caught(Some(Flaw::SyncAllLies), 20).is_some());
+}
+
+#[test]
+fn a_sync_of_a_folder_that_does_nothing_is_caught() {
+    assert!(caught(Some(Flaw::SyncDirLies), 20).is_some());
+}
+
+#[test]
+fn a_lock_that_keeps_nobody_out_is_caught() {
+    assert!(caught(Some(Flaw::LockAtOnce), 400).is_some());
+}
+
+#[test]
+fn a_disk_that_keeps_its_word_is_not_blamed() {
+    assert_eq!(caught(None, 20), None);
+}
