@@ -1,1 +1,74 @@
 //! End-to-end tests of clad with real processes (not shipped).
+//!
+//! What must hold: a test talks to the binaries that a user would run, over real sockets and on a real disk; every wait
+//! has an event that ends it and a bound ([`PATIENCE`]) that fails the test with what the daemon said; nothing leaves the
+//! loopback; nothing is left behind.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`daemon`] | a `clad` of our own: started, killed, started again |
+//! | [`admin`] | its admin socket |
+//! | [`raw`] | the framed protocol by hand, well or badly spoken |
+//! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
+//! | [`readback`] | everything that a log holds, by the daemon and from the files |
+//! | [`web`] | the pages of health and metrics |
+
+pub mod admin;
+mod binaries;
+pub mod daemon;
+pub mod raw;
+pub mod readback;
+mod scratch;
+mod setup;
+mod socket;
+pub mod tool;
+pub mod web;
+
+use std::time::Duration;
+
+pub use binaries::binary;
+pub use clad_sim::Rng;
+pub use daemon::Daemon;
+pub use raw::Raw;
+pub use scratch::Scratch;
+pub use setup::{Ended, Setup};
+
+/// The longest that anything is waited for. Far more than it takes: whoever waits so long has found a defect.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The seed of this run: `CLAD_SEED`, else a new one. Printed, so that what failed can be run again.
+#[expect(clippy::print_stdout, reason = "a test's own words: the seed that makes its failure again")]
+#[must_use]
+pub fn seed() -> u64 {
+    let given = std::env::var("CLAD_SEED").ok().map(|text| text.parse().expect("CLAD_SEED is a number"));
+    let seed = given.unwrap_or_else(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Rng::new(since.as_nanos() as u64 ^ u64::from(std::process::id())).number() >> 16
+    });
+    println!("CLAD_SEED={seed}");
+    seed
+}
+
+/// Whether the tests run as root; some things can only be tried then, others only when not.
+#[must_use]
+pub fn is_root() -> bool {
+    nix::unistd::Uid::effective().is_root()
+}
+
+/// Says by name that something did not run, and why.
+#[expect(clippy::print_stdout, reason = "what did not run must be heard")]
+pub fn not_run(what: &str, why: &str) {
+    println!("NOT RUN: {what}: {why}");
+}
+
+/// What programs say with `-o json`.
+pub type Json = serde_json::Value;
+
+/// Reads one object.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn json(text: &[u8]) -> Json {
+    serde_json::from_slice(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)))
+}

@@ -25,6 +25,14 @@ pub struct Proof {
     pub head_checksum: u32,
 }
 
+impl Proof {
+    /// Only a start asks for the producers; held for every segment, they would make memory grow with the log.
+    fn without_producers(mut self) -> Self {
+        self.footer.producers = Vec::new();
+        self
+    }
+}
+
 /// A sealed segment.
 #[derive(Debug)]
 pub struct Sealed {
@@ -43,7 +51,7 @@ impl Sealed {
 
     /// A segment whose footer is known.
     pub(crate) fn known(number: u64, bytes: u64, proof: Proof) -> Self {
-        Self { number, bytes, proof: OnceLock::from(Some(Arc::new(proof))) }
+        Self { number, bytes, proof: OnceLock::from(Some(Arc::new(proof.without_producers()))) }
     }
 
     /// Its header and footer; `None` when they cannot be believed (damage).
@@ -55,12 +63,11 @@ impl Sealed {
             return Ok(known.clone());
         }
         let proof = match probe(storage, self.number, self.bytes)?.state {
-            State::Sealed { header, footer, head_checksum } => {
-                Some(Arc::new(Proof { header, footer: *footer, head_checksum }))
-            }
-            State::Unsealed { header } => without_footer(storage, self.number, header)?.map(Arc::new),
+            State::Sealed { header, footer, head_checksum } => Some(Proof { header, footer: *footer, head_checksum }),
+            State::Unsealed { header } => without_footer(storage, self.number, header)?,
             State::Unreadable(_) => None,
         };
+        let proof = proof.map(|proof| Arc::new(proof.without_producers()));
         Ok(self.proof.get_or_init(|| proof).clone())
     }
 }

@@ -4,6 +4,8 @@
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
 //! passed. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 
+mod disk;
+mod kill;
 mod systemd;
 
 use std::path::{Path, PathBuf};
@@ -18,8 +20,15 @@ struct Suite {
     run: fn(&mut Run) -> Result<()>,
 }
 
-const SUITES: &[Suite] =
-    &[Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run }];
+const SUITES: &[Suite] = &[
+    Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run },
+    Suite {
+        name: "kill",
+        about: "what was acknowledged survives kill -9, 50 times, on every transport",
+        run: kill::run,
+    },
+    Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
+];
 
 /// A suite under way.
 struct Run {
@@ -114,8 +123,12 @@ fn need(program: &str, packages: &[&str]) -> Result<()> {
 fn build(root: &Path, package: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     output(Command::new(cargo).current_dir(root).args(["build", "--quiet", "--package", package]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let binary = target.join("debug").join(package);
+    let binary = target(root).join("debug").join(package);
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
+}
+
+/// Where cargo builds.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

@@ -1,0 +1,57 @@
+//! The binaries under test: built once for each test process, in the profile that the tests have.
+//!
+//! `cargo test` builds the libraries that tests link, and no binary of another package; so the tests ask cargo. With
+//! `CLAD_E2E_BIN=FOLDER` the binaries in that folder are tested instead (an installed package, say).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The path of `clad` or `clactl`.
+///
+/// # Panics
+/// When it cannot be built.
+pub fn binary(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| match std::env::var_os("CLAD_E2E_BIN") {
+        Some(folder) => folder.into(),
+        None => build(),
+    });
+    let path = folder.join(name);
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+/// The folder of the profile, `target/debug` say: tests lie in its `deps`.
+pub(crate) fn profile_folder() -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of the test itself");
+    let deps = exe.parent().expect("its folder");
+    let folder = if deps.ends_with("deps") { deps.parent().expect("the folder of the profile") } else { deps };
+    folder.to_owned()
+}
+
+fn build() -> PathBuf {
+    let folder = profile_folder();
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let target = folder.parent().expect("the target folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args([
+        "build",
+        "--quiet",
+        "--package",
+        "clad",
+        "--package",
+        "clactl",
+        "--profile",
+        profile,
+    ]);
+    command.arg("--target-dir").arg(target);
+    let output = command.output().expect("cargo runs");
+    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}

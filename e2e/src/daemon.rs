@@ -1,0 +1,212 @@
+//! A `clad` of our own.
+//!
+//! What must hold: it is ready when it says so; what it said stands in the message of a test that fails; it is dead when
+//! the test is over.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clad_proto::grpc::v1::StatusResponse;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::admin::Admin;
+use crate::tool::{Heard, Running};
+use crate::{PATIENCE, Setup};
+
+/// A daemon that runs, or ran.
+#[derive(Debug)]
+pub struct Daemon {
+    setup: Setup,
+    process: Running,
+    listeners: HashMap<String, String>,
+}
+
+impl Daemon {
+    /// One with this setup, ready.
+    pub(crate) fn of(setup: Setup) -> Self {
+        let process = setup.spawn();
+        let mut daemon = Self { setup, process, listeners: HashMap::new() };
+        daemon.wait_ready();
+        daemon
+    }
+
+    /// One with the plainest setup.
+    #[must_use]
+    pub fn start() -> Self {
+        Setup::new().start()
+    }
+
+    fn wait_ready(&mut self) {
+        let ready = self.process.wait_for(Heard::Stdout, "clad is ready", PATIENCE);
+        assert!(ready, "the daemon did not get ready:\n{}", self.process.said());
+        let status = self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()));
+        self.listeners = status.listeners;
+    }
+
+    /// How it was set up.
+    #[must_use]
+    pub const fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Its data folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.setup.dir()
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The socket for records.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.setup.socket()
+    }
+
+    /// Where it listens for `tcp`, `grpc` or `metrics`.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn port(&self, what: &str) -> SocketAddr {
+        let address = self.listeners.get(what).unwrap_or_else(|| panic!("{what} is not in {:?}", self.listeners));
+        address.parse().expect("an address")
+    }
+
+    /// The address of a transport, as clients take it: `unix`, `tcp` or `grpc`.
+    #[must_use]
+    pub fn address(&self, transport: &str) -> String {
+        match transport {
+            "unix" => format!("unix://{}", self.socket().display()),
+            other => format!("{other}://{}", self.port(other)),
+        }
+    }
+
+    /// Its admin socket.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin::at(&self.setup.admin_socket())
+    }
+
+    /// `Admin.Status`.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn status(&self) -> StatusResponse {
+        self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()))
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When there is nobody to send it to.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid() as i32), signal).expect("the daemon is there");
+    }
+
+    /// What it has written to stderr so far.
+    #[must_use]
+    pub fn said(&self) -> String {
+        self.process.said()
+    }
+
+    /// Waits until it has written a text to stderr.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_said(&self, text: &str) {
+        let heard = self.process.wait_for(Heard::Stderr, text, PATIENCE);
+        assert!(heard, "it never said {text:?}:\n{}", self.process.said());
+    }
+
+    /// Kills it as nothing can be caught, and waits until it is gone.
+    ///
+    /// # Panics
+    /// When it had ended before.
+    pub fn kill9(&mut self) {
+        assert!(self.process.is_running(), "it had ended by itself:\n{}", self.process.said());
+        self.process.kill();
+        assert_eq!(self.process.signal(), Some(Signal::SIGKILL as i32), "{}", self.process.said());
+    }
+
+    /// Asks it to stop and waits for its exit code.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn term(&mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.wait_end()
+    }
+
+    /// Waits for its end and gives its exit code.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait_end(&mut self) -> Option<i32> {
+        self.process.wait_end(PATIENCE).unwrap_or_else(|| panic!("it does not stop:\n{}", self.process.said()));
+        self.process.code()
+    }
+
+    /// Starts it again, with the same setup, and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it still runs, or does not get ready.
+    pub fn restart(&mut self) {
+        assert!(!self.process.is_running(), "it still runs");
+        self.process = self.setup.spawn();
+        self.wait_ready();
+    }
+
+    /// Starts it again and kills it at its first word, when recovery has hardly begun.
+    ///
+    /// # Panics
+    /// When it still runs, or says nothing.
+    pub fn start_and_kill9(&mut self) {
+        assert!(!self.process.is_running(), "it still runs");
+        self.process = self.setup.spawn();
+        assert!(self.process.wait_for(Heard::Stderr, "\n", PATIENCE), "it says nothing");
+        self.kill9();
+    }
+
+    /// Starts it again with other settings.
+    ///
+    /// # Panics
+    /// As [`Self::restart`].
+    pub fn restart_with(&mut self, key: &str, value: &str) {
+        self.setup.change(key, value);
+        self.restart();
+    }
+
+    /// Waits until something holds that no event tells of; it is looked at again and again, but not for ever.
+    ///
+    /// # Panics
+    /// When it never holds.
+    pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&StatusResponse) -> bool) -> StatusResponse {
+        let began = Instant::now();
+        loop {
+            let status = self.status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "{what} never came: {status:?}\n{}", self.process.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("---- what clad said ----\n{}", self.process.said());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Configurations and data folders that clad must not start on: the exit code, and a text that says what to do.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{Daemon, Setup, is_root, not_run};
+
+use crate::Bystander;
+
+/// Starts what must not start.
+fn refused(setup: &Setup, code: i32, words: &[&str]) {
+    let ended = setup.run_to_end();
+    assert_eq!(ended.code, Some(code), "{}", ended.said);
+    for word in words {
+        assert!(ended.said.contains(word), "{word:?} is not said:\n{}", ended.said);
+    }
+    assert!(!ended.printed.contains("ready"), "{}", ended.printed);
+}
+
+#[test]
+fn a_typo_in_a_setting() {
+    refused(&Setup::new().set("journal.durabilty", "per_message"), 78, &["journal.durabilty", "journal.durability"]);
+}
+
+#[test]
+fn a_typo_in_a_file_and_an_impossible_value() {
+    let setup = Setup::new();
+    fs::write(setup.config(), "[retention]\nmax_bites = \"1GiB\"\n\n[log]\nlevel = \"loud\"\n").expect("written");
+    let file = setup.config().display().to_string();
+    refused(&setup, 78, &[&file, "retention.max_bites", "retention.max_bytes", "log.level", "loud"]);
+    assert!(!setup.dir().exists(), "nothing was made");
+}
+
+#[test]
+fn a_typo_is_found_by_check_and_config_too() {
+    for command in ["check", "config"] {
+        refused(&Setup::new().arguments(&[command]).set("admin.pat", "x"), 78, &["admin.pat", "admin.path"]);
+    }
+}
+
+#[test]
+fn a_policy_that_is_not_built_yet() {
+    refused(
+        &Setup::new().set("journal.durability", "sync_file_range"),
+        78,
+        &["sync_file_range", "not in this version"],
+    );
+}
+
+#[test]
+fn a_folder_that_another_clad_has() {
+    let daemon = Daemon::start();
+    let mut bystander = Bystander::of(&daemon);
+    refused(&Setup::in_folder(daemon.dir()), 1, &["in use by another clad", &daemon.dir().display().to_string()]);
+    bystander.is_served();
+}
+
+#[test]
+fn a_socket_that_another_clad_answers_on() {
+    let daemon = Daemon::start();
+    let mut bystander = Bystander::of(&daemon);
+    let socket = daemon.socket().display().to_string();
+    refused(&Setup::new().set("ingest.unix.path", &socket), 1, &[&socket]);
+    bystander.is_served();
+}
+
+#[test]
+fn a_folder_with_something_else_in_it() {
+    let setup = Setup::new();
+    fs::create_dir(setup.dir()).expect("a folder");
+    fs::write(setup.dir().join("holiday.jpg"), b"sea").expect("a file");
+    refused(&setup, 1, &["holiday.jpg", "a folder of its own"]);
+    let there: Vec<_> =
+        fs::read_dir(setup.dir()).expect("a list").map(|entry| entry.expect("one").file_name()).collect();
+    assert_eq!(there, ["holiday.jpg"], "nothing was touched");
+}
+
+#[test]
+fn segments_without_their_meta_are_left_alone() {
+    let mut daemon = Daemon::start();
+    Bystander::of(&daemon);
+    assert_eq!(daemon.term(), Some(0));
+    fs::rename(daemon.dir().join("clad.meta"), daemon.dir().parent().expect("above").join("away")).expect("moved");
+    let setup = Setup::in_folder(daemon.dir());
+    refused(&setup, 1, &["clad.meta", "nothing was touched"]);
+    fs::rename(daemon.dir().parent().expect("above").join("away"), daemon.dir().join("clad.meta")).expect("back");
+    daemon.restart();
+    assert_eq!(daemon.status().offsets.expect("offsets").durable, 1);
+}
+
+/// Mode bits do not stop root, so as root the daemon is started as `nobody`; a file system that is mounted read-only is
+/// tried in `cargo xtask ci disk`.
+#[test]
+fn a_folder_that_may_not_be_written() {
+    const NOBODY: u32 = 65534;
+    let mut daemon = Daemon::start();
+    Bystander::of(&daemon);
+    assert_eq!(daemon.term(), Some(0));
+    let dir = daemon.dir().to_owned();
+    let mut setup = Setup::in_folder(&dir);
+    if is_root() {
+        if !clad_e2e::tool::is_on_path("setpriv") {
+            return not_run("a data folder that may not be written", "root, and there is no setpriv (util-linux)");
+        }
+        // It may look at everything, and write nowhere but where its sockets go.
+        for folder in [dir.parent().expect("above"), &dir, setup.config().parent().expect("its folder")] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        chown(setup.socket().parent().expect("its folder"), Some(NOBODY), Some(NOBODY)).expect("an owner");
+        setup = setup.under(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    } else {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).expect("a mode");
+        for entry in fs::read_dir(&dir).expect("a list") {
+            fs::set_permissions(entry.expect("one").path(), fs::Permissions::from_mode(0o444)).expect("a mode");
+        }
+    }
+    refused(&setup, 1, &["ermission denied"]);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let output = clactl_ends(0, &["verify", &dir.display().to_string()], b"");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no damage"));
+}

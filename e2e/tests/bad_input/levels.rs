@@ -1,0 +1,62 @@
+//! Ack levels: never lowered, never run ahead, and `none` is not answered.
+
+use clad_e2e::raw::hello_reader;
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{Daemon, Raw, Setup, web};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode};
+
+#[test]
+fn a_level_that_the_policy_cannot_reach() {
+    let daemon = Setup::new().set("journal.durability", "fire_and_forget").start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!((welcome.policy, welcome.highest_ack), (DurabilityPolicy::FireAndForget, AckLevel::Written));
+    raw.append(0, AckLevel::Durable, &[b"too much"]);
+    let error = raw.refused().error;
+    assert_eq!(error.code, ErrorCode::LevelUnreachable, "{error}");
+    assert!(!error.retryable && !error.maybe_written && error.text.contains("written"), "{error}");
+    raw.append_acked(0, AckLevel::Written, &[b"enough"]);
+    raw.append(1, AckLevel::Posted, &[b"shared memory only"]);
+    assert_eq!(raw.refused().error.code, ErrorCode::LevelUnreachable);
+    for transport in ["unix", "tcp", "grpc"] {
+        let server = daemon.address(transport);
+        let output = clactl_ends(1, &["append", "--server", &server, "--ack", "durable"], b"a line\n");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("durable") && said.contains("written"), "{transport}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(daemon.status().offsets.expect("offsets").received, 1);
+}
+
+#[test]
+fn level_none_is_not_answered() {
+    let daemon = Daemon::start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append(0, AckLevel::None, &[b"into the dark"]);
+    raw.append(1, AckLevel::None, &[b"and another"]);
+    raw.append(2, AckLevel::Received, &[b"heard"]);
+    // Answers come in the order of the appends: the first one is for the third.
+    assert_eq!(raw.accepted().first_seq, 2);
+    raw.flush(AckLevel::Durable).expect("durable");
+    let mut reader = Raw::unix(&daemon.socket());
+    reader.greet(&hello_reader()).expect("WELCOME");
+    let (got, _) = reader.read_from(0, AckLevel::Durable).expect("a read");
+    let bodies: Vec<_> = got.into_iter().filter_map(|got| got.body).collect();
+    assert_eq!(bodies, [&b"into the dark"[..], b"and another", b"heard"]);
+}
+
+/// Nor is its refusal: what is not taken is dropped, and counted.
+#[test]
+fn level_none_is_dropped_and_counted_where_it_is_not_taken() {
+    let daemon = Daemon::start();
+    let dropped = |daemon: &Daemon| -> f64 {
+        let samples = web::metrics(daemon.port("metrics"));
+        samples.iter().filter(|(name, _)| name.starts_with("clad_dropped_records_total")).map(|(_, value)| value).sum()
+    };
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    assert_eq!(dropped(&daemon), 0.0);
+    raw.append(7, AckLevel::None, &[b"behind a gap", b"of two"]);
+    raw.append(0, AckLevel::Received, &[b"heard"]);
+    assert_eq!(raw.accepted().first_seq, 0, "the answer before would have been the refusal");
+    assert_eq!(dropped(&daemon), 2.0);
+    assert_eq!(daemon.status().offsets.expect("offsets").received, 1);
+}

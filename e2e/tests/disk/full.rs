@@ -1,0 +1,215 @@
+//! A disk that fills up: refused as retryable and certainly not written, nothing acknowledged is lost, and work resumes
+//! by itself when there is space again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clad_client::Producer;
+use clad_e2e::raw::Got;
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{Daemon, PATIENCE, Raw, Rng, web};
+use clad_proto::frame::Frame;
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+
+use crate::{mount_point, small};
+
+/// What somebody else has on the disk, until it is removed.
+const BALLAST: usize = 8 << 20;
+/// Bytes of a record.
+const BODY: u64 = 60_000;
+
+fn body(sequence: u64) -> Vec<u8> {
+    let mut rng = Rng::new(sequence);
+    let mut body = format!("{sequence}:").into_bytes();
+    let length = BODY / 2 + rng.below(BODY / 2);
+    body.extend((0..length).map(|_| rng.number() as u8));
+    body
+}
+
+/// Somebody else's file, on the disk indeed.
+fn ballast() -> PathBuf {
+    let path = mount_point().join("ballast");
+    let mut file = File::create(&path).expect("made");
+    file.write_all(&vec![0xBB; BALLAST]).expect("written");
+    file.sync_all().expect("synced");
+    path
+}
+
+/// Appends from a sequence on, each `durable`, until one is refused; the sequence that was refused, and why.
+fn until_refused(raw: &mut Raw, mut sequence: u64) -> (u64, ErrorInfo) {
+    loop {
+        raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
+        match raw.answer() {
+            Frame::Accepted(answer) => raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Refused(refused) => return (sequence, refused.error),
+            other => panic!("{other:?}"),
+        }
+        sequence += 1;
+        assert!(sequence < 10_000, "the disk never gets full");
+    }
+}
+
+/// Fills what a large record found no room in with small ones; how many there were.
+fn fill_up(daemon: &Daemon) -> u64 {
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for sequence in 0..10_000 {
+        raw.append(sequence, AckLevel::Durable, &[b"small"]);
+        match raw.answer() {
+            Frame::Accepted(answer) => raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Refused(refused) => {
+                certainly_not_written(&refused.error);
+                return sequence;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("there is always room for small ones");
+}
+
+/// Sends the same append until it is taken; how often it was refused.
+fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
+    let began = Instant::now();
+    for refused in 0.. {
+        raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
+        match raw.answer() {
+            Frame::Accepted(answer) => {
+                raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset);
+                return refused;
+            }
+            Frame::Refused(refused) => certainly_not_written(&refused.error),
+            other => panic!("{other:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not resume");
+        thread::sleep(Duration::from_millis(50)); // as a client would wait: nothing tells it
+    }
+    unreachable!()
+}
+
+fn certainly_not_written(error: &ErrorInfo) {
+    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::NoSpace, true, false), "{error}");
+    assert!(error.retry_after_ms.is_some(), "{error}");
+}
+
+/// Everything is there, dense, byte for byte: so many large records, and so many small ones.
+fn intact(daemon: &Daemon, large: u64, small: u64) {
+    let mut reader = Raw::unix(&daemon.socket());
+    reader.greet(&clad_e2e::raw::hello_reader()).expect("WELCOME");
+    let (got, _) = reader.read_from(0, AckLevel::Written).expect("a read");
+    assert!(got.iter().zip(0..).all(|(got, offset)| got.offset == offset), "offsets are not dense");
+    let (rest, got): (Vec<Got>, Vec<Got>) = got.into_iter().partition(|got| got.body.as_deref() == Some(b"small"));
+    assert_eq!((got.len() as u64, rest.len() as u64), (large, small));
+    for (sequence, got) in (0..).zip(got) {
+        assert_eq!(got.sequence, sequence);
+        assert!(got.body == Some(body(sequence)), "record {sequence} is not as it was sent");
+    }
+}
+
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn fills_up_and_resumes() {
+    let ballast = ballast();
+    let mut daemon = small().start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    let (full, error) = until_refused(&mut raw, 0);
+    assert!(full > 20, "only {full} records were taken");
+    certainly_not_written(&error);
+    // The active segment is used to its end: what is small enough still goes in, until nothing does.
+    let mut small = fill_up(&daemon);
+    // It says so, goes on serving readers, and stays up.
+    let status = daemon.wait_until("not ready", |status| !status.ready);
+    assert!(!status.failed && !status.not_ready_reason.is_empty(), "{status:?}");
+    let pages = daemon.port("metrics");
+    let (code, why) = web::page(pages, "/readyz");
+    assert_eq!(code, 503, "{why}");
+    let (code, health) = web::page(pages, "/healthz");
+    assert!(code == 200 && health.starts_with("degraded"), "{code} {health}");
+    assert!(web::metrics(pages)["clad_rejected_records_total{reason=\"no_space\"}"] >= 1.0);
+    intact(&daemon, full, small);
+
+    // A start on a full disk works, after a crash and after a clean end, and loses nothing.
+    daemon.kill9();
+    daemon.restart();
+    intact(&daemon, full, small);
+    let (mut raw, again) = Raw::resume(&daemon.socket(), welcome.producer_id);
+    assert_eq!(again.expected_sequence(), full);
+    // Recovery goes on in a new segment, so some of the reserve may have come free: what is taken is kept.
+    let (still, error) = until_refused(&mut raw, full);
+    certainly_not_written(&error);
+    drop(raw);
+    assert_eq!(daemon.term(), Some(0), "{}", daemon.said());
+    daemon.restart();
+    intact(&daemon, still, small);
+    let (mut raw, _) = Raw::resume(&daemon.socket(), welcome.producer_id);
+    let (still, error) = until_refused(&mut raw, still);
+    certainly_not_written(&error);
+    small += fill_up(&daemon);
+
+    // A program that waits through it never hears of it: its append comes through once there is space.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let address = daemon.address("unix").parse().expect("an address");
+    let waits = runtime.spawn(async move {
+        let producer = Producer::builder(address).component("waits").connect().await.expect("connected");
+        producer.append(&[clad_client::Record::text(0, 9, "patient")]).await
+    });
+    let before = web::metrics(pages_of(&daemon))["clad_rejected_records_total{reason=\"no_space\"}"];
+    daemon.wait_until("its first try", |_| {
+        web::metrics(pages_of(&daemon))["clad_rejected_records_total{reason=\"no_space\"}"] > before
+    });
+    fs::remove_file(ballast).expect("removed");
+    until_taken(&mut raw, still);
+    let receipt = runtime.block_on(async { tokio::time::timeout(PATIENCE, waits).await }).expect("in time");
+    assert_eq!(receipt.expect("no panic").expect("taken").level, AckLevel::Durable);
+    daemon.wait_until("ready", |status| status.ready);
+    assert_eq!(web::page(pages_of(&daemon), "/readyz").0, 200);
+    assert!(!daemon.status().failed);
+
+    let dir = daemon.dir().display().to_string();
+    assert_eq!(daemon.term(), Some(0));
+    let report = clad_e2e::json(&clactl_ends(0, &["verify", &dir, "-o", "json"], b"").stdout);
+    assert_eq!((&report["damaged"], &report["records"]), (&false.into(), &(still + small + 2).into()), "{report}");
+}
+
+fn pages_of(daemon: &Daemon) -> std::net::SocketAddr {
+    daemon.port("metrics")
+}
+
+/// Somebody else takes the space while records come in: what was prepared is used to its end, then it is refused.
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn is_filled_by_others() {
+    let mut daemon = small().start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for sequence in 0..30 {
+        raw.append_acked(sequence, AckLevel::Durable, &[&body(sequence)]);
+    }
+    let hog = mount_point().join("hog");
+    let mut file = File::create(&hog).expect("made");
+    while file.write_all(&[0xEE; 64 << 10]).is_ok() {}
+    let _ = file.sync_all();
+    drop(file);
+    let (full, error) = until_refused(&mut raw, 30);
+    certainly_not_written(&error);
+    intact(&daemon, full, 0);
+    daemon.kill9();
+    daemon.restart();
+    intact(&daemon, full, 0);
+    fs::remove_file(hog).expect("removed");
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.received, full);
+    let began = Instant::now();
+    loop {
+        raw.append(0, AckLevel::Durable, &[b"after it"]);
+        match raw.answer() {
+            Frame::Accepted(answer) => break raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Refused(refused) => certainly_not_written(&refused.error),
+            other => panic!("{other:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not resume");
+        thread::sleep(Duration::from_millis(50)); // as a client would wait
+    }
+    assert_eq!(daemon.term(), Some(0));
+    clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
+}

@@ -1,0 +1,56 @@
+//! `clactl bench`, in small: that it runs, that its counts agree, and that it floods no log by accident. Never a time.
+
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{Daemon, Json, Scratch};
+
+fn counts_agree(report: &Json) {
+    let of = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
+    assert!(of("acked") > 0 && of("verified") == of("acked"), "{report}");
+    assert_eq!(of("failed"), 0, "{report}");
+    assert!(report["records_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+    for quantile in ["p50", "p90", "p99", "p999", "max"] {
+        assert!(report["latency_us"][quantile].as_f64().is_some_and(|latency| latency > 0.0), "{quantile} in {report}");
+    }
+}
+
+#[test]
+fn with_a_daemon_of_its_own() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    for (level, policy) in [("durable", "group_commit"), ("written", "fire_and_forget"), ("durable", "per_message")] {
+        let set = format!("journal.durability={policy}");
+        let arguments =
+            ["bench", "--spawn", "--dir", &dir, "--duration", "0.3", "--connections", "2", "--in-flight", "8"];
+        let arguments = [&arguments[..], &["--size", "128", "--ack", level, "--set", &set, "-o", "json"]].concat();
+        counts_agree(&clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout));
+    }
+    let left: Vec<_> = std::fs::read_dir(scratch.data()).expect("a list").collect();
+    assert!(left.is_empty(), "{left:?} is left behind");
+}
+
+#[test]
+fn on_a_daemon_that_was_named() {
+    let daemon = Daemon::start();
+    for transport in ["unix", "tcp"] {
+        let server = daemon.address(transport);
+        let arguments = ["bench", "--server", &server, "--duration", "0.2", "--in-flight", "4", "-o", "json"];
+        let output = clactl_ends(0, &arguments, b"");
+        let report = clad_e2e::json(&output.stdout);
+        if transport == "tcp" {
+            // It cannot read back over TCP here, so it does not say that what was acked is there.
+            assert!(report["verified"].is_null() && report["acked"].as_u64() > Some(0), "{report}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains("nothing is verified"), "{output:?}");
+        } else {
+            counts_agree(&report);
+            assert_eq!(daemon.status().offsets.expect("offsets").durable, report["acked"].as_u64().expect("a number"));
+        }
+    }
+}
+
+#[test]
+fn never_on_a_log_that_nobody_named() {
+    let daemon = Daemon::start();
+    let output = clactl_ends(2, &["bench", "--duration", "0.1"], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--server"), "{output:?}");
+    assert_eq!(daemon.status().offsets.expect("offsets").received, 0);
+}

@@ -1,0 +1,83 @@
+//! `status`, `segments`, `rotate`, `sync`: what programs lean on.
+
+use clad_e2e::raw::hello;
+use clad_e2e::{Daemon, Raw};
+use clad_proto::AckLevel;
+
+use crate::{append_numbers, numbers, ok, ok_json};
+
+#[test]
+fn status_has_the_names_that_are_promised() {
+    let daemon = Daemon::start();
+    append_numbers(&daemon, 0..7);
+    let status = ok_json(&daemon, &["status"]).remove(0);
+    let mut raw = Raw::unix(&daemon.socket());
+    let welcome = raw.greet(&hello()).expect("WELCOME");
+    assert_eq!(status["log_id"], welcome.log_id.to_string(), "{status}");
+    assert_eq!(status["epoch"], 1, "{status}");
+    assert_eq!(
+        (&status["durability"], &status["highest_ack"]),
+        (&"group_commit".into(), &"durable".into()),
+        "{status}"
+    );
+    assert!(status["io_engine"].is_string(), "{status}");
+    for watermark in ["received", "written", "durable"] {
+        assert_eq!(status["offsets"][watermark], 7, "{status}");
+    }
+    assert!(status["segments"].as_u64().is_some_and(|segments| segments >= 1), "{status}");
+    assert!(status["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{status}");
+    assert_eq!(status["failed"], false, "{status}");
+    // What the daemon stands on is shown.
+    let substrate = &status["substrate"];
+    assert!(substrate["filesystem"].is_string() && substrate["devices"].is_array(), "{status}");
+    // And a person sees the same log.
+    let text = String::from_utf8(ok(&daemon, &["status"])).expect("text");
+    for word in [welcome.log_id.to_string().as_str(), "group_commit", "durable", "7"] {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_rotation_seals_what_is_there() {
+    let daemon = Daemon::start();
+    append_numbers(&daemon, 0..5);
+    let rotated = ok_json(&daemon, &["rotate"]).remove(0);
+    assert_eq!((&rotated["first_offset"], &rotated["end_offset"]), (&0.into(), &5.into()), "{rotated}");
+    append_numbers(&daemon, 5..9);
+    let segments = ok_json(&daemon, &["segments"]);
+    assert_eq!(segments.len(), 2, "{segments:?}");
+    assert_eq!((&segments[0]["sealed"], &segments[1]["sealed"]), (&true.into(), &false.into()));
+    assert_eq!((&segments[0]["records"], &segments[1]["records"]), (&5.into(), &4.into()));
+    let file = daemon.dir().join(segments[0]["file"].as_str().expect("a name"));
+    assert_eq!(std::fs::metadata(file).expect("the file").len(), segments[0]["bytes"].as_u64().expect("a length"));
+    // Nothing to seal is no error, and makes no segment.
+    ok(&daemon, &["rotate"]);
+    let empty = ok_json(&daemon, &["rotate"]).remove(0);
+    assert!(empty["sealed_segment"].is_null(), "{empty}");
+    assert_eq!(ok(&daemon, &["query", "-o", "cat"]), numbers(0..9));
+}
+
+#[test]
+fn a_sync_makes_everything_durable() {
+    let daemon = clad_e2e::Setup::new()
+        .set("journal.durability", "fire_and_forget")
+        .set("journal.fire_and_forget.sync_interval", "0")
+        .start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    for sequence in 0..10 {
+        raw.append_acked(sequence, AckLevel::Written, &[b"not on the disk yet"]);
+    }
+    let offsets = daemon.status().offsets.expect("offsets");
+    assert_eq!((offsets.written, offsets.durable), (10, 0), "nobody asked for a sync");
+    let synced = ok_json(&daemon, &["sync"]).remove(0);
+    assert_eq!(synced["durable"], 10, "{synced}");
+    assert_eq!(daemon.status().offsets.expect("offsets").durable, 10);
+    assert_eq!(welcome.highest_ack, AckLevel::Written);
+}
+
+#[test]
+fn a_wrong_call_ends_in_2() {
+    for arguments in [&["frobnicate"][..], &["append", "--ack", "surely"], &["query", "--lines", "many"], &[]] {
+        clad_e2e::tool::clactl_ends(2, arguments, b"");
+    }
+}

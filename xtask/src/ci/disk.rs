@@ -1,0 +1,222 @@
+//! Bad days of a disk: full, read-only, in memory, another file system, large sectors; and a clock that jumps.
+//!
+//! What must hold: each case has a file system of its own, in a file behind a loop device, which is gone afterwards
+//! whatever happened. The cases themselves are the tests in `e2e/tests/disk`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Run, has, need, output};
+
+/// A mount is busy for a moment after a process in it has ended; so often is it tried.
+const UNMOUNTS: u32 = 50;
+
+/// A file system to be made.
+enum Kind {
+    /// This type, of so many MiB, on sectors of so many bytes.
+    Loop { make: &'static [&'static str], mebibytes: u64, sector: u32 },
+    /// In memory.
+    Memory { mebibytes: u64 },
+}
+
+const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0"];
+const XFS: &[&str] = &["mkfs.xfs", "-q", "-f"];
+const BTRFS: &[&str] = &["mkfs.btrfs", "-q", "-f"];
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    run.no_args()?;
+    ensure!(is_root()?, "only root can mount");
+    need("mkfs.ext4", &["e2fsprogs"])?;
+    need("losetup", &["mount", "util-linux"])?;
+    let tests = built_tests(&run.root, "disk")?;
+    let small = Kind::Loop { make: EXT4, mebibytes: 24, sector: 512 };
+    let room = Kind::Loop { make: EXT4, mebibytes: 128, sector: 512 };
+
+    let mut case = |name: &str, kind: &Kind, test: &str| {
+        run.case(name, || on(kind, |point| one_test(&tests, test, point)));
+    };
+    case("a full disk refuses, loses nothing, and resumes by itself", &small, "full::fills_up_and_resumes");
+    case("a disk that others fill up", &small, "full::is_filled_by_others");
+    case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");
+    case(
+        "in memory `durable` is refused, and `written` works",
+        &Kind::Memory { mebibytes: 64 },
+        "mounts::is_in_memory",
+    );
+    case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
+    let large = Kind::Loop { make: EXT4, mebibytes: 128, sector: 4096 };
+    case("a disk of 4096-byte sectors", &large, "mounts::holds_a_log");
+    for (name, program, package, make) in
+        [("xfs", "mkfs.xfs", "xfsprogs", XFS), ("btrfs", "mkfs.btrfs", "btrfs-progs", BTRFS)]
+    {
+        match need(program, &[package]) {
+            Ok(()) => case(name, &Kind::Loop { make, mebibytes: 512, sector: 512 }, "mounts::holds_a_log"),
+            Err(error) => println!("  NOT RUN {name}: {error:#}"),
+        }
+    }
+    match faketime(&run.root) {
+        Ok(faketime) => {
+            for (name, test) in [
+                ("a clock that steps back", "clock::steps_back"),
+                ("a clock that jumps ahead under retention by age", "clock::jumps_ahead"),
+            ] {
+                run.case(name, || on(&room, |point| passes(faketime.over(&mut call(&tests, test, point)))));
+            }
+        }
+        Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
+    }
+    println!("  NOT RUN a device that fails: no device mapper; the simulation has it");
+    Ok(())
+}
+
+fn ext4_of(more: &[&'static str]) -> Kind {
+    let make = [EXT4, more].concat().leak();
+    Kind::Loop { make, mebibytes: 128, sector: 512 }
+}
+
+fn is_root() -> Result<bool> {
+    Ok(output(Command::new("id").arg("-u"))?.trim() == "0")
+}
+
+/// Builds a test of `e2e` and answers its path.
+pub(super) fn built_tests(root: &Path, name: &str) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args(["test", "--no-run", "--package", "clad-e2e", "--test", name]);
+    let said = output(&mut command)?;
+    // `Executable tests/disk/main.rs (target/debug/deps/disk-0123456789abcdef)`
+    let line = said.lines().find(|line| line.trim_start().starts_with("Executable")).context("no test was built")?;
+    let path = line.rsplit_once('(').and_then(|(_, path)| path.strip_suffix(')')).context("no path of the test")?;
+    Ok(root.join(path))
+}
+
+/// Whether exactly one test ran, and passed.
+pub(super) fn closing_words(said: &str) -> bool {
+    said.contains("test result: ok. 1 passed; 0 failed; 0 ignored")
+}
+
+fn call(tests: &Path, test: &str, point: &Path) -> Command {
+    let mut command = Command::new(tests);
+    command.args(["--ignored", "--exact", test]).env("CLAD_E2E_DIR", point).env("RUST_BACKTRACE", "0");
+    command
+}
+
+fn one_test(tests: &Path, test: &str, point: &Path) -> Result<()> {
+    passes(&mut call(tests, test, point))
+}
+
+fn passes(command: &mut Command) -> Result<()> {
+    let said = output(command)?;
+    ensure!(closing_words(&said), "the test did not run:\n{said}");
+    Ok(())
+}
+
+/// A clock that can be set, and a daemon that looks at it.
+struct Faketime {
+    library: PathBuf,
+    binaries: tempfile::TempDir,
+}
+
+/// Installs the library, and builds a daemon that reads its clocks where the library is asked.
+fn faketime(root: &Path) -> Result<Faketime> {
+    need("faketime", &["faketime"])?;
+    let found = output(Command::new("find").args(["/usr/lib", "-name", "libfaketime.so.1"]))?;
+    let library = found.lines().next().map(PathBuf::from).context("libfaketime.so.1 is not in /usr/lib")?;
+    let binaries = tempfile::Builder::new().prefix("clad-faketime-").tempdir().context("no temporary folder")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(root).args(["build", "--quiet", "--features", "clad-e2e/libc-clock"]);
+    output(build.args(["--package", "clad-e2e", "--package", "clad", "--package", "clactl"]))?;
+    let built = super::target(root).join("debug");
+    for name in ["clad", "clactl"] {
+        fs::copy(built.join(name), binaries.path().join(name)).with_context(|| format!("{name} was not built"))?;
+    }
+    Ok(Faketime { library, binaries })
+}
+
+impl Faketime {
+    fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("CLAD_E2E_FAKETIME", &self.library).env("CLAD_E2E_BIN", self.binaries.path())
+    }
+}
+
+/// A mounted file system; gone when dropped.
+struct Mount {
+    point: PathBuf,
+    device: Option<String>,
+    mounted: bool,
+    _folder: tempfile::TempDir,
+}
+
+/// Makes a file system, mounts it, and does something in it.
+fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let mount = Mount::new(kind)?;
+    let done = body(&mount.point);
+    let gone = mount.away();
+    done.and(gone)
+}
+
+impl Mount {
+    fn new(kind: &Kind) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("clad-disk-").tempdir().context("no temporary folder")?;
+        let point = folder.path().join("mount");
+        fs::create_dir(&point)?;
+        let image = folder.path().join("image");
+        let mut mount = Self { point, device: None, mounted: false, _folder: folder };
+        match kind {
+            Kind::Memory { mebibytes } => {
+                let size = format!("size={mebibytes}m");
+                output(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&mount.point))?;
+            }
+            Kind::Loop { make, mebibytes, sector } => {
+                File::create(&image)?.set_len(mebibytes << 20)?;
+                let mut attach = Command::new("losetup");
+                attach.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(&image);
+                let device = output(&mut attach)?.trim().to_owned();
+                mount.device = Some(device.clone());
+                ensure!(has(make[0]), "{} is not there", make[0]);
+                output(Command::new(make[0]).args(&make[1..]).arg(&device))?;
+                output(Command::new("mount").arg(&device).arg(&mount.point))?;
+            }
+        }
+        mount.mounted = true;
+        Ok(mount)
+    }
+
+    /// Unmounts it and tells what went wrong.
+    fn away(mut self) -> Result<()> {
+        self.clear()
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.mounted) {
+            let mut tries = 0;
+            while let Err(error) = output(Command::new("umount").arg(&self.point)) {
+                tries += 1;
+                if tries == UNMOUNTS {
+                    // So that at least nobody meets it any more.
+                    let _ = output(Command::new("umount").arg("--lazy").arg(&self.point));
+                    return Err(error);
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        match self.device.take() {
+            Some(device) => output(Command::new("losetup").arg("--detach").arg(device)).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            println!("          left behind: {error:#}");
+        }
+    }
+}
