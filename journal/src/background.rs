@@ -131,21 +131,21 @@ fn rule(
     if r.min_free > 0 && shared.storage().space().is_ok_and(|s| s.free < r.min_free) {
         return Some(Rule::MinFree);
     }
-    let proof = sealed.proof(shared.storage().as_ref()).ok()??;
+    let summary = sealed.summary(shared.storage().as_ref()).ok()??;
     let age = i64::try_from(r.max_age.as_nanos()).unwrap_or(i64::MAX);
-    let old = age > 0 && shared.env().clock.real_ns().saturating_sub(proof.footer.max_append_ns) > age;
+    let old = age > 0 && shared.env().clock.real_ns().saturating_sub(summary.max_append_ns) > age;
     // An empty segment has no append time of its own; it goes with what lies before it.
-    let empty = proof.footer.first_offset == proof.footer.end_offset && age > 0;
+    let empty = summary.first_offset == summary.end_offset && age > 0;
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 
 fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule) -> Option<()> {
     let storage = shared.storage();
     // One that is damaged beyond reading ends where the next one begins; it must not keep the others from going.
-    let proof = sealed.proof(storage.as_ref()).ok()?;
-    let next = || Some(following.proof(storage.as_ref()).ok()??.footer.first_offset);
-    let end_offset = proof.as_ref().map(|p| p.footer.end_offset).or_else(next)?;
-    let first_offset = proof.map_or(shared.lowest_offset(), |p| p.footer.first_offset);
+    let summary = sealed.summary(storage.as_ref()).ok()?;
+    let next = || Some(following.summary(storage.as_ref()).ok()??.first_offset);
+    let end_offset = summary.map(|s| s.end_offset).or_else(next)?;
+    let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
     let passed = shared.env().meta.update(|m| {
         m.lowest_segment = sealed.number + 1;
         m.lowest_offset = end_offset;

@@ -1,7 +1,7 @@
 //! The sealed segments, as readers and retention see them.
 //!
 //! What must hold: the list is ordered by number and holds what is in the folder; a footer is read when it is first
-//! needed, once. A reader that was handed an entry can go on after retention has unlinked the file it has open.
+//! needed, once, and only its summary is kept: memory must not grow with the log. A reader that was handed an entry can go on after retention has unlinked the file it has open.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,11 +25,33 @@ pub struct Proof {
     pub head_checksum: u32,
 }
 
-impl Proof {
-    /// Only a start asks for the producers; held for every segment, they would make memory grow with the log.
-    fn without_producers(mut self) -> Self {
-        self.footer.producers = Vec::new();
-        self
+/// What is remembered of a sealed segment. Small and of one size: there may be very many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Offset of its first record.
+    pub first_offset: u64,
+    /// One past its last.
+    pub end_offset: u64,
+    /// Least record time; greater than the greatest when it holds none.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// Greatest append time, real.
+    pub max_append_ns: i64,
+    /// Something in it could not be read when it was sealed.
+    pub damaged: bool,
+}
+
+impl From<&Footer> for Summary {
+    fn from(f: &Footer) -> Self {
+        Self {
+            first_offset: f.first_offset,
+            end_offset: f.end_offset,
+            min_time_ns: f.min_time_ns,
+            max_time_ns: f.max_time_ns,
+            max_append_ns: f.max_append_ns,
+            damaged: !f.damage.is_empty(),
+        }
     }
 }
 
@@ -40,35 +62,42 @@ pub struct Sealed {
     pub number: u64,
     /// Bytes of its file.
     pub bytes: u64,
-    proof: OnceLock<Option<Arc<Proof>>>,
+    summary: OnceLock<Option<Summary>>,
 }
 
 impl Sealed {
     /// A segment whose footer is read when it is needed.
     pub(crate) fn unread(number: u64, bytes: u64) -> Self {
-        Self { number, bytes, proof: OnceLock::new() }
+        Self { number, bytes, summary: OnceLock::new() }
     }
 
     /// A segment whose footer is known.
-    pub(crate) fn known(number: u64, bytes: u64, proof: Proof) -> Self {
-        Self { number, bytes, proof: OnceLock::from(Some(Arc::new(proof.without_producers()))) }
+    pub(crate) fn known(number: u64, bytes: u64, footer: &Footer) -> Self {
+        Self { number, bytes, summary: OnceLock::from(Some(footer.into())) }
     }
 
-    /// Its header and footer; `None` when they cannot be believed (damage).
+    /// What is remembered of it, read once; `None` when its footer cannot be believed and a scan finds nothing (damage).
     ///
     /// # Errors
     /// What the kernel says; it is tried again at the next call.
-    pub fn proof(&self, storage: &dyn Storage) -> io::Result<Option<Arc<Proof>>> {
-        if let Some(known) = self.proof.get() {
-            return Ok(known.clone());
+    pub fn summary(&self, storage: &dyn Storage) -> io::Result<Option<Summary>> {
+        if let Some(known) = self.summary.get() {
+            return Ok(*known);
         }
-        let proof = match probe(storage, self.number, self.bytes)?.state {
+        let read = self.proof(storage)?.map(|p| Summary::from(&p.footer));
+        Ok(*self.summary.get_or_init(|| read))
+    }
+
+    /// Its header and footer, from the disk: an index and a table of producers are too large to be kept for each.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn proof(&self, storage: &dyn Storage) -> io::Result<Option<Proof>> {
+        Ok(match probe(storage, self.number, self.bytes)?.state {
             State::Sealed { header, footer, head_checksum } => Some(Proof { header, footer: *footer, head_checksum }),
             State::Unsealed { header } => without_footer(storage, self.number, header)?,
             State::Unreadable(_) => None,
-        };
-        let proof = proof.map(|proof| Arc::new(proof.without_producers()));
-        Ok(self.proof.get_or_init(|| proof).clone())
+        })
     }
 }
 
@@ -135,8 +164,8 @@ impl Catalog {
                 if probe_at >= high {
                     break None;
                 }
-                match all[probe_at].proof(storage)? {
-                    Some(p) => break Some(p.footer.end_offset),
+                match all[probe_at].summary(storage)? {
+                    Some(s) => break Some(s.end_offset),
                     None => probe_at += 1,
                 }
             };
@@ -146,7 +175,7 @@ impl Catalog {
             }
         }
         Ok(all.get(low..).and_then(|rest| {
-            rest.iter().find(|s| s.proof(storage).ok().flatten().is_some_and(|p| p.footer.end_offset > offset)).cloned()
+            rest.iter().find(|s| s.summary(storage).ok().flatten().is_some_and(|f| f.end_offset > offset)).cloned()
         }))
     }
 

@@ -396,8 +396,7 @@ fn recovery_left_over(env: &Env) -> Result<Option<prepare::Prepared>, OpenError>
 }
 
 fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
-    let proof = sealed.proof(storage).ok().flatten();
-    let f = proof.as_ref().map(|p| &p.footer);
+    let f = sealed.summary(storage).ok().flatten();
     SegmentSummary {
         number: sealed.number,
         first_offset: f.map_or(0, |f| f.first_offset),
@@ -405,7 +404,7 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
         bytes: sealed.bytes,
         sealed: true,
         times_ns: f.filter(|f| f.min_time_ns <= f.max_time_ns).map(|f| (f.min_time_ns, f.max_time_ns)),
-        damaged: f.is_none_or(|f| !f.damage.is_empty()),
+        damaged: f.is_none_or(|f| f.damaged),
     }
 }
 
@@ -528,9 +527,9 @@ impl Shared {
         }
         if !replies.is_empty() {
             let last = self.catalog.all().last().cloned();
-            let proof = last.as_ref().and_then(|s| s.proof(self.storage().as_ref()).ok().flatten());
+            let told = last.and_then(|s| Some((s.number, s.summary(self.storage().as_ref()).ok()??)));
+            let told = told.map(|(number, s)| (number, s.first_offset, s.end_offset));
             for reply in replies {
-                let told = proof.as_ref().map(|p| (p.footer.segment, p.footer.first_offset, p.footer.end_offset));
                 let _ = reply.send(Ok(told));
             }
         }

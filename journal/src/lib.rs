@@ -43,7 +43,7 @@ pub mod stepper;
 mod verify;
 mod window;
 
-pub use catalog::{Proof, Sealed};
+pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, RotateAnswer};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};

@@ -9,7 +9,7 @@ use super::report::Report;
 use super::scan::{Found, Scan, scan};
 use super::survey::{Segment, State, Survey};
 use super::{Recovered, table};
-use crate::catalog::{Proof, Sealed};
+use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
 use crate::env::Env;
@@ -182,8 +182,7 @@ impl Carrier<'_> {
             last_batch_checksum: footer.last_batch_checksum,
         });
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
-        let proof = Proof { header, footer: *footer, head_checksum };
-        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, proof));
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, &footer));
     }
 
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.

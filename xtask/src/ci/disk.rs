@@ -118,7 +118,7 @@ fn passes(command: &mut Command) -> Result<()> {
 
 /// A clock that can be set, and a daemon that looks at it.
 struct Faketime {
-    library: PathBuf,
+    shim: PathBuf,
     binaries: tempfile::TempDir,
 }
 
@@ -126,7 +126,7 @@ struct Faketime {
 fn faketime(root: &Path) -> Result<Faketime> {
     need("faketime", &["faketime"])?;
     let found = output(Command::new("find").args(["/usr/lib", "-name", "libfaketime.so.1"]))?;
-    let library = found.lines().next().map(PathBuf::from).context("libfaketime.so.1 is not in /usr/lib")?;
+    let shim = found.lines().next().map(PathBuf::from).context("libfaketime.so.1 is not in /usr/lib")?;
     let binaries = tempfile::Builder::new().prefix("clad-faketime-").tempdir().context("no temporary folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
@@ -136,12 +136,12 @@ fn faketime(root: &Path) -> Result<Faketime> {
     for name in ["clad", "clactl"] {
         fs::copy(built.join(name), binaries.path().join(name)).with_context(|| format!("{name} was not built"))?;
     }
-    Ok(Faketime { library, binaries })
+    Ok(Faketime { shim, binaries })
 }
 
 impl Faketime {
     fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env("CLAD_E2E_FAKETIME", &self.library).env("CLAD_E2E_BIN", self.binaries.path())
+        command.env("CLAD_E2E_FAKETIME", &self.shim).env("CLAD_E2E_BIN", self.binaries.path())
     }
 }
 
