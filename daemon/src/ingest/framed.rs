@@ -226,6 +226,7 @@ impl Connection {
     }
 
     async fn last_words<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
+        self.producer = None; // its session ends before the peer can see the end
         let say = async {
             wr.write_all_buf(&mut self.out).await?;
             wr.shutdown().await

@@ -138,7 +138,8 @@ impl Committer {
             State::Failed { .. } => Accepting::Failed,
             State::Closed { .. } => Accepting::Closing,
             State::Running if self.closing => Accepting::Closing,
-            State::Running => match self.check_room(64) {
+            // An append of everyday size, not the smallest that might still slip in.
+            State::Running => match self.check_room((self.config.segment_bytes / 8).min(64 * 1024) as usize) {
                 Ok(()) => Accepting::Yes,
                 Err(_) => Accepting::NoSpace,
             },
