@@ -40,6 +40,8 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 const SMALL_FRAME: usize = 64 * 1024;
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Between two looks at whether the READs of a peer that closed its side have ended.
+const READ_LOOK: Duration = Duration::from_millis(50);
 const CHUNK_MIN: usize = 4 * 1024;
 const CHUNK_MAX: usize = 128 * 1024;
 
@@ -69,6 +71,12 @@ enum Flow {
     Close,
 }
 
+/// A READ that has not ended.
+struct OpenRead {
+    task: AbortHandle,
+    follows: bool,
+}
+
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 struct Connection {
@@ -85,7 +93,7 @@ struct Connection {
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
-    reads: HashMap<u32, AbortHandle>,
+    reads: HashMap<u32, OpenRead>,
     partial_since: Option<Instant>,
     last_activity: Instant,
     /// When the bytes that are being handled came.
@@ -121,7 +129,7 @@ where
     };
     let ended = connection.run(&mut rd, &mut wr, marks).await;
     for (_, read) in connection.reads.drain() {
-        read.abort();
+        read.task.abort();
     }
     if let Err(e) = ended
         && !matches!(
@@ -159,6 +167,7 @@ impl Connection {
             if may_read {
                 self.make_room();
             }
+            self.forget_ended_reads();
             let deadline = self.deadline(flow);
             tokio::select! {
                 biased;
@@ -188,7 +197,6 @@ impl Connection {
                 }
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
-                    self.reads.retain(|_, task| !task.is_finished() || !self.records.1.is_empty());
                 }
                 () = until(deadline) => {
                     if self.timed_out() {
@@ -213,16 +221,34 @@ impl Connection {
                 break;
             }
         }
-        // A reader that only half-closed its side still gets what it asked for.
-        while !self.reads.is_empty() {
-            wr.write_all_buf(&mut self.out).await?;
-            match self.records.1.recv().await {
-                Some(bytes) => self.out.extend_from_slice(&bytes),
-                None => break,
+        // Who follows and closes is gone: nothing else would ever tell, on a log that rests. Who only half-closed its side
+        // still gets the rest of what it asked for.
+        self.reads.retain(|_, read| {
+            if read.follows {
+                read.task.abort();
             }
-            self.reads.retain(|_, task| !task.is_finished() || !self.records.1.is_empty());
+            !read.follows
+        });
+        loop {
+            self.forget_ended_reads();
+            wr.write_all_buf(&mut self.out).await?;
+            if self.reads.is_empty() || *self.service.stop.borrow() {
+                break;
+            }
+            // The task may end between its last block and this look: this side holds a sender too, so that the channel
+            // never says so by itself.
+            if let Ok(Some(bytes)) = tokio::time::timeout(READ_LOOK, self.records.1.recv()).await {
+                self.out.extend_from_slice(&bytes);
+            }
         }
         self.last_words(wr).await
+    }
+
+    /// Those whose task is over and whose last block was taken.
+    fn forget_ended_reads(&mut self) {
+        // In this order: a task that is over has sent its last block, and it is in the channel or was taken.
+        let blocks = &self.records.1;
+        self.reads.retain(|_, read| !(read.task.is_finished() && blocks.is_empty()));
     }
 
     async fn last_words<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
@@ -467,7 +493,7 @@ impl Connection {
 
     fn read(&mut self, read: frame::Read) {
         let refuse = |code, text: &str| Err(ErrorInfo::new(code, text));
-        self.reads.retain(|_, task| !task.is_finished());
+        self.forget_ended_reads();
         let checked = if !self.peer.may_read {
             refuse(ErrorCode::PermissionDenied, "this peer may not read this log ([access] read_group, allow_read)")
         } else if self.reads.contains_key(&read.request_id) || read.request_id == 0 {
@@ -480,15 +506,16 @@ impl Connection {
         match checked {
             Ok(start) => {
                 let task = tokio::spawn(start.run(self.records.0.clone(), self.service.stop.clone()));
-                self.reads.insert(read.request_id, task.abort_handle());
+                let open = OpenRead { task: task.abort_handle(), follows: read.follow };
+                self.reads.insert(read.request_id, open);
             }
             Err(error) => ErrorFrame { request_id: read.request_id, error }.encode(&mut self.out),
         }
     }
 
     fn cancel(&mut self, request_id: u32) {
-        let Some(task) = self.reads.remove(&request_id) else { return };
-        task.abort();
+        let Some(read) = self.reads.remove(&request_id) else { return };
+        read.task.abort();
         let m = self.service.door.journal.marks();
         let log_id = LogId::from_bytes(self.service.door.journal.meta().log_id);
         let cursor = Cursor { log_id, epoch: m.epoch, offset: m.written };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use clad_e2e::raw::{hello, payload};
+use clad_e2e::raw::{hello, hello_reader, payload};
 use clad_e2e::{Daemon, Raw, Setup};
-use clad_proto::frame::{AppendHead, Frame, FrameHeader, FrameType, append_prefix, encode_append};
+use clad_proto::frame::{AppendHead, Frame, FrameHeader, FrameType, Read, ReadFrom, append_prefix, encode_append};
 use clad_proto::{AckLevel, ErrorCode};
 
 use crate::Bystander;
@@ -125,10 +125,10 @@ fn a_reader_that_does_not_read() {
     let before = anonymous(&daemon);
     let mut readers: Vec<Raw> = (0..20).map(|_| Raw::unix(&daemon.socket())).collect();
     for raw in &mut readers {
-        raw.greet(&clad_e2e::raw::hello_reader()).expect("WELCOME");
-        let read = clad_proto::frame::Read {
+        raw.greet(&hello_reader()).expect("WELCOME");
+        let read = Read {
             request_id: 1,
-            from: clad_proto::frame::ReadFrom::Offset(0),
+            from: ReadFrom::Offset(0),
             follow: false,
             limit: None,
             min_level: AckLevel::Written,
@@ -151,4 +151,21 @@ fn a_reader_that_does_not_read() {
 /// Memory of the daemon that is not backed by a file.
 fn anonymous(daemon: &Daemon) -> u64 {
     clad_e2e::tool::resident(daemon.pid()).anonymous
+}
+
+/// Who follows and goes away is let go at once, though nothing is appended that would tell the daemon by a failed write.
+#[test]
+fn followers_that_go_away_hold_nothing() {
+    let daemon = Daemon::start();
+    for _ in 0..20 {
+        let mut raw = Raw::unix(&daemon.socket());
+        raw.greet(&hello_reader()).expect("welcome");
+        raw.send(|out| {
+            let from = ReadFrom::Offset(0);
+            let min_level = AckLevel::Written;
+            Read { request_id: 1, from, follow: true, limit: None, min_level, since: None, until: None }.encode(out);
+        });
+        assert!(matches!(raw.answer(), Frame::CaughtUp(_)));
+    }
+    daemon.wait_until("nobody is connected any more", |status| status.connections["all"] == 0);
 }
