@@ -177,7 +177,11 @@ fn a_producer_id_is_bound_to_its_user_on_the_unix_socket() {
         // A thread of our own with another file-system identity would not do: the socket tells the process's. So this
         // very test program is called again, as nobody.
         let program = folder.join("steal");
-        fs::copy(std::env::current_exe().expect("itself"), &program).expect("a copy");
+        // Copied by another process: a descriptor of ours that writes to it could live on in a daemon that another test
+        // is just starting, and the kernel would not run the file (ETXTBSY).
+        let mut copy = std::process::Command::new("cp");
+        let copied = copy.arg(std::env::current_exe().expect("itself")).arg(&program).status().expect("cp");
+        assert!(copied.success(), "cp {copied}");
         let mut command = std::process::Command::new(program);
         command.args(["--exact", "access::steals_an_id", "--ignored", "--nocapture"]).current_dir("/");
         command.env("E2E_SOCKET", daemon.socket()).uid(NOBODY).gid(NOBODY);
