@@ -19,7 +19,7 @@ use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Unsealed};
 use crate::recovery::scan::{Found, scan};
-use crate::recovery::{State, check_foreign, list_segments, probe};
+use crate::recovery::{Segment, State, check_foreign, list_segments, probe};
 use crate::segment_reader::SegmentReader;
 
 /// A log's files, as they were when they were opened.
@@ -111,8 +111,24 @@ impl OfflineLog {
                 let content = Content::Sealed(Box::new(proof));
                 self.parts.push(Part { number, bytes, header, first_offset, end_offset, content });
             }
-            State::Unsealed { header } => self.add_unsealed(number, bytes, header).map_err(OpenError::io(name))?,
+            State::Unsealed { ref header } => {
+                let header = header.clone();
+                self.note_lost_footer(&segment).map_err(OpenError::io(name.clone()))?;
+                self.add_unsealed(number, bytes, header).map_err(OpenError::io(name))?;
+            }
             State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
+        }
+        Ok(())
+    }
+
+    /// A running daemon may have sealed it since the folder was listed: looked at once more before anything is said.
+    fn note_lost_footer(&mut self, seen: &Segment) -> io::Result<()> {
+        if seen.has_lost_its_footer(self.meta.clean) {
+            let file_len = self.storage.open(&segment_name(seen.number), Access::ReadDirect)?.len()?;
+            if probe(self.storage.as_ref(), seen.number, file_len)?.has_lost_its_footer(self.meta.clean) {
+                let number = seen.number;
+                self.notes.push(format!("DAMAGE: segment {number} has lost its footer, and may have lost its end"));
+            }
         }
         Ok(())
     }
@@ -144,7 +160,10 @@ impl OfflineLog {
         let sealed = |p: &&Part| matches!(&p.content, Content::Sealed(f) if f.footer.supersedes_from.is_none());
         let Some(last) = self.parts.iter().rfind(sealed).map(|p| p.number) else { return };
         for p in self.parts.iter().filter(|p| p.number < last && matches!(p.content, Content::Scanned { .. })) {
-            self.notes.push(format!("DAMAGE: segment {} has lost its footer", p.number));
+            let start = format!("DAMAGE: segment {} has lost its footer", p.number);
+            if !self.notes.iter().any(|note| note.starts_with(&start)) {
+                self.notes.push(start);
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! What must hold: the caller has synced the segment's data. When this returns, footer, length and mode are durable.
 //! Cut anywhere before that, the segment has no footer at its end, is scanned, and comes to the same footer again.
+//! The file is made shorter only after its footer is durable: one that is shorter than it was made and has no footer
+//! at its end has lost its end, and is told of.
 
 use std::io;
 
@@ -34,7 +36,7 @@ pub(crate) fn seal(
 ) -> io::Result<SealedFile> {
     let (bytes, head_checksum) = footer.encode(seed, pos, block as usize);
     let end = pos + bytes.len() as u64;
-    file.write_at(IoBuf::copy_of(&bytes), pos, Durability::Written).1?;
+    file.write_at(IoBuf::copy_of(&bytes), pos, Durability::Synced).1?;
     file.set_len(end)?;
     storage.set_sealed_mode(name, true)?;
     file.sync_all()?;

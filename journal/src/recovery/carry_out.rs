@@ -85,6 +85,8 @@ pub(super) fn carry_out(
         }
         c.take_sealed(newest);
     }
+    let footless = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
+    c.report.footless = footless.collect();
     c.recover(survey.open, said.latched)?;
     let clean = said.clean && c.report.scanned == 0 && !c.report.is_damaged();
     c.report.clean = clean;

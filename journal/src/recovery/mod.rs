@@ -34,7 +34,7 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
-pub(crate) use survey::{State, check_foreign, probe, segments as list_segments};
+pub(crate) use survey::{Segment, State, check_foreign, probe, segments as list_segments};
 
 /// A log that is ready to go on.
 pub(crate) struct Recovered {

@@ -37,6 +37,8 @@ pub struct Report {
     pub missing: Vec<u64>,
     /// Segments whose header cannot be read.
     pub unreadable: Vec<u64>,
+    /// Segments that were sealed once and whose footers are gone: nothing proves where they ended.
+    pub footless: Vec<u64>,
     /// Time that it took, waiting for a dead process's writes included.
     pub took_ns: u64,
 }
@@ -44,7 +46,7 @@ pub struct Report {
 impl Report {
     /// Whether acknowledged records were lost.
     pub fn is_damaged(&self) -> bool {
-        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
+        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty() || !self.footless.is_empty()
     }
 }
 
@@ -73,6 +75,9 @@ impl fmt::Display for Report {
         }
         for n in &self.unreadable {
             write!(f, "; DAMAGE: the header of segment {n} cannot be read")?;
+        }
+        for n in &self.footless {
+            write!(f, "; DAMAGE: segment {n} has lost its footer, and may have lost records at its end")?;
         }
         if self.latched {
             write!(f, "; a failed write had been latched")?;

@@ -33,6 +33,17 @@ pub(crate) enum State {
     Unreadable(HeaderError),
 }
 
+impl Segment {
+    /// Whether it was sealed once, and its footer is gone: what it held at its end may be gone too. A segment is made
+    /// shorter only when its footer is durable, and a clean end leaves none without one.
+    pub(crate) fn has_lost_its_footer(&self, clean: bool) -> bool {
+        match &self.state {
+            State::Unsealed { header } => clean || self.file_len < header.capacity,
+            State::Sealed { .. } | State::Unreadable(_) => false,
+        }
+    }
+}
+
 /// The result.
 pub(crate) struct Survey {
     /// Every segment that should be there and is, below those in `open`, by number, with its bytes.

@@ -196,7 +196,7 @@ impl World {
         let (report, marks, log_id) = (stepper.report().clone(), stepper.marks(), stepper.meta().log_id);
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
         let told = self.shaken && report.damage.iter().all(|d| d.from >= self.model.durable);
-        let others = report.missing.len() + report.unreadable.len();
+        let others = report.missing.len() + report.unreadable.len() + report.footless.len();
         ensure(others == 0 && (told || report.damage.is_empty()), || format!("damage: {report}"))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || began < self.last_fault;

@@ -28,7 +28,7 @@ impl File {
     }
 }
 
-/// Folders that are made, not written.
+/// What is made, not written: folders, and in a linked work tree the file `.git`.
 const SKIPPED: [&str; 3] = [".git", "target", "clad-data"];
 
 /// Every text file below the root, in the order of their paths.
@@ -40,7 +40,10 @@ pub(super) fn walk(root: &Path) -> Result<Vec<File>> {
         for entry in entries {
             let entry = entry?;
             let (path, kind) = (entry.path(), entry.file_type()?);
-            if kind.is_dir() && !SKIPPED.iter().any(|name| entry.file_name() == *name) {
+            if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            if kind.is_dir() {
                 folders.push(path);
             } else if kind.is_file() {
                 // What is not text (a golden file, say) has nothing that these rules are about.
