@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use clad_journal::format::META_NAME;
 use clad_journal::format::checksum::plain;
+use clad_journal::format::meta::SLOT;
 use clad_journal::stepper::{Next, Stepper};
 use clad_journal::{Append, JournalConfig, Level, OpenError, Policy, ReadError};
 use clad_sim::{SimClock, SimDisk};
@@ -47,6 +49,8 @@ pub(crate) fn recovery(data: &[u8]) {
     for change in script.chunks_exact(8).take(CHANGES) {
         renamed |= apply(&mut files, change);
     }
+    let segments_untouched =
+        files.iter().filter(|f| f.0 != META_NAME).eq(log.files.iter().filter(|f| f.0 != META_NAME));
     let disk = SimDisk::new(u64::from(*first));
     for (name, bytes) in &files {
         disk.install(name, bytes);
@@ -56,8 +60,9 @@ pub(crate) fn recovery(data: &[u8]) {
         let stored = log.appends.get(offset);
         assert!(stored == Some(append), "offset {offset} holds what was never stored there");
     }
-    // What a kill left has no proof of its last records; below the next offset nothing may vanish there either.
-    let below = if log.clean { log.end } else { outcome.next_offset };
+    // What a kill left has no proof of its last records; below the next offset nothing may vanish there either. And a
+    // slot of `clad.meta` that is lost costs no record at all.
+    let below = if log.clean || segments_untouched { log.end } else { outcome.next_offset };
     if !told && !renamed {
         for (offset, (count, _)) in log.appends.range(..below) {
             let gone = outcome.gaps.iter().any(|(from, to)| from <= offset && offset + u64::from(*count) <= *to);
@@ -75,6 +80,7 @@ pub(crate) fn recovery(data: &[u8]) {
 
 /// The log as a start makes it, and whether the start itself told of a loss; nothing where it refuses.
 fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
+    let disk_was_empty = !disk.names().iter().any(|name| name.ends_with(".clog"));
     let stepper = match Stepper::open(Arc::new(disk.clone()), SimClock::new(disk.boot_id()), config(), Arc::new(|_| {}))
     {
         Ok(stepper) => stepper,
@@ -85,7 +91,9 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
         }
     };
     let report = stepper.report();
-    let told = report.is_damaged();
+    let told = report.is_damaged() || report.fresh;
+    // Nothing is left that says that there was a log: then there is a new one, with another id.
+    assert!(!report.fresh || disk_was_empty, "a new log over the segments of an old one");
     assert!(!report.to_string().is_empty());
     let mut outcome = Outcome { read: BTreeMap::new(), gaps: Vec::new(), next_offset: report.next_offset };
     let mut reader = stepper.reader(0, Level::Durable);
@@ -124,6 +132,10 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
         5 if bytes.len() > 128 => {
             let from_end = bytes.len() - 1 - usize::from(change[5]) % 128;
             bytes[from_end] ^= change[7].max(1);
+        }
+        6 if name == META_NAME => {
+            let slot = usize::from(change[5] & 1) * SLOT;
+            bytes.iter_mut().skip(slot).take(512).for_each(|b| *b = 0);
         }
         6 => bytes[at..].iter_mut().take(512).for_each(|b| *b = 0),
         7 => bytes.truncate(at),

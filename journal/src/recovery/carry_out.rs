@@ -50,6 +50,8 @@ struct Carrier<'a> {
     before: Option<Before>,
     next_offset: u64,
     greatest_epoch: u32,
+    /// Epochs of the segments that were looked at, with the first offset of the first in each.
+    epochs: BTreeMap<u32, u64>,
 }
 
 #[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
@@ -76,6 +78,7 @@ pub(super) fn carry_out(
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()),
+        epochs: BTreeMap::new(),
     };
     c.report.bytes_read = survey.bytes_read;
     if let Some(newest) = survey.newest {
@@ -101,6 +104,10 @@ pub(super) fn carry_out(
         m.clean = false;
         m.latched = false;
         if !clean {
+            // A lost slot may have taken the word of an epoch along: its first segment has it too.
+            for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
+                m.push_epoch(*epoch, *first);
+            }
             m.push_epoch(epoch, next);
         }
     })
@@ -146,6 +153,7 @@ pub(crate) fn end_at(
         before,
         next_offset: first_offset,
         greatest_epoch: 0,
+        epochs: BTreeMap::new(),
     };
     match segment.state {
         // An attempt before this one came as far as the footer.
@@ -184,6 +192,7 @@ impl Carrier<'_> {
             last_batch_checksum: footer.last_batch_checksum,
         });
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
+        self.epochs.entry(header.epoch).or_insert(footer.first_offset);
         self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, &footer));
     }
 

@@ -34,7 +34,7 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
-pub(crate) use survey::{Segment, State, check_foreign, probe, segments as list_segments};
+pub(crate) use survey::{Segment, State, check_foreign, in_use_above, probe, segments as list_segments};
 
 /// A log that is ready to go on.
 pub(crate) struct Recovered {
@@ -67,7 +67,7 @@ pub(crate) fn start(
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { mut meta, slot, greatest_epoch } => {
-            survey::adopt_renamed(storage, &mut meta, &found).map_err(OpenError::io("look for a rewritten segment"))?;
+            survey::adopt(storage, &mut meta, &found).map_err(OpenError::io("look for segments in use"))?;
             let survey = survey::survey(storage, &meta, &found)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };

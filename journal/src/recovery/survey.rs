@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use crate::error::OpenError;
+use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
@@ -157,17 +158,51 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
     Ok(survey)
 }
 
-/// A recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`:
-/// that segment may hold the only good copy of records acknowledged as written. It is whole, for it was sealed first.
-pub(crate) fn adopt_renamed(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+/// Segments above the highest that `clad.meta` names, and that hold records all the same. Two ways lead there, and in
+/// both the segment may hold the only copy of acknowledged records:
+/// - a recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`;
+/// - the newest slot of `clad.meta` is lost, or the file is an older copy: a rotation since then is forgotten.
+///
+/// A prepared segment holds no batch that its own header makes intact, also where it lies on old blocks. Returns the
+/// new highest.
+pub(crate) fn in_use_above(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> io::Result<Option<u64>> {
     let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
-    let Some(file_len) = found.get(&next) else { return Ok(()) };
-    if let State::Sealed { header, footer, .. } = probe(storage, next, *file_len)?.state
-        && header.log_id == meta.log_id
-        && footer.supersedes_from.is_some()
-    {
+    let mut highest = None;
+    for (number, file_len) in found.range(next..) {
+        let probed = match probe(storage, *number, *file_len) {
+            // A reader who is not the daemon's user; a start opens all there is, or fails later.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => continue,
+            other => other?,
+        };
+        let used = match probed.state {
+            State::Sealed { header, .. } => header.log_id == meta.log_id && header.number == *number,
+            State::Unsealed { header } => {
+                header.log_id == meta.log_id && header.number == *number && holds_a_batch(storage, &header)?
+            }
+            State::Unreadable(_) => false,
+        };
+        if used {
+            highest = Some(*number);
+        }
+    }
+    Ok(highest)
+}
+
+/// Whether the first batch of a segment is there: the first that is written, and nothing is written before it.
+fn holds_a_batch(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<bool> {
+    let file = storage.open(&segment_name(header.number), Access::ReadDirect)?;
+    let pos = u64::from(header.block_size);
+    let (head, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);
+    read?;
+    Ok(BatchHeader::decode(&head, &header.seed(), pos).is_some())
+}
+
+/// Takes what [`in_use_above`] finds into `meta`, which the caller then writes.
+pub(crate) fn adopt(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+    if let Some(highest) = in_use_above(storage, meta, found)? {
         storage.sync_dir("")?; // its new name may not be durable yet, and now it will be counted on
-        meta.highest_segment = next;
+        tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
+        meta.highest_segment = highest;
         meta.clean = false;
     }
     Ok(())
