@@ -111,7 +111,7 @@ impl Executor {
             last_batch_checksum: footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
-        self.catalog.add(Sealed::known(active.number, sealed.bytes, &footer));
+        self.catalog.add(Sealed::known(active.number, sealed.bytes, active.header.log_id, &footer));
         self.env.tell(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Executor {
             last_batch_checksum: proof.footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
-        self.catalog.add(Sealed::known(number, bytes, &proof.footer));
+        self.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
         self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
         Ok(())
     }

@@ -37,6 +37,7 @@ mod prepare;
 mod producer;
 mod reader;
 pub mod recovery;
+pub mod repair;
 mod seal;
 mod segment_reader;
 pub mod stepper;

@@ -50,6 +50,12 @@ pub enum HeaderError {
     /// Damaged.
     #[error("the segment header fails its checksum")]
     Checksum,
+    /// Another segment lies under this name.
+    #[error("it is a copy of segment {number}")]
+    Misplaced {
+        /// The number in the header.
+        number: u64,
+    },
     /// Made by a newer clad.
     #[error("segment format version {found}, this clad reads up to {VERSION}: use the newer clad that wrote it")]
     Newer {
