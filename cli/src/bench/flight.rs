@@ -322,4 +322,23 @@ mod tests {
         assert!(matches!(flight.answer(&accepted(2, 10), now), Err(Broken::OutOfOrder(_))));
         assert!(matches!(flight.answer(&refused(8), now), Err(Broken::OutOfOrder(_))));
     }
+
+    #[test]
+    fn a_mark_within_a_row_acks_what_it_covers_each_with_its_latency() {
+        let start = Instant::now();
+        let mut flight = Flight::new(AckLevel::Written, 2);
+        flight.leave(5, start);
+        for n in 0..5 {
+            flight.answer(&accepted(2 * n, 10 + 2 * n), start).expect("in order");
+        }
+        assert_eq!(flight.accepted.len(), 1, "one row");
+        flight.answer(&mark(AckLevel::Written, 15), start + Duration::from_millis(1)).expect("a mark");
+        assert_eq!((flight.acked, flight.in_flight(), flight.latencies.len()), (2, 3, 2));
+        flight.answer(&refused(6), start).expect("the journal failed");
+        flight.answer(&mark(AckLevel::Written, 20), start + Duration::from_millis(3)).expect("a mark");
+        assert_eq!((flight.acked, flight.failed, flight.in_flight(), flight.latencies.len()), (4, 1, 0, 4));
+        assert_eq!(flight.offsets, [10, 12, 14, NOT_ACKED, 18]);
+        let max = Duration::from_nanos(flight.latencies.max()).as_micros();
+        assert!((2_990..=3_010).contains(&max), "{max}");
+    }
 }

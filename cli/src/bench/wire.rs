@@ -85,7 +85,15 @@ impl Wire {
         };
         let mut bytes = BytesMut::new();
         hello.encode(&mut bytes);
-        let mut wire = Self { socket, out: bytes.to_vec(), sent: 0, incoming: Vec::new(), start: 0, end: 0, known: KnownHeader::default() };
+        let mut wire = Self {
+            socket,
+            out: bytes.to_vec(),
+            sent: 0,
+            incoming: Vec::new(),
+            start: 0,
+            end: 0,
+            known: KnownHeader::default(),
+        };
         let welcome = wire.greeted().with_context(|| format!("{address} does not greet us"))?;
         Ok((wire, welcome))
     }

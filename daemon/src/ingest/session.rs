@@ -294,4 +294,57 @@ mod tests {
         assert_eq!(said(&mut s, marks(4, 4, 0)), ["durable 4"]);
         assert_eq!(s.unanswered(), 1);
     }
+
+    /// So many appends of two records each that came together.
+    fn burst(s: &mut Session, seq: u64, offset: u64, appends: u64, since: Instant) {
+        for n in 0..appends {
+            let first_offset = offset + 2 * n;
+            let a = clad_journal::Accepted { first_offset, count: 2, epoch: 1, failures: 0, duplicate: false };
+            s.given(seq + 2 * n, &a, AckLevel::Written, 100, since);
+        }
+    }
+
+    #[test]
+    fn a_burst_is_one_entry_and_still_answered_append_by_append() {
+        let mut s = Session::default();
+        burst(&mut s, 0, 10, 100, Instant::now());
+        assert_eq!((s.written.len(), s.held.len(), s.unanswered(), s.held_bytes()), (1, 1, 100, 10_000));
+        assert_eq!(said(&mut s, marks(11, 0, 0)), [""; 0], "half an append is none");
+        assert_eq!(s.unanswered(), 100);
+        assert_eq!(said(&mut s, marks(15, 0, 0)), ["written 15"]);
+        assert_eq!((s.unanswered(), s.held_bytes()), (98, 10_000), "its bytes are let go together");
+        assert_eq!(said(&mut s, marks(206, 0, 0)), ["written 206"]);
+        assert_eq!(s.unanswered(), 2);
+        let want = ["refused 196 journal_failed", "refused 198 journal_failed"];
+        assert_eq!(said(&mut s, marks(300, 0, 1)), want, "each append is named");
+        assert_eq!((s.unanswered(), s.held_bytes(), s.waits()), (0, 0, false));
+    }
+
+    #[test]
+    fn only_what_follows_is_one_entry() {
+        let mut s = Session::default();
+        let (now, later) = (Instant::now(), Instant::now() + std::time::Duration::from_micros(1));
+        burst(&mut s, 0, 10, 3, now);
+        burst(&mut s, 6, 16, 3, later); // another time
+        burst(&mut s, 12, 50, 3, later); // somebody else's offsets between
+        burst(&mut s, 80, 56, 3, later); // a jump ahead
+        assert_eq!((s.written.len(), s.unanswered()), (4, 12));
+        assert_eq!(said(&mut s, marks(62, 0, 0)), ["written 62"]);
+        assert_eq!(s.unanswered(), 0);
+    }
+
+    #[test]
+    fn a_resend_within_a_row_holds_up_nothing_before_it() {
+        let mut s = Session::default();
+        burst(&mut s, 0, 10, 10, Instant::now());
+        let a = clad_journal::Accepted { first_offset: 18, count: 2, epoch: 1, failures: 0, duplicate: true };
+        s.given(8, &a, AckLevel::Written, 100, Instant::now());
+        assert_eq!(s.unanswered(), 11);
+        assert_eq!(said(&mut s, marks(18, 0, 0)), ["written 18"]);
+        assert_eq!(s.unanswered(), 7);
+        assert_eq!(said(&mut s, marks(20, 0, 0)), ["written 20"]);
+        assert_eq!(s.unanswered(), 5);
+        assert_eq!(said(&mut s, marks(30, 0, 0)), ["written 30"]);
+        assert!(!s.waits());
+    }
 }

@@ -21,6 +21,8 @@
 mod job;
 mod results;
 mod sequencer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

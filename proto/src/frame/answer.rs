@@ -12,9 +12,9 @@
 
 use super::{
     control::{self, Fields},
+    decoder::RawFrame,
     error_body,
     handshake::level,
-    decoder::RawFrame,
     header::{FrameError, FrameHeader, FrameType},
 };
 use crate::{
