@@ -4,7 +4,7 @@
 //! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
 //! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
@@ -13,19 +13,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, Job, RotateAnswer, Sender, Step};
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
+use crate::gather::{Batch, Purse};
 use crate::io::{IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
@@ -173,8 +173,33 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        self.shared.wake_for(&core, before, now.boot_ns);
+        let wake = core.wants_waking(before, now.boot_ns);
+        drop(core);
+        self.shared.wake_one(wake);
         Ok(accepted)
+    }
+
+    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
+    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so who calls bounds the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
+    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut purse = Purse::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        core.committer.append_burst(from, burst, now, &mut purse, answer);
+        let wake = core.wants_waking(before, now.boot_ns);
+        drop(core);
+        self.shared.wake_one(wake);
     }
 
     /// The watermarks now.
@@ -408,6 +433,18 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
     }
 }
 
+impl Core {
+    /// Whether appends that just came want a sleeping thread awake.
+    fn wants_waking(&self, bytes_before: usize, now_ns: u64) -> bool {
+        if self.sleepers == 0 || self.committer.gathered_bytes() == bytes_before {
+            return false;
+        }
+        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
+        let unwatched = bytes_before == 0 && self.armed_ns.is_none_or(|t| t < now_ns);
+        self.committer.wants_wake(bytes_before) || unwatched
+    }
+}
+
 impl Shared {
     fn core(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
@@ -464,7 +501,10 @@ impl Shared {
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn publish(&self) {
-        let marks = self.marks();
+        self.tell(self.marks());
+    }
+
+    fn tell(&self, marks: Marks) {
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
             let newer = marks.version > old.version || changed;
@@ -485,13 +525,9 @@ impl Shared {
         }
     }
 
-    fn wake_for(&self, core: &Core, bytes_before: usize, now_ns: u64) {
-        if core.sleepers == 0 {
-            return;
-        }
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && core.armed_ns.is_none_or(|t| t < now_ns);
-        if core.committer.wants_wake(bytes_before) || unwatched {
+    /// Wakes a thread, if one is wanted; after the lock was given back, which it will ask for at once.
+    fn wake_one(&self, wanted: bool) {
+        if wanted {
             self.work.notify_one();
         }
     }
@@ -520,8 +556,9 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        let marks = core.committer.marks();
         drop(core);
-        self.publish();
+        self.tell(marks);
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }

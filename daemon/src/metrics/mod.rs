@@ -38,11 +38,11 @@ pub fn appended(transport: Transport, records: u64, bytes: u64) {
     }
 }
 
-/// The ack of an append was released, `took` after it was decoded.
-pub fn acked(level: Level, records: u64, took: Duration) {
+/// The acks of so many appends were released, `took` after they were decoded.
+pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
     if let Some(m) = meters() {
         m.acked_records.of(level).increment(records);
-        m.append_duration.of(level).observe(nanos(took), 1);
+        m.append_duration.of(level).observe(nanos(took), appends);
     }
 }
 

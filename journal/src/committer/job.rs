@@ -45,6 +45,66 @@ pub struct Append<'a> {
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
+/// Who hands over a burst: what all its appends have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// The producer's id.
+    pub producer: ProducerId,
+    /// Who may use that id.
+    pub owner: u64,
+    /// The producer's epoch.
+    pub producer_epoch: u32,
+    /// What the daemon vouches for, at most [`crate::format::chunk::MAX_VOUCH`] bytes.
+    pub vouch: &'a [u8],
+}
+
+/// One append of a burst; the fields are those of [`Append`].
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// Sequence of the first record.
+    pub first_sequence: u64,
+    /// Records.
+    pub count: u32,
+    /// The sequence may jump ahead.
+    pub gap: bool,
+    /// The level that somebody waits for.
+    pub level: Level,
+    /// Least record time.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// The records, opaque.
+    pub payload: &'a [u8],
+    /// The client's own CRC-32C of the payload, already checked.
+    pub payload_checksum: u32,
+    /// So many permits of the burst's are for this append: they are held as long as its memory.
+    pub share: usize,
+}
+
+impl<'a> Append<'a> {
+    /// As a burst of one, and the permit.
+    pub(crate) fn split(self) -> (Sender<'a>, Item<'a>, Option<OwnedSemaphorePermit>) {
+        let from = Sender {
+            producer: self.producer,
+            owner: self.owner,
+            producer_epoch: self.producer_epoch,
+            vouch: self.vouch,
+        };
+        let item = Item {
+            first_sequence: self.first_sequence,
+            count: self.count,
+            gap: self.gap,
+            level: self.level,
+            min_time_ns: self.min_time_ns,
+            max_time_ns: self.max_time_ns,
+            payload: self.payload,
+            payload_checksum: self.payload_checksum,
+            share: self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
+        };
+        (from, item, self.permit)
+    }
+}
+
 /// What an append was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {

@@ -21,6 +21,8 @@
 mod job;
 mod results;
 mod sequencer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,7 +40,7 @@ use crate::marks::Marks;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
-pub use job::{Accepted, Append, RotateAnswer};
+pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
 pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step};
 
 /// What has gathered is worth a further write in flight.
@@ -324,9 +326,9 @@ impl Committer {
             return None;
         }
         let slot = self.free_files.pop()?;
-        let Gathered { batch, permit, .. } = self.gather.pop().expect("there is a front");
-        for (first, chunk) in batch.chunks().flatten() {
-            self.submitted.store(&chunk.header, first, now.real_ns, &self.connected_set);
+        let Gathered { batch, rows, permit, .. } = self.gather.pop().expect("there is a front");
+        for row in &rows {
+            self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
         }
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
