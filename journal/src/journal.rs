@@ -19,7 +19,7 @@ use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
-use crate::config::{JournalConfig, Retention};
+use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
@@ -113,6 +113,9 @@ impl Journal {
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
         let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
         let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)

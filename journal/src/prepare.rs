@@ -36,7 +36,7 @@ pub(crate) fn has_space(env: &Env) -> io::Result<bool> {
 }
 
 fn write_access(env: &Env) -> Access {
-    if env.config.policy.syncs() { Access::WriteDirect } else { Access::WriteCached }
+    if env.config.policy.is_cached() { Access::WriteCached } else { Access::WriteDirect }
 }
 
 /// A fresh header for a segment that holds nothing.

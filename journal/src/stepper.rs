@@ -38,6 +38,8 @@ pub enum Kind {
     Write,
     /// A sync.
     Sync,
+    /// A range sync.
+    SyncRange,
     /// Sealing a segment and opening the next.
     Rotate,
     /// Opening a segment where there is none.
@@ -103,7 +105,8 @@ impl Stepper {
             Step::Run(job) => {
                 let kind = match &job {
                     Job::Write { .. } => Kind::Write,
-                    Job::Sync { .. } => Kind::Sync,
+                    Job::Sync { range: None, .. } => Kind::Sync,
+                    Job::Sync { .. } => Kind::SyncRange,
                     Job::Rotate(_) => Kind::Rotate,
                     Job::Open { .. } => Kind::Open,
                     Job::Recover(_) => Kind::Recover,

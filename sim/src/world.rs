@@ -78,6 +78,8 @@ pub struct Stats {
     pub sealed: u64,
     /// Looks at the files alone.
     pub inspected: u64,
+    /// Range syncs that the disk was asked for.
+    pub range_syncs: u64,
     /// The whole history in a number.
     pub digest: u64,
 }
@@ -96,6 +98,7 @@ impl Stats {
         self.read += o.read;
         self.sealed += o.sealed;
         self.inspected += o.inspected;
+        self.range_syncs += o.range_syncs;
         self.digest = self.digest.rotate_left(1) ^ o.digest;
     }
 }
@@ -136,7 +139,7 @@ impl World {
     pub fn new(seed: u64, settings: Settings) -> Self {
         let mut rng = Rng::new(seed);
         let config = settings::journal(&settings, &mut rng);
-        let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, &mut rng));
+        let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, config.policy, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
             clock: SimClock::new(disk.boot_id()),
@@ -178,7 +181,7 @@ impl World {
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { range_syncs: self.disk.counters().range_syncs, ..self.stats }
     }
 
     /// What happened, if it was kept: what the world did, and what the disk did.
@@ -193,7 +196,7 @@ impl World {
 
     /// Whether what is only `written` lies in the page cache.
     fn cached(&self) -> bool {
-        matches!(self.config.policy, Policy::FireAndForget { .. })
+        matches!(self.config.policy, Policy::FireAndForget { .. } | Policy::SyncFileRange { .. })
     }
 
     fn note(&mut self, what: impl FnOnce() -> String) {

@@ -15,12 +15,13 @@ const ATTEMPTS: u64 = 4;
 /// So many operations after a failed read none of its blocks is read again.
 const READ_TWICE: u64 = 200;
 /// Operations that can fail and be none of a reader's.
-const CHANGES: [OpKind; 11] = [
+const CHANGES: [OpKind; 12] = [
     OpKind::Write,
     OpKind::SyncedWrite,
     OpKind::SyncData,
     OpKind::SyncAll,
     OpKind::SyncAll,
+    OpKind::SyncRange,
     OpKind::SyncDir,
     OpKind::SetLen,
     OpKind::Allocate,
@@ -39,7 +40,7 @@ impl World {
             let mut held = std::mem::take(&mut self.held);
             self.rng.shuffle(&mut held);
             for job in held {
-                if self.rng.chance(3, 4) && matches!(job.kind, Kind::Write | Kind::Sync) {
+                if self.rng.chance(3, 4) && matches!(job.kind, Kind::Write | Kind::Sync | Kind::SyncRange) {
                     self.tap.die_with(1);
                     stepper.carry_out(job);
                 }
