@@ -101,6 +101,8 @@ pub struct JournalConfig {
     pub max_append_bytes: u32,
     /// The operator's word that every disk below keeps what it has taken through a power cut.
     pub power_loss_protected: bool,
+    /// Whether a segment that retention removes may become the next one, where zeroes would be written for that.
+    pub recycle: bool,
     /// Preparing never takes the file system below this.
     pub reserve_free: u64,
     /// Seal the active segment when its first record is this old (boot time); zero: never.
@@ -129,6 +131,7 @@ impl Default for JournalConfig {
             segment_bytes: 64 << 20,
             max_append_bytes: 4 << 20,
             power_loss_protected: false,
+            recycle: true,
             reserve_free: 64 << 20,
             rotate_after: Duration::ZERO,
             retention: Retention::default(),

@@ -8,7 +8,7 @@
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
@@ -85,6 +87,8 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
 }
 
 /// One segment, for a listing.
@@ -264,6 +268,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
 
@@ -380,6 +385,7 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });
