@@ -269,7 +269,11 @@ impl World {
             self.serve_admin(listener, (policy, highest), listeners.clone(), told.clone(), args);
         }
         if !self.grounds.is_empty() {
-            tracing::info!(policy = policy.name(), "durable without a flush of any disk cache, because {}", self.grounds);
+            tracing::info!(
+                policy = policy.name(),
+                "durable without a flush of any disk cache, because {}",
+                self.grounds
+            );
         }
         tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
         notifier.status("listening");

@@ -320,7 +320,8 @@ impl Executor {
             Err(e) => return Err(e),
         };
         let epoch = batches.first().map_or(0, |b| b.epoch);
-        let header = prepare::new_header(&self.env, number, epoch)?;
+        // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
+        let header = prepare::new_header(&self.env, number, epoch, None)?;
         prepare::write_header(file.as_ref(), &header)?;
         let first = batches[0].first_offset;
         let mut active = Active::new(header, vec![file.clone()], first, *self.before());
@@ -364,7 +365,9 @@ impl Executor {
         let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
         match recovery::probe(storage, number, bytes).ok()?.state {
             recovery::State::Sealed { header, footer, head_checksum }
-                if footer.supersedes_from == Some(rescue.from) && footer.end_offset == rescue.next =>
+                if header.number == number
+                    && footer.supersedes_from == Some(rescue.from)
+                    && footer.end_offset == rescue.next =>
             {
                 Some((Proof { header, footer: *footer, head_checksum }, bytes))
             }

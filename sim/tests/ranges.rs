@@ -29,7 +29,9 @@ fn run(settings: &Settings, seeds: u64) -> (Stats, Option<(u64, String)>) {
 fn is_a_loss(broken: &Option<(u64, String)>) -> bool {
     // Every text of the checker that says that something acknowledged is not there.
     broken.as_ref().is_some_and(|(_, text)| {
-        ["is lost", "is gone", "damage", "ends at", "was acknowledged", "not found"].iter().any(|word| text.contains(word))
+        ["is lost", "is gone", "damage", "ends at", "was acknowledged", "not found"]
+            .iter()
+            .any(|word| text.contains(word))
     })
 }
 

@@ -201,6 +201,8 @@ impl World {
         ensure(others == 0 && (told || report.damage.is_empty()), || format!("damage: {report}"))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || began < self.last_fault;
+        let lowest = stepper.meta().lowest_offset;
+        self.model.retained_from(lowest)?;
         let found = self.read(0, Level::Durable)?;
         if !self.disk.is_alive() {
             let how = self.cause();
@@ -246,6 +248,7 @@ impl World {
                 }
                 Err(_) if !self.disk.is_alive() => break,
                 Err(ReadError::Io { .. }) if self.disturbed && errors < 5 => errors += 1,
+                Err(ReadError::Gap { to, damaged: false, .. }) if to <= self.model.removed => {}
                 Err(ReadError::Gap { from, to, .. }) if self.model.may_be_lost(from, to) => {}
                 Err(e) => return Err(Violation(format!("read from {from}: {e}"))),
             }
