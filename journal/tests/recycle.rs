@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::format::segment_name;
 use clad_journal::io::device::discover;
+use clad_journal::io::{Access, OsStorage, Storage};
 use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy, Retention, verify};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +54,12 @@ impl Log {
 
     /// One segment's worth, each record in a batch of its own, and sealed.
     fn fill(&mut self) {
-        for _ in 0..30 {
+        self.append(30);
+        self.journal.rotate().blocking_recv().unwrap().unwrap();
+    }
+
+    fn append(&mut self, records: u32) {
+        for _ in 0..records {
             let body = [self.sequence as u8; 1500];
             let append = Append {
                 producer: [1; 16],
@@ -74,7 +80,6 @@ impl Log {
             self.wait(|log| log.journal.marks().written > accepted.first_offset);
             self.sequence += 1;
         }
-        self.journal.rotate().blocking_recv().unwrap().unwrap();
     }
 
     fn wait(&self, done: impl Fn(&Self) -> bool) {
@@ -154,6 +159,38 @@ fn the_file_of_a_removed_segment_becomes_the_next_one() {
     let formers = std::fs::read_dir(dir.path()).unwrap().filter_map(|e| header(e.unwrap().path())?.former).count();
     assert!(formers > 0);
     drop(Journal::open_dir(dir.path(), config(), Arc::new(|_| {})).unwrap());
+}
+
+/// All of its space is written, and what it held before is no tail that a crash leaves.
+#[test]
+fn a_file_that_is_used_again_is_as_good_as_a_new_one() {
+    let mut log = Log::open(config());
+    if !is_shown(log.dir.path()) {
+        return;
+    }
+    log.retain();
+    let began = Instant::now();
+    let active_is_old = |log: &Log| {
+        let active = log.journal.active_segment();
+        log.told(|e| matches!(e, Event::Recycled { as_segment, .. } if Some(*as_segment) == active)).len() == 1
+    };
+    while !active_is_old(&log) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", log.events.lock().unwrap());
+        log.fill();
+    }
+    let active = segment_name(log.journal.active_segment().unwrap());
+    log.append(3);
+    let storage = OsStorage::open(log.dir.path(), 4096, true).unwrap();
+    let file = storage.open(&active, Access::ReadCached).unwrap();
+    assert!(file.overwrites_in_place(config().segment_bytes).unwrap());
+    drop(file);
+    let Log { journal, dir, sequence, .. } = log;
+    drop(journal); // an unclean end
+    let journal = Journal::open_dir(dir.path(), config(), Arc::new(|_| {})).unwrap();
+    let report = journal.report();
+    assert!(!report.clean && report.scanned > 0 && !report.is_damaged(), "{report}");
+    assert_eq!(report.next_offset, sequence);
+    assert!(report.set_aside_bytes < 4096, "more than the rest of one old batch is called a tail: {report}");
 }
 
 /// A reader that has the file open, in whatever process, goes on to read what it was.
