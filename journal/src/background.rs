@@ -93,7 +93,9 @@ pub(crate) struct RetentionState {
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
         let r = shared.retention();
-        if r == crate::config::Retention::default() {
+        // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
+        let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
+        if r == crate::config::Retention::default() || soon {
             return;
         }
         let age_rests = self.clock_jumped(shared);

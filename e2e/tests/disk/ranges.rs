@@ -2,7 +2,6 @@
 //! reaches the device, and what it costs.
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,6 +9,7 @@ use std::time::Instant;
 
 use clad_e2e::tool::clactl_ends;
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, web};
+use clad_journal::format::segment::{self, SegmentHeader};
 use clad_journal::format::segment_name;
 use clad_journal::io::device::discover;
 use clad_proto::AckLevel;
@@ -160,16 +160,18 @@ fn is_reported_down_to_the_last() {
 const BODY: usize = 60_000;
 const PER_SEGMENT: u64 = 15;
 
-/// The next segment's file is there, with its header: a rotation now finds it.
+/// The next segment's file is there, with its header (not that of the segment whose file it was): a rotation finds it.
 fn wait_prepared(daemon: &Daemon) {
     let began = Instant::now();
     loop {
         let segments = daemon.admin().segments().expect("segments");
-        let next = segments.iter().find(|s| !s.sealed).map(|active| daemon.dir().join(segment_name(active.number + 1)));
-        let mut magic = [0; 7];
-        let read = next.and_then(|path| File::open(path).ok()).map(|mut file| file.read_exact(&mut magic));
-        if matches!(read, Some(Ok(()))) && &magic == b"CLADSEG" {
-            return;
+        if let Some(next) = segments.iter().find(|s| !s.sealed).map(|active| active.number + 1) {
+            let mut header = [0; segment::LEN];
+            let file = File::open(daemon.dir().join(segment_name(next)));
+            let read = file.and_then(|file| file.read_exact_at(&mut header, 0));
+            if read.is_ok() && SegmentHeader::decode(&header).is_ok_and(|header| header.number == next) {
+                return;
+            }
         }
         assert!(began.elapsed() < PATIENCE, "no segment is prepared: {segments:?}\n{}", daemon.said());
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -201,9 +203,9 @@ fn cost(recycle: &str, policy: &str) -> (f64, u64) {
         next = fill(&daemon, &mut raw, next);
     }
     let bytes = device().0 - before;
-    let recycled = daemon.status().segments_recycled;
-    let metric = web::metrics(daemon.port("metrics"))["clad_segments_recycled_total"];
-    assert_eq!(metric, recycled as f64);
+    let metric = || web::metrics(daemon.port("metrics"))["clad_segments_recycled_total"];
+    let status = daemon.wait_until("the same count", |status| status.segments_recycled as f64 == metric());
+    let recycled = status.segments_recycled;
     assert_eq!(daemon.term(), Some(0));
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
     (bytes as f64 / ((next - from) * BODY as u64) as f64, recycled)

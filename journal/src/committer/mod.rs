@@ -171,6 +171,11 @@ impl Committer {
         (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
     }
 
+    /// Whether segments change hands just now.
+    pub(crate) fn is_rotating(&self) -> bool {
+        self.busy && self.state == State::Running
+    }
+
     /// Whether a segment waits to be used.
     pub(crate) fn has_prepared(&self) -> bool {
         self.prepared.is_some()
