@@ -38,7 +38,7 @@ fn what_a_file_held_before_is_never_found_again() {
     let mut all = Stats::default();
     for (policy, seed) in policies().into_iter().flat_map(|policy| (0..40).map(move |seed| (policy, seed))) {
         // Where nothing else fails, lives last until they are ended.
-        let mut world = World::new(seed, Settings { calm: seed % 2 == 0, ..settings(policy) });
+        let mut world = World::new(seed, Settings { calm: seed.is_multiple_of(2), ..settings(policy) });
         let ran = long_lives(&mut world, seed);
         must(&world, &format!("{}, seed {seed}", policy.name()), ran);
         all.add(&world.stats());
@@ -55,7 +55,7 @@ fn long_lives(w: &mut World, seed: u64) -> Result<(), Violation> {
     for life in 0..4 {
         w.start()?;
         w.work(600)?;
-        w.end(if (seed / 2 + life) % 2 == 0 { Death::Kill } else { Death::PowerCut })?;
+        w.end(if (seed / 2 + life).is_multiple_of(2) { Death::Kill } else { Death::PowerCut })?;
     }
     w.start()?;
     w.settle()?;

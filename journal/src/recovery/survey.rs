@@ -277,7 +277,7 @@ mod tests {
         let probed = probe(&storage, number, bytes.len() as u64).unwrap();
         assert!(matches!(probed.state, State::Sealed { .. }));
         let mut meta = meta(highest);
-        adopt(        adopt_renamed(&storage, &mut metastorage,         adopt_renamed(&storage, &mut metamut meta, &segments(&storage.list("").unwrap())).unwrap();
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap())).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }
