@@ -314,8 +314,12 @@ impl Executor {
             _ => {}
         }
         let file = match storage.rename(&name, &temporary) {
-            // The prepared segment: its space is there even where no more can be had.
-            Ok(()) => storage.open(&temporary, Access::WriteDirect)?,
+            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
+            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+            Ok(()) => {
+                storage.sync_dir("")?;
+                storage.open(&temporary, Access::WriteDirect)?
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
             Err(e) => return Err(e),
         };
