@@ -8,7 +8,7 @@
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, Job, RotateAnswer, Sender, Step};
-use crate::config::{JournalConfig, Retention};
+use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
@@ -85,6 +87,8 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
 }
 
 /// One segment, for a listing.
@@ -113,6 +117,9 @@ impl Journal {
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
         let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
         let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
@@ -286,6 +293,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
 
@@ -402,6 +410,7 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });

@@ -147,6 +147,20 @@ pub fn unprepared() {
     }
 }
 
+/// A segment was written over one that retention removed.
+pub fn recycled() {
+    if let Some(m) = meters() {
+        m.recycled.increment(1);
+    }
+}
+
+/// Whether the operator vouches for the disks.
+pub fn power_loss_protected(stated: bool) {
+    if let Some(m) = meters() {
+        m.power_loss_protected.set(f64::from(u8::from(stated)));
+    }
+}
+
 /// What the log takes, and what is left.
 pub fn space(segments: u64, journal_bytes: u64, disk_free: u64) {
     if let Some(m) = meters() {

@@ -122,10 +122,10 @@ pub struct Accepted {
 
 /// Something to carry out.
 pub(crate) enum Job {
-    /// One write.
-    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability },
-    /// A sync of everything below `upto`.
-    Sync { file: Arc<dyn File>, upto: u64 },
+    /// One write, and what makes it durable where it is to be.
+    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability, sync: SyncBy },
+    /// A sync of everything below `upto`; a range sync of these bytes, where that is enough for it.
+    Sync { file: Arc<dyn File>, upto: u64, range: Option<(u64, u64)> },
     /// Seal the active segment and open the next one.
     Rotate(Box<Rotation>),
     /// Open a segment where there is none; the next batch has this offset.
@@ -134,6 +134,15 @@ pub(crate) enum Job {
     Recover(Box<Rescue>),
     /// The last: seal, and mark a clean end.
     Close(Option<Box<Rotation>>),
+}
+
+/// What makes a write durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SyncBy {
+    /// With its metadata, past the disk's cache.
+    Data,
+    /// By writing back its bytes alone.
+    Range,
 }
 
 /// What a rotation needs.

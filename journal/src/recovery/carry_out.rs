@@ -317,6 +317,7 @@ impl Carrier<'_> {
             boot_id: self.boot_id,
             created_ns: self.now.real_ns,
             capacity: file_len,
+            former: None,
         }
     }
 

@@ -262,3 +262,54 @@ pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry]) -> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::active::Active;
+    use crate::format::meta::EpochStart;
+    use crate::format::segment::example;
+    use crate::io::{Durability, OsStorage};
+
+    fn meta(highest_segment: u64) -> Meta {
+        Meta {
+            generation: 1,
+            log_id: example().log_id,
+            clean: true,
+            latched: false,
+            lowest_segment: 0,
+            lowest_offset: 0,
+            highest_segment,
+            created_ns: 0,
+            epochs: vec![EpochStart { epoch: 3, first_offset: 0 }],
+        }
+    }
+
+    /// A sealed segment that supersedes, with the number 7 in its header, under the name of segment `number`: whether a
+    /// start counts it in where `highest` is the last that was put to use.
+    fn is_adopted(number: u64, highest: u64) -> bool {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let header = example();
+        let active = Active::new(header.clone(), Vec::new(), 100, None);
+        let footer = Footer { supersedes_from: Some(50), ..active.footer() };
+        let mut bytes = vec![0; 4096];
+        bytes[..header.encode().len()].copy_from_slice(&header.encode());
+        bytes.extend(footer.encode(&header.seed(), 4096, 4096).0);
+        let file = storage.create(&segment_name(number), Access::WriteCached).unwrap();
+        file.write_at(IoBuf::copy_of(&bytes), 0, Durability::Written).1.unwrap();
+        let probed = probe(&storage, number, bytes.len() as u64).unwrap();
+        assert!(matches!(probed.state, State::Sealed { .. }));
+        let mut meta = meta(highest);
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap())).unwrap();
+        assert_eq!(meta.clean, meta.highest_segment == highest);
+        meta.highest_segment == number
+    }
+
+    #[test]
+    fn a_rewritten_segment_is_adopted_and_a_file_on_its_way_to_be_used_again_is_not() {
+        assert!(is_adopted(7, 6), "it was cut before clad.meta named it");
+        // Renamed from 7, which retention had removed, to 12, and cut before it had a new header.
+        assert!(!is_adopted(12, 11), "what it holds was removed long ago");
+    }
+}
