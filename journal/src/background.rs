@@ -24,6 +24,10 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     while !shared.wait_background(TICK) {
         look_for_space(shared);
         retention.apply(shared);
+        // Known from now on, so that who asks how far back the log reaches need not wait for the disk.
+        if let Some(oldest) = shared.catalog().first() {
+            let _ = oldest.summary(shared.storage().as_ref());
+        }
     }
 }
 
