@@ -14,7 +14,7 @@ use crate::config::{Config, LoadArgs, reload_diff};
 use crate::health::Health;
 use crate::ingest::Listeners;
 use crate::logging::Logging;
-use crate::metrics::Recent;
+use crate::metrics::{self, Recent};
 use crate::systemd::{Notifier, watchdog_interval};
 
 /// A disk that has not finished for so long is told as degraded.
@@ -103,6 +103,7 @@ impl Running {
     fn reload(&mut self) {
         self.notifier.reloading();
         let began = Instant::now();
+        metrics::reloaded(None);
         match Config::load(&self.args) {
             Err(errors) => tracing::error!(%errors, "HUP: the configuration is bad, nothing was changed"),
             Ok(loaded) => match reload_diff(&self.config, &loaded.config) {
@@ -112,6 +113,7 @@ impl Running {
                         tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
                     }
                     self.apply(loaded.config);
+                    metrics::reloaded(Some(unix_time()));
                     tracing::info!(changes = changes.len(), took = ?began.elapsed(), "HUP: reloaded");
                 }
             },
@@ -126,6 +128,11 @@ impl Running {
         self.listeners.set_max(config.limits.max_connections as usize);
         self.config = config;
     }
+}
+
+/// Now, since 1970.
+pub(crate) fn unix_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 async fn beat(watchdog: &mut Option<tokio::time::Interval>) {

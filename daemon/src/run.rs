@@ -24,7 +24,7 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::ingest::{Door, FramedService, Listeners, bind_unix};
-use crate::lifecycle::{Running, Signals};
+use crate::lifecycle::{Running, Signals, unix_time};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::read::Reads;
 use crate::systemd::Notifier;
@@ -80,6 +80,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
     };
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
+    metrics::reloaded(Some(unix_time()));
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let (watched, state, reserve) = (journal.clone(), health.clone(), config.journal.reserve_free);
     scrape.look_with(move || gauges::look(&watched, &state, reserve));

@@ -9,8 +9,8 @@ use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
     batch, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, install, io_fallback,
-    journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected, retained_away, rotated, segments,
-    sync_failed, synced, unprepared,
+    journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected, reloaded, retained_away, rotated,
+    segments, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -52,6 +52,8 @@ const PROMISED: &[&str] = &[
     "clad_recovery_truncated_bytes_total",
     "clad_recovery_duration_seconds",
     "clad_corrupt_records_total",
+    "clad_config_last_reload_successful",
+    "clad_config_last_reload_success_timestamp_seconds",
     "clad_retention_removed_segments_total{rule=}",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
@@ -133,6 +135,8 @@ fn complete_at_zero_and_counting() {
     recovered(Duration::from_millis(250), 12);
     corrupt(1);
     retained_away(Rule::MinFree, 2);
+    reloaded(Some(Duration::from_secs(1234)));
+    reloaded(None);
     scrape.io_info(IoEngine::Blocking, Durability::GroupCommit);
 
     let series = parse(&scrape.render());
@@ -174,6 +178,8 @@ fn complete_at_zero_and_counting() {
         ("clad_recovery_duration_seconds", 0.25),
         ("clad_recovery_truncated_bytes_total", 12.0),
         ("clad_corrupt_records_total", 1.0),
+        ("clad_config_last_reload_successful", 0.0),
+        ("clad_config_last_reload_success_timestamp_seconds", 1234.0),
         ("clad_retention_removed_segments_total{rule=\"min_free\"}", 2.0),
         ("clad_io_info{engine=\"blocking\",durability=\"group_commit\"}", 1.0),
     ] {

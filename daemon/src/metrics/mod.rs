@@ -221,6 +221,16 @@ pub fn recovered(took: Duration, set_aside_bytes: u64) {
     }
 }
 
+/// A configuration was taken at a moment (Unix time), or refused.
+pub fn reloaded(taken_at: Option<Duration>) {
+    if let Some(m) = meters() {
+        m.reload_successful.set(f64::from(u8::from(taken_at.is_some())));
+        if let Some(at) = taken_at {
+            m.reload_time.set(at.as_secs_f64());
+        }
+    }
+}
+
 /// Records were found damaged.
 pub fn corrupt(records: u64) {
     if let Some(m) = meters() {

@@ -85,6 +85,8 @@ metrics_table! {
     RECOVERY_TRUNCATED = "clad_recovery_truncated_bytes_total", Counter, "", "Bytes of unvouched tail that recovery set aside.";
     RECOVERY_DURATION = "clad_recovery_duration_seconds", Gauge, "", "Time that recovery took at the start.";
     CORRUPT_RECORDS = "clad_corrupt_records_total", Counter, "", "Records found damaged.";
+    RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 while the configuration in use is that of the last start or reload; 0 after a reload that was refused.";
+    RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "When the configuration in use was taken.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
 }
 
@@ -168,6 +170,8 @@ pub(super) struct Meters {
     pub(super) recovery_truncated: Total,
     pub(super) recovery_duration: Gauge,
     pub(super) corrupt_records: Total,
+    pub(super) reload_successful: Gauge,
+    pub(super) reload_time: Gauge,
     pub(super) retained_away: Family<Rule, Total>,
 }
 
@@ -229,6 +233,8 @@ impl Meters {
             recovery_truncated: Total::new(counter!(RECOVERY_TRUNCATED)),
             recovery_duration: gauge!(RECOVERY_DURATION),
             corrupt_records: Total::new(counter!(CORRUPT_RECORDS)),
+            reload_successful: gauge!(RELOAD_SUCCESSFUL),
+            reload_time: gauge!(RELOAD_TIME),
             retained_away: counters(RETAINED_AWAY),
         }
     }
