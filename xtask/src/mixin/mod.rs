@@ -26,25 +26,27 @@ use anyhow::{Context, Result};
 
 pub(crate) use pace::Pace;
 
+const JOB: &str = "clad";
+/// Where a package puts the manual.
+const RUNBOOK: &str = "file:///usr/share/doc/clad/OPERATIONS.md";
+
 /// What a rendering may differ in.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The scrape job of clad in the Prometheus that loads the rules
-    #[arg(long, default_value = "clad", value_name = "NAME")]
+    #[arg(long, default_value = JOB, value_name = "NAME")]
     pub(crate) job: String,
     /// Where the runbook is read; the alert's section follows behind a `#`
-    #[arg(long, default_value = "file:///usr/share/doc/clad/OPERATIONS.md", value_name = "URL")]
+    #[arg(long, default_value = RUNBOOK, value_name = "URL")]
     pub(crate) runbook: String,
     /// Windows and waits: `real`, or `test` for a Prometheus that looks twice a second
     #[arg(long, value_enum, default_value_t = Pace::Real)]
     pub(crate) pace: Pace,
 }
 
-#[cfg(test)]
 impl Default for Options {
     fn default() -> Self {
-        let runbook = "file:///usr/share/doc/clad/OPERATIONS.md".to_owned();
-        Self { job: "clad".to_owned(), runbook, pace: Pace::Real }
+        Self { job: JOB.to_owned(), runbook: RUNBOOK.to_owned(), pace: Pace::Real }
     }
 }
 
