@@ -83,7 +83,7 @@ impl Desk {
             listeners: self.listeners.clone(),
             counters: Some(metrics::counters(self.started)),
             counters_before: self.recent.oldest(),
-            degraded: degraded.into_values().collect(),
+            degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),
             oldest_undurable_us: micros(s.oldest_undurable.unwrap_or_default()),
             oldest_segment_time: s.oldest_segment_ns.and_then(|ns| u64::try_from(ns).ok()),
             segment_bytes: self.segment_bytes,
