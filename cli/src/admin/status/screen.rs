@@ -192,12 +192,7 @@ fn journal(status: &v1::StatusResponse, now_ns: u64) -> String {
 fn disk(status: &v1::StatusResponse) -> String {
     let (free, total) = (status.disk_free_bytes, status.disk_total_bytes);
     let share = free.saturating_mul(100).checked_div(total).unwrap_or(0);
-    format!(
-        "{} free of {} ({share} %), {} of it are kept in reserve",
-        bytes(free),
-        bytes(total),
-        bytes(status.reserve_free_bytes)
-    )
+    format!("{} free of {} ({share} %), {} in reserve", bytes(free), bytes(total), bytes(status.reserve_free_bytes))
 }
 
 fn in_flight(status: &v1::StatusResponse) -> String {

@@ -94,8 +94,7 @@ fn a_daemon_at_rest() {
                a virtual disk
       offsets  1,234 received, 1,234 written, 1,234 durable; kept from 0
       journal  2 segments, the next is ready; 128.0 MiB in /var/lib/clad
-         disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB of it are kept in
-               reserve
+         disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
       clients  grpc 0, tcp 0, unix 0; 0 producers known
     in flight  0 B of at most 16.0 MiB
 configured by  defaults (no file)
@@ -119,7 +118,7 @@ fn a_daemon_under_load() {
 since start  rejected: too_large 3
     journal  2 segments, the next is ready; 128.0 MiB in /var/lib/clad; reaches
              back 2 h 0 min at least
-       disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB of it are kept in reserve
+       disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
     clients  grpc 0, tcp 1, unix 12; 13 producers known
   in flight  39.1 KiB of at most 16.0 MiB
 ";
