@@ -103,7 +103,7 @@ impl Running {
     fn reload(&mut self) {
         self.notifier.reloading();
         let began = Instant::now();
-        metrics::reloaded(None);
+        metrics::config_loaded(None);
         match Config::load(&self.args) {
             Err(errors) => tracing::error!(%errors, "HUP: the configuration is bad, nothing was changed"),
             Ok(loaded) => match reload_diff(&self.config, &loaded.config) {
@@ -113,7 +113,7 @@ impl Running {
                         tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
                     }
                     self.apply(loaded.config);
-                    metrics::reloaded(Some(unix_time()));
+                    metrics::config_loaded(Some(unix_time()));
                     tracing::info!(changes = changes.len(), took = ?began.elapsed(), "HUP: reloaded");
                 }
             },

@@ -80,7 +80,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
     };
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
-    metrics::reloaded(Some(unix_time()));
+    metrics::config_loaded(Some(unix_time()));
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let (watched, state, reserve) = (journal.clone(), health.clone(), config.journal.reserve_free);
     scrape.look_with(move || gauges::look(&watched, &state, reserve));

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
-    batch, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, install, io_fallback,
-    journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected, reloaded, retained_away, rotated,
-    segments, sync_failed, synced, unprepared,
+    batch, config_loaded, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, install,
+    io_fallback, journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected, retained_away,
+    rotated, segments, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -135,8 +135,8 @@ fn complete_at_zero_and_counting() {
     recovered(Duration::from_millis(250), 12);
     corrupt(1);
     retained_away(Rule::MinFree, 2);
-    reloaded(Some(Duration::from_secs(1234)));
-    reloaded(None);
+    config_loaded(Some(Duration::from_secs(1234)));
+    config_loaded(None);
     scrape.io_info(IoEngine::Blocking, Durability::GroupCommit);
 
     let series = parse(&scrape.render());

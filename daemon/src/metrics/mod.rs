@@ -222,7 +222,7 @@ pub fn recovered(took: Duration, set_aside_bytes: u64) {
 }
 
 /// A configuration was taken at a moment (Unix time), or refused.
-pub fn reloaded(taken_at: Option<Duration>) {
+pub fn config_loaded(taken_at: Option<Duration>) {
     if let Some(m) = meters() {
         m.reload_successful.set(f64::from(u8::from(taken_at.is_some())));
         if let Some(at) = taken_at {
