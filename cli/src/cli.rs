@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 
-use crate::admin::{self, Shown};
+use crate::admin::{self, Shown, TopArgs};
 use crate::append::{self, AppendArgs};
 use crate::bench::{self, BenchArgs};
 use crate::context::Context;
@@ -40,6 +40,8 @@ enum Command {
     Tail(ReadArgs),
     /// Say how the daemon and its log are
     Status(Shown),
+    /// The same, again and again
+    Top(TopArgs),
     /// List the segments of the log
     Segments(Shown),
     /// Seal the active segment and go on in the next
@@ -80,6 +82,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Query(args) => read::query(context, &args),
         Command::Tail(args) => read::tail(context, &args),
         Command::Status(shown) => admin::status(context, shown),
+        Command::Top(args) => admin::top(context, &args),
         Command::Segments(shown) => admin::segments(context, shown),
         Command::Rotate(shown) => admin::rotate(context, shown),
         Command::Sync(shown) => admin::sync(context, shown),
@@ -119,6 +122,8 @@ mod tests {
             (&["query", "-p", "loud"], Exit::Usage),
             (&["query", "--after-cursor", "5"], Exit::Usage),
             (&["status", "--instance", "a", "--admin", "unix:///x"], Exit::Usage),
+            (&["top", "--interval", "0"], Exit::Usage),
+            (&["top", "--admin", "unix:///no/such.sock"], Exit::Failed),
             (&["verify"], Exit::Usage),
             (&["bench"], Exit::Usage),
             (&["query", "--dir", "no/such/folder"], Exit::Failed),
@@ -136,7 +141,7 @@ mod tests {
         for command in Cli::command().get_subcommands_mut() {
             help.push_str(&command.render_long_help().to_string());
         }
-        for absent in ["shm", "repair", "export", "probe", "completions", "posted", " top"] {
+        for absent in ["shm", "repair", "export", "probe", "completions", "posted"] {
             assert!(!help.contains(absent), "{absent}");
         }
     }

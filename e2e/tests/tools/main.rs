@@ -8,6 +8,7 @@ mod orders;
 mod pages;
 mod signals;
 mod there_and_back;
+mod top;
 
 use clad_client::AckLevel;
 use clad_e2e::tool::clactl_ends;
