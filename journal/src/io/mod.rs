@@ -15,6 +15,7 @@
 //! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
 
 mod buffer;
+pub mod bulk;
 pub mod device;
 mod os;
 
