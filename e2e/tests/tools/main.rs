@@ -3,6 +3,7 @@
 mod bench;
 mod checking;
 mod damage;
+mod export;
 mod follow;
 mod orders;
 mod pages;

@@ -1,18 +1,26 @@
-//! Being told to stop: SIGINT and SIGTERM end a run early, so that its daemon and its folder do not outlive it.
+//! Being told to stop: SIGINT and SIGTERM end a run early, so that nothing of it outlives it, and what it did so far
+//! is kept where that is of use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 /// Set once somebody has asked for an early end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    came: AtomicBool,
+    told: Notify,
+}
 
 impl Interrupt {
     /// Listens for the signals from now on, in a thread that ends with the process.
-    pub(super) fn listen() -> std::io::Result<Self> {
+    pub(crate) fn listen() -> std::io::Result<Self> {
         let interrupt = Self::default();
         let set = interrupt.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -27,13 +35,21 @@ impl Interrupt {
                     _ = term.recv() => {}
                 }
             });
-            set.0.store(true, Relaxed);
+            set.0.came.store(true, Relaxed);
+            set.0.told.notify_one();
         })?;
         Ok(interrupt)
     }
 
     /// Whether it was asked for.
-    pub(super) fn came(&self) -> bool {
-        self.0.load(Relaxed)
+    pub(crate) fn came(&self) -> bool {
+        self.0.came.load(Relaxed)
+    }
+
+    /// Waits until it is asked for. For one waiter.
+    pub(crate) async fn wait(&self) {
+        while !self.came() {
+            self.0.told.notified().await;
+        }
     }
 }
