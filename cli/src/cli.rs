@@ -13,6 +13,7 @@ use crate::exit::{Exit, Outcome, Stop};
 use crate::export::{self, ExportArgs};
 use crate::locate::Which;
 use crate::output;
+use crate::probe::{self, ProbeArgs};
 use crate::read::{self, QueryArgs, ReadArgs};
 use crate::verify::{self, VerifyArgs};
 
@@ -52,6 +53,8 @@ enum Command {
     Verify(VerifyArgs),
     /// Copy records off the host, as text, JSON lines or raw; a stopped export goes on
     Export(Box<ExportArgs>),
+    /// Measure what each way of making a write durable costs in a folder, and recommend settings
+    Probe(ProbeArgs),
     /// Measure a daemon under load, and check what it acknowledged
     Bench(Box<BenchArgs>),
     /// Print a completion script for a shell
@@ -91,6 +94,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Sync(shown) => admin::sync(context, shown),
         Command::Verify(args) => verify::run(context, &args),
         Command::Export(args) => export::run(context, &args),
+        Command::Probe(args) => probe::run(context, &args),
         Command::Bench(args) => bench::run(context, &args),
         Command::Completions(args) => completions::run(context, &args, Cli::command()),
     };

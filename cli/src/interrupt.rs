@@ -46,6 +46,11 @@ impl Interrupt {
         self.0.came.load(Relaxed)
     }
 
+    /// The flag itself, for what looks at it between two steps.
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0.came
+    }
+
     /// Waits until it is asked for. For one waiter.
     pub(crate) async fn wait(&self) {
         while !self.came() {

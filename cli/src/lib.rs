@@ -15,6 +15,7 @@
 //! | `verify` | the check of a folder |
 //! | `export` | records off the host, in several goes if need be |
 //! | `bench` | the load generator |
+//! | `probe` | what a disk can do, and what to set |
 //! | `completions` | scripts for shells |
 
 mod admin;
@@ -30,6 +31,7 @@ mod format;
 mod interrupt;
 mod locate;
 mod output;
+mod probe;
 mod reach;
 mod read;
 mod verify;

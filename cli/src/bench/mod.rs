@@ -91,7 +91,7 @@ pub(crate) struct BenchArgs {
     pub(crate) output: Form,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
     let duration = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
     duration.filter(|duration| !duration.is_zero()).ok_or_else(|| "seconds above 0 are wanted, as 10 or 0.5".to_owned())

@@ -7,6 +7,7 @@ mod export;
 mod follow;
 mod orders;
 mod pages;
+mod probe;
 mod signals;
 mod there_and_back;
 

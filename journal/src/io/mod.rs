@@ -18,6 +18,7 @@ mod buffer;
 pub mod bulk;
 pub mod device;
 mod os;
+pub mod probe;
 
 use std::io;
 use std::sync::Arc;

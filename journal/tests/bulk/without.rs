@@ -56,6 +56,9 @@ fn without_io_uring_threads_write() {
     assert_eq!(stats.fallbacks, ["no io_uring (Operation not permitted (os error 1)): threads write"]);
     let refused = Options::new().engine(Engine::Ring).create(file(folder.path())).map(drop).expect_err("asked by name");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    // The probe says so too, and why.
+    let found = clad_journal::io::probe::uring();
+    assert!(!found.permitted && found.notes.len() == 1 && found.notes[0].contains("seccomp"), "{found:?}");
 }
 
 fn refuse_io_uring() {
