@@ -20,6 +20,8 @@ const WORTH: f64 = 1.2;
 const ENOUGH: f64 = 0.9;
 /// A sync that returns this fast on average asked no disk (µs).
 const TOO_FAST: f64 = 10.0;
+/// Where one in a hundred takes so many times as long as the usual one, something else is at work too.
+const UNSTEADY: f64 = 20.0;
 /// What the ring's registered buffers take.
 const RING_MEMORY: u64 = 16 << 20;
 
@@ -171,6 +173,17 @@ impl Findings<'_> {
                 "{} takes {:.1} µs: no disk answers a flush so fast, unless it need not ask its medium",
                 way.name(),
                 measured.micros(50.0)
+            ));
+        }
+        if let Some((way, _)) = self.single()
+            && let Some(measured) = self.find(Space::Zeroed, way)
+            && measured.micros(99.0) > UNSTEADY * measured.micros(50.0)
+        {
+            warnings.push(format!(
+                "the figures are unsteady ({}: p99 is {:.0} times p50): the disk or the processors are busy; probe again when \
+                 they rest",
+                way.name(),
+                measured.micros(99.0) / measured.micros(50.0)
             ));
         }
         if self.substrate.hypervisor {
@@ -329,6 +342,21 @@ mod tests {
         );
         let no_ring = rates(|method| usual(method).filter(|_| !matches!(method.way, Way::Ring(_))));
         assert_eq!(advice(&substrate("ext4", WriteCache::WriteBack), &uring(true), &no_ring).1, "blocking");
+    }
+
+    #[test]
+    fn a_busy_machine_is_said() {
+        let (disk, ring) = (substrate("ext4", WriteCache::WriteBack), uring(true));
+        let mut figures = rates(usual);
+        let said = |figures: &[Measured]| {
+            Findings { substrate: &disk, uring: &ring, measured: figures }.warnings().join("\n").contains("unsteady")
+        };
+        assert!(!said(&figures));
+        let single = figures.iter_mut().find(|m| m.method.way == Way::DirectDsync && m.method.space == Space::Zeroed);
+        let single = single.expect("measured");
+        single.latencies.saturating_record_n(100_000, 90);
+        single.latencies.saturating_record_n(4_000_000, 10);
+        assert!(said(&figures));
     }
 
     #[test]
