@@ -249,6 +249,7 @@ fn stops_an_export_which_goes_on() {
     let opened = File::options().write(true).open(&ballast).expect("the ballast");
     opened.set_len(there.len() as u64 - (4 << 20)).expect("cut");
     opened.sync_all().expect("synced");
+    drop(opened);
     let file = mount_point().join("export");
     let name = file.display().to_string();
     let arguments = ["export", "--server", &server, "-o", "cat", "--sync-every", "1MiB", &name];
