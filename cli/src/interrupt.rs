@@ -51,10 +51,17 @@ impl Interrupt {
         &self.0.came
     }
 
-    /// Waits until it is asked for. For one waiter.
-    pub(crate) async fn wait(&self) {
-        while !self.came() {
-            self.0.told.notified().await;
+    /// What the future gives; nothing where an end is asked for first. For one waiter at a time.
+    pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let asked = async {
+            while !self.came() {
+                self.0.told.notified().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = asked => None,
+            done = future => Some(done),
         }
     }
 }

@@ -113,7 +113,7 @@ impl ExportArgs {
             after_cursor: self.after_cursor.map(|cursor| cursor.to_string()),
             since: self.filter.since.clone(),
             until: self.filter.until.clone(),
-            priority: self.filter.priority.map(|priority| format!("{priority:?}")),
+            priority: self.filter.priority,
             component: self.filter.component.clone(),
             grep: self.filter.grep.clone(),
         }
@@ -146,7 +146,8 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
     let damaged = notes.iter().any(|(_, damage)| *damage);
     let Context { runtime, output, .. } = context;
     runtime.block_on(async {
-        let plan = plan(args, filter, &source, earlier).await?;
+        let planned = interrupt.or(plan(args, filter, &source, earlier)).await;
+        let plan = planned.unwrap_or_else(|| Err(Stop::Failed(anyhow!("interrupted before anything was done"))))?;
         let sink = Sink::open(args, &plan.state, plan.goes_on, output)?;
         let mut export = Export { plan, sink, form: Form::new(args.output), interrupt, damaged };
         let ended = export.copy(&source).await;
@@ -252,14 +253,14 @@ impl Export<'_> {
             return Ok(Ended::Complete);
         }
         let progress = Progress::records("exporting", self.plan.to - first);
-        let mut stream = source.read(self.plan.start, false, None).await?;
+        let interrupt = self.interrupt.clone();
+        let Some(stream) = interrupt.or(source.read(self.plan.start, false, None)).await else {
+            return Ok(Ended::Interrupted);
+        };
+        let mut stream = stream?;
         loop {
-            let event = tokio::select! {
-                biased;
-                () = self.interrupt.wait() => return Ok(Ended::Interrupted),
-                event = stream.next() => event?,
-            };
-            let Some(event) = event else { break };
+            let Some(event) = interrupt.or(stream.next()).await else { return Ok(Ended::Interrupted) };
+            let Some(event) = event? else { break };
             if matches!(&event, Event::Records(piece) if piece.range().1 <= first) {
                 continue; // of the batch that the place lies in
             }
@@ -272,9 +273,6 @@ impl Export<'_> {
             progress.at(at.saturating_sub(first), self.plan.to - first);
             if self.sink.is_due() {
                 self.sink.checkpoint(&mut self.plan.state)?;
-            }
-            if self.interrupt.came() {
-                return Ok(Ended::Interrupted);
             }
         }
         // What the end passes over (appends outside of the times that are asked for) need not be looked at again.

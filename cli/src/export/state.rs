@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::ExportArgs;
 use super::sink::{replace, sync_folder};
 use crate::exit::Stop;
-use crate::read::filter::Filter;
+use crate::read::filter::{Filter, Priorities};
 
 /// The version of the form.
 const VERSION: u32 = 1;
@@ -29,7 +29,7 @@ pub(super) struct Request {
     pub(super) after_cursor: Option<String>,
     pub(super) since: Option<String>,
     pub(super) until: Option<String>,
-    pub(super) priority: Option<String>,
+    pub(super) priority: Option<Priorities>,
     pub(super) component: Vec<String>,
     pub(super) grep: Option<String>,
 }

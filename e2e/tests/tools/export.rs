@@ -161,6 +161,31 @@ fn what_is_not_durable_is_left_out() {
     assert_eq!(fs::read(&file).expect("the export"), b"not\nyet\n");
 }
 
+/// What retention removed before it was exported is said, and the export goes on behind it.
+#[test]
+fn retention_leaves_a_gap_and_no_failure() {
+    let mut daemon = Setup::new().set("retention.max_age", "1s").start();
+    append_numbers(&daemon, 0..5);
+    let scratch = Scratch::new();
+    let file = scratch.data().join("export").display().to_string();
+    ok(&daemon, &["export", "-o", "cat", &file]);
+    append_numbers(&daemon, 5..10);
+    ok(&daemon, &["rotate"]);
+    append_numbers(&daemon, 10..15);
+    ok(&daemon, &["rotate"]);
+    append_numbers(&daemon, 15..20);
+    daemon.wait_until("removed", |status| status.lowest_offset == 10);
+    // What it still has in memory it gives.
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart();
+    let output = clactl_ends(0, &["export", "--server", &daemon.address("unix"), "-o", "cat", &file], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Retention goes on meanwhile: by segment, never the newest sealed one.
+    let gap = |last: u64| said.contains(&format!("records 5 to {last} removed by retention"));
+    let lowest = [10, 15].into_iter().find(|lowest| gap(lowest - 1)).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(fs::read(&file).expect("the export"), [numbers(0..5), numbers(lowest..20)].concat());
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("the folder").flatten() {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // entries of a ring that point to memory
 
 use std::io::{self, IoSlice};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -256,12 +257,12 @@ impl<'a> Trial<'a> {
             if in_flight == 0 {
                 break;
             }
-            match ring.submit_and_wait(1) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted && in_flight == depth && number <= depth.into() => {
-                    // Nothing was taken: none of them is the kernel's.
-                    return Err(ProbeError::NotOffered { source: e });
-                }
-                _ => {}
+            if let Err(source) = ring.submit_and_wait(1)
+                && !passes(&source)
+            {
+                // What the kernel holds of it cannot be known any more: the memory is never given to anybody else.
+                let _kept = ManuallyDrop::new(block);
+                return Err(ProbeError::Io { what: "wait for the ring", source });
             }
             for completion in ring.completion() {
                 in_flight -= 1;
@@ -281,6 +282,11 @@ impl<'a> Trial<'a> {
             None => Ok((self.clock.boot_ns() - begun, false)),
         }
     }
+}
+
+/// Interrupted, or short of memory for the moment.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
 
 /// A method that its first operation refuses is not offered; anything else is a failure.
