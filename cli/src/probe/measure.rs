@@ -86,3 +86,9 @@ pub(super) fn all(dir: &Path, time: Duration, uring: &Uring, stop: &Interrupt) -
     }
     Ok(all)
 }
+
+/// Why there is no figure at all: of a folder without room, say.
+pub(super) fn nothing(measured: &[Measured]) -> Option<&str> {
+    let any = measured.iter().any(|measured| measured.rate().is_some());
+    if any { None } else { Some(measured.iter().find_map(|measured| measured.error.as_deref()).unwrap_or("no time")) }
+}

@@ -24,7 +24,7 @@ use clap::Args;
 use crate::admin::Form;
 use crate::bench::seconds;
 use crate::context::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, Stop};
 use crate::interrupt::Interrupt;
 
 /// What to look at.
@@ -50,6 +50,9 @@ pub(crate) fn run(context: &mut Context, args: &ProbeArgs) -> Outcome {
     if interrupt.came() {
         context.output.note("interrupted; nothing is left behind")?;
         return Ok(Exit::Failed);
+    }
+    if let Some(why) = measure::nothing(&measured) {
+        return Err(Stop::Failed(anyhow::anyhow!("nothing can be measured in {}: {why}", args.dir.display())));
     }
     let findings = advise::Findings { substrate: &substrate, uring: &uring, measured: &measured };
     let text = match args.output {

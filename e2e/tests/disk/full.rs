@@ -3,7 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -259,4 +260,47 @@ fn stops_an_export_which_goes_on() {
     fs::remove_file(&ballast).expect("removed");
     clactl_ends(0, &arguments, b"");
     assert!(fs::read(&file).expect("the export") == lines);
+}
+
+/// A loop device; detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    fn over(image: &Path) -> Self {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().expect("losetup runs");
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// The kernel takes the writes and the device fails them later: only the sync can tell, and then everything does.
+#[test]
+#[ignore = "needs a small disk of its own: cargo xtask ci disk"]
+fn fails_a_device_and_the_sync_tells() {
+    // A device of 64 MiB that stands on less.
+    let image = mount_point().join("image");
+    File::create(&image).expect("made").set_len(64 << 20).expect("long");
+    let device = Loop::over(&image);
+    let mut ballast = File::create(mount_point().join("ballast")).expect("made");
+    while ballast.write_all(&[0xBB; 1 << 20]).and_then(|()| ballast.sync_all()).is_ok() {}
+    // Where there is no room, nothing can be measured either.
+    let output = clactl_ends(1, &["probe", &mount_point().display().to_string(), "--duration", "0.1"], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No space left"), "{output:?}");
+    for engine in [bulk::Engine::Ring, bulk::Engine::Threads] {
+        let mut writer = bulk::Options::new().engine(engine).open(&device.0).expect("a writer");
+        writer.write_all(&vec![0xC1; 4 << 20]).expect("taken");
+        writer.flush().expect("the page cache has it");
+        let error = writer.sync().expect_err("the device has not");
+        assert_eq!((error.op, error.position), (bulk::Op::Sync, 4 << 20), "{error}");
+        // Once told, the kernel forgets it; the writer does not.
+        let again = writer.sync().expect_err("sticky");
+        assert_eq!(again.to_string(), error.to_string());
+        assert!(writer.write(b"x").is_err() && writer.stats().syncs == 1, "a sync is not tried again");
+    }
 }
