@@ -45,6 +45,10 @@ impl<'a> Sink<'a> {
         if !writer.try_lock().with_context(|| name.clone())? {
             return Err(Stop::Failed(anyhow!("{name} is written by another export")));
         }
+        // What was read before the lock was taken may be another's by now.
+        if state::find(path, &args.request(), args.fresh)?.as_ref() != goes_on.then_some(state) {
+            return Err(Stop::Failed(anyhow!("{name} was written by another export meanwhile; start again")));
+        }
         if goes_on {
             let cut = writer.len().checked_sub(state.bytes);
             let cut = cut.filter(|_| tail_of(path, state.bytes).is_ok_and(|tail| tail == state.tail_crc32c));

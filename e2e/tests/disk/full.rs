@@ -288,7 +288,10 @@ fn fails_a_device_and_the_sync_tells() {
     File::create(&image).expect("made").set_len(64 << 20).expect("long");
     let device = Loop::over(&image);
     let mut ballast = File::create(mount_point().join("ballast")).expect("made");
-    while ballast.write_all(&[0xBB; 1 << 20]).and_then(|()| ballast.sync_all()).is_ok() {}
+    for piece in [1 << 20, 1024] {
+        let piece = vec![0xBB; piece];
+        while ballast.write_all(&piece).and_then(|()| ballast.sync_all()).is_ok() {}
+    }
     // Where there is no room, nothing can be measured either.
     let output = clactl_ends(1, &["probe", &mount_point().display().to_string(), "--duration", "0.1"], b"");
     assert!(String::from_utf8_lossy(&output.stderr).contains("No space left"), "{output:?}");

@@ -259,6 +259,12 @@ fn a_file_that_is_something_else_is_not_touched() {
     ok(&daemon, &["export", "--fresh", "-o", "cat", "--from", "3", "--to", "7", &name]);
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).expect("the file").permissions());
     assert_eq!(mode & 0o777, 0o600);
+    // Two at a time in one file would be one too many.
+    let held = fs::File::options().write(true).open(&file).expect("the export");
+    held.try_lock().expect("locked");
+    refused(&["-o", "cat", "--from", "3", "--to", "7"], "by another export");
+    drop(held);
+    ok(&daemon, &["export", "-o", "cat", "--from", "3", "--to", "7", &name]);
     clactl_ends(2, &["export", "--server", &server, "/dev/full"], b"");
     clactl_ends(2, &["export", "--server", &server, "--fresh"], b"");
 }
