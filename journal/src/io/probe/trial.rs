@@ -203,10 +203,11 @@ impl<'a> Trial<'a> {
         let begun = self.clock.boot_ns();
         let work = || -> Result<(), ProbeError> {
             let block = filled();
-            loop {
+            // Each does at least one: to start it may take longer than the time there is.
+            for done in 0u64.. {
                 let before = self.clock.boot_ns();
-                if before - begun >= nanos || self.stopped() {
-                    return Ok(());
+                if done > 0 && before - begun >= nanos || self.stopped() {
+                    break;
                 }
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let at = number % BLOCKS * BLOCK as u64;
@@ -216,6 +217,7 @@ impl<'a> Trial<'a> {
                     each(took);
                 }
             }
+            Ok(())
         };
         thread::scope(|scope| {
             let spawn = |_| {
@@ -346,4 +348,52 @@ fn named(folder: &OwnedFd) -> io::Result<Opened> {
     let direct = rustix::fs::openat(folder, &name, flags, Mode::empty()).ok();
     rustix::fs::unlinkat(folder, &name, AtFlags::empty())?;
     Ok((cached, direct))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::io::probe::METHODS;
+
+    /// Where files must have names (FUSE, NFS, vfat), it is gone before anything is measured.
+    #[test]
+    fn a_file_that_needed_a_name_has_lost_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        let (cached, direct) = named(&folder).expect("a file");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("the folder").count(), 0);
+        let (clock, stop) = (SystemClock::shared(), AtomicBool::new(false));
+        let mut trial = Trial { cached, direct, space: None, clock: clock.as_ref(), stop: &stop };
+        let mut done = 0;
+        let method = Method { space: Space::Append, way: Way::Fdatasync };
+        trial.run(method, 1_000_000, &mut |_| done += 1).expect("measured");
+        assert!(done > 0);
+    }
+
+    #[test]
+    fn every_operation_is_given_and_a_stop_is_heard() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (clock, stop) = (SystemClock::shared(), AtomicBool::new(false));
+        let mut trial = Trial::new(dir.path(), clock.as_ref(), &stop).expect("a trial");
+        for method in METHODS {
+            let (mut done, mut sum) = (0u64, 0u64);
+            let took = trial.run(method, 2_000_000, &mut |nanos| {
+                done += 1;
+                sum += nanos;
+            });
+            match took {
+                // One after the other, all of them together take as long as the whole.
+                Ok(took) if method.way.in_flight() == 1 => assert!(done > 0 && sum <= took, "{method:?}"),
+                Ok(_) => assert!(done > 0, "{method:?}"),
+                Err(ProbeError::NotOffered { .. }) => {}
+                Err(e) => panic!("{method:?}: {e}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut done = 0;
+        let method = Method { space: Space::Zeroed, way: Way::Fdatasync };
+        trial.run(method, u64::MAX, &mut |_| done += 1).expect("stopped");
+        assert_eq!(done, 0);
+    }
 }
