@@ -129,12 +129,37 @@ fn an_interrupt_keeps_what_was_done() {
     }
     running.send(Signal::SIGINT);
     running.wait_end(PATIENCE).expect("it ends");
-    if running.code() == Some(1) {
-        assert!(running.wait_for(Heard::Stdout, "the same call goes on", PATIENCE), "{}", running.printed());
-        assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
-    }
+    assert_eq!(running.code(), Some(1), "it was far from its end: {}", running.said());
+    assert!(running.wait_for(Heard::Stdout, "the same call goes on", PATIENCE), "{}", running.printed());
+    assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
     clactl_ends(0, &arguments, b"");
     assert_eq!(fs::read(&file).expect("the export"), ok(&daemon, &["export"]));
+}
+
+/// The daemon dies under an export: what came is kept, and the next life of the log, in another epoch, goes on with it.
+#[test]
+fn a_daemon_that_dies_is_no_loss() {
+    let mut rng = Rng::new(seed());
+    let mut daemon = filled(&mut rng);
+    let scratch = Scratch::new();
+    let file = scratch.data().join("export.json");
+    let name = file.display().to_string();
+    let server = daemon.address("unix");
+    let arguments = ["export", "--server", &server, "--sync-every", "16KiB", &name];
+    let running = Running::start(&mut clactl(&arguments));
+    while running.is_running() && synced(&file) == 0 {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    daemon.kill9();
+    running.wait_end(PATIENCE).expect("it ends");
+    assert_eq!(running.code(), Some(1), "it was far from its end: {}", running.said());
+    assert!(!running.said().is_empty(), "it says nothing");
+    assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
+    daemon.restart();
+    append_numbers(&daemon, 0..10);
+    clactl_ends(0, &arguments, b"");
+    assert_eq!(fs::read(&file).expect("the export"), ok(&daemon, &["export"]));
+    assert_eq!(daemon.status().epoch, 2);
 }
 
 #[test]

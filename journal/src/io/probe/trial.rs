@@ -244,7 +244,7 @@ impl<'a> Trial<'a> {
         let mut idle: Vec<u32> = (0..depth).collect();
         loop {
             let now = self.clock.boot_ns();
-            let more = now - begun < nanos && !self.stopped() && failure.is_none();
+            let more = (number == 0 || now - begun < nanos) && !self.stopped() && failure.is_none();
             while let Some(slot) = if more { idle.pop() } else { None } {
                 let at = number % BLOCKS * BLOCK as u64;
                 number += 1;
