@@ -3,9 +3,11 @@
 mod bench;
 mod checking;
 mod damage;
+mod export;
 mod follow;
 mod orders;
 mod pages;
+mod probe;
 mod signals;
 mod there_and_back;
 mod top;

@@ -16,10 +16,12 @@
 //! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
 
 mod buffer;
+pub mod bulk;
 pub mod device;
 mod extents;
 mod lease;
 mod os;
+pub mod probe;
 
 use std::io;
 use std::sync::Arc;
