@@ -70,6 +70,14 @@ fn tell(health: &Health, event: &Event) {
             metrics::retained_away(label, 1);
             tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
         }
+        Event::WaitsForWrites { segment, over: false } => {
+            health.degraded("writes", "recovery waits for a dead process's writes to the disk to end");
+            tracing::warn!(segment, "recovery waits for a dead process's writes to this segment to end");
+        }
+        Event::WaitsForWrites { segment, over: true } => {
+            health.restored("writes");
+            tracing::info!(segment, "the dead process's writes to this segment have ended");
+        }
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }

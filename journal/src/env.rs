@@ -83,6 +83,14 @@ pub enum Event {
         /// Which rule.
         rule: Rule,
     },
+    /// A dead process's writes to a segment have not ended: nothing is read of it until they have (or, `over`, now they
+    /// have). There is no bound to it but the disk's.
+    WaitsForWrites {
+        /// Its number.
+        segment: u64,
+        /// The wait is over.
+        over: bool,
+    },
     /// Retention by age rests: the wall clock has jumped.
     RetentionPaused,
     /// Records that were acknowledged cannot be found any more.

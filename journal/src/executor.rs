@@ -28,6 +28,7 @@ use crate::marks::Marks;
 use crate::prepare::{self, Prepared, Space};
 use crate::recovery;
 use crate::seal::seal;
+use crate::segment_file;
 use crate::segment_reader::SegmentReader;
 
 pub(crate) struct Executor {
@@ -306,8 +307,10 @@ impl Executor {
         }
         let file = match storage.rename(&name, &temporary) {
             // The prepared segment: its space is there even where no more can be had.
-            Ok(()) => storage.open(&temporary, Access::WriteDirect)?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
+            Ok(()) => segment_file::open(storage, &temporary, Access::WriteDirect)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                segment_file::create(storage, &temporary, Access::WriteDirect)?
+            }
             Err(e) => return Err(e),
         };
         let epoch = batches.first().map_or(0, |b| b.epoch);

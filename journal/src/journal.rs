@@ -356,7 +356,7 @@ pub(crate) fn open_shared(
     observer: Observer,
 ) -> Result<Arc<Shared>, OpenError> {
     config.check().map_err(OpenError::Config)?;
-    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
     let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
     let left_over = recovery_left_over(&env)?;
     let catalog = Arc::new(Catalog::new(r.sealed));

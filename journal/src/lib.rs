@@ -38,6 +38,7 @@ mod producer;
 mod reader;
 pub mod recovery;
 mod seal;
+mod segment_file;
 mod segment_reader;
 pub mod stepper;
 mod verify;

@@ -16,12 +16,15 @@
 
 mod buffer;
 pub mod device;
+mod latch;
 mod os;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use buffer::IoBuf;
+pub use latch::{Latch, Latched, LatchedFile};
 pub use os::OsStorage;
 
 /// How a file is opened.
@@ -144,4 +147,12 @@ pub trait File: Send + Sync {
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Takes a lock, waiting as long as it must.
     fn lock(&self, lock: Lock) -> io::Result<()>;
+    /// The kernel's descriptor, for an engine that hands operations to the kernel by itself.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The latch on this file, where it has one: such an engine goes through it too.
+    fn latch(&self) -> Option<&Latch> {
+        None
+    }
 }

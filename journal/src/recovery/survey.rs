@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::env::Observer;
 use crate::error::OpenError;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, IoBuf, Storage};
+use crate::io::{Access, Entry, EntryKind, File, IoBuf, Lock, Storage};
+use crate::segment_file;
 
 /// A segment's file as the survey saw it.
 #[derive(Debug)]
@@ -82,10 +84,28 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     entries.iter().filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// Looks at one segment: its header, and its footer from the end of the file.
+/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
 pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
-    let block = u64::from(storage.block_size());
+    look(file.as_ref(), storage.block_size(), number, file_len)
+}
+
+/// The same for recovery: unless its footer holds, nobody writes to the segment any more when this is read.
+pub(crate) fn probe_alone(storage: &dyn Storage, number: u64, observer: &Observer) -> io::Result<Segment> {
+    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let look = || look(file.as_ref(), storage.block_size(), number, file.len()?);
+    if !file.try_lock(Lock::Exclusive)? {
+        // A reader of a sealed segment may hold it, and is not to hold up anybody.
+        if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
+            return Ok(segment);
+        }
+        segment_file::lock_alone(file.as_ref(), number, observer)?;
+    }
+    look()
+}
+
+fn look(file: &dyn File, block: u32, number: u64, file_len: u64) -> io::Result<Segment> {
+    let block = u64::from(block);
     let read = |pos: u64, len: u64| {
         let (buf, done) = file.read_at(IoBuf::with_capacity(len as usize), pos, len as usize);
         done.map(|()| buf)
@@ -121,7 +141,12 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
 }
 
 /// Looks from the newest segment down to the first that is proven and supersedes nothing.
-pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> Result<Survey, OpenError> {
+pub(crate) fn survey(
+    storage: &dyn Storage,
+    meta: &Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+) -> Result<Survey, OpenError> {
     let mut survey = Survey {
         proven: BTreeMap::new(),
         newest: None,
@@ -141,12 +166,12 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe(storage, number, *file_len).map_err(OpenError::io(segment_name(number)))?;
+        let segment = probe_alone(storage, number, observer).map_err(OpenError::io(segment_name(number)))?;
         survey.bytes_read += segment.bytes_read;
         check_ours(&segment, meta)?;
         match &segment.state {
             State::Sealed { footer, .. } if footer.supersedes_from.is_none() => {
-                survey.proven.insert(number, *file_len);
+                survey.proven.insert(number, segment.file_len);
                 survey.newest = Some(segment);
             }
             _ => survey.open.push(segment),
@@ -159,10 +184,17 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
 
 /// A recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`:
 /// that segment may hold the only good copy of records acknowledged as written. It is whole, for it was sealed first.
-pub(crate) fn adopt_renamed(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+pub(crate) fn adopt_renamed(
+    storage: &dyn Storage,
+    meta: &mut Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+) -> io::Result<()> {
     let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
-    let Some(file_len) = found.get(&next) else { return Ok(()) };
-    if let State::Sealed { header, footer, .. } = probe(storage, next, *file_len)?.state
+    if !found.contains_key(&next) {
+        return Ok(());
+    }
+    if let State::Sealed { header, footer, .. } = probe_alone(storage, next, observer)?.state
         && header.log_id == meta.log_id
         && footer.supersedes_from.is_some()
     {
