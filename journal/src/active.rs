@@ -67,6 +67,12 @@ impl Placed {
         self.batch.as_ref().map_or(0, |b| b.count)
     }
 
+    /// Bytes of the write: whole blocks.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.batch.as_ref().map_or(0, |b| b.body.len());
+        (self.prefix.len() + self.header.len() + body).next_multiple_of(self.block)
+    }
+
     /// Fills a buffer with whole blocks.
     pub(crate) fn encode(&self, mut buf: IoBuf) -> IoBuf {
         buf.clear();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::io::EngineWish;
+
 /// How the journal reaches `durable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -41,6 +43,14 @@ impl Policy {
         !matches!(self, Self::FireAndForget { .. })
     }
 
+    /// Bytes of a usual batch, at most: a single append may be larger.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        match self {
+            Self::GroupCommit { max_bytes, .. } => *max_bytes as usize,
+            _ => 1 << 20,
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         match self {
             Self::GroupCommit { in_flight, .. } => (*in_flight).max(1),
@@ -67,6 +77,8 @@ pub struct Retention {
 pub struct JournalConfig {
     /// How `durable` is reached.
     pub policy: Policy,
+    /// What issues the writes.
+    pub io_engine: EngineWish,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Most payload bytes of one append; must fit a segment with [`SEGMENT_SLACK`] to spare.
@@ -96,6 +108,7 @@ impl Default for JournalConfig {
     fn default() -> Self {
         Self {
             policy: Policy::GROUP_COMMIT,
+            io_engine: EngineWish::Auto,
             segment_bytes: 64 << 20,
             max_append_bytes: 4 << 20,
             reserve_free: 64 << 20,

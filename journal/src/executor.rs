@@ -11,10 +11,11 @@
 //! - **Close**: as a rotation without a next segment, then the mark of a clean end, last of all.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::active::Active;
+use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
 use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation};
 use crate::env::{Env, Event, Trigger};
@@ -35,11 +36,27 @@ pub(crate) struct Executor {
     pub(crate) env: Env,
     pub(crate) catalog: Arc<Catalog>,
     before: Mutex<Option<Before>>,
+    /// Batches that the thread which took them wrote itself, with nothing in flight beside them.
+    inline_batches: AtomicU64,
+}
+
+/// What is known of a write while it is made.
+pub(crate) struct Wrote {
+    id: u64,
+    durability: Durability,
+    records: u32,
+    bytes: u64,
+    inline: bool,
+    began: u64,
 }
 
 impl Executor {
     pub(crate) fn new(env: Env, catalog: Arc<Catalog>, before: Option<Before>) -> Self {
-        Self { env, catalog, before: Mutex::new(before) }
+        Self { env, catalog, before: Mutex::new(before), inline_batches: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn inline_batches(&self) -> u64 {
+        self.inline_batches.load(Ordering::Relaxed)
     }
 
     fn before(&self) -> std::sync::MutexGuard<'_, Option<Before>> {
@@ -49,26 +66,14 @@ impl Executor {
     /// Carries one job out. The buffer is the calling thread's own and comes back.
     pub(crate) fn run(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
         match job {
-            Job::Write { id, file, placed, durability } => {
-                let began = self.env.clock.boot_ns();
-                let records = placed.records();
-                let buf = placed.encode(buf);
-                let bytes = buf.len() as u64;
-                let (buf, written) = file.write_at(buf, placed.pos, durability);
-                if written.is_ok() && records > 0 {
-                    let synced = durability == Durability::Synced;
-                    self.env.tell(Event::Batch { records, bytes, synced, took: self.since(began) });
-                }
-                let done = written.map(|()| Done::Write { id, durability });
-                (done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e)), buf)
+            Job::Write { id, file, placed, durability, alone } => {
+                let wrote = self.wrote(id, &placed, durability, alone);
+                let (buf, written) = file.write_at(placed.encode(buf), placed.pos, durability);
+                (self.after_write(&wrote, written), buf)
             }
             Job::Sync { file, upto } => {
                 let began = self.env.clock.boot_ns();
-                let synced = file.sync_data();
-                if synced.is_ok() {
-                    self.env.tell(Event::Synced { took: self.since(began) });
-                }
-                (synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e)), buf)
+                (self.after_sync(began, upto, file.sync_data()), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
             Job::Open { prepared, next, epoch } => {
@@ -77,6 +82,34 @@ impl Executor {
             Job::Recover(rescue) => (self.recover(rescue), buf),
             Job::Close(rotation) => (self.close(rotation), buf),
         }
+    }
+
+    /// What is told of a write that begins now.
+    pub(crate) fn wrote(&self, id: u64, placed: &Placed, durability: Durability, inline: bool) -> Wrote {
+        let (records, bytes) = (placed.records(), placed.len() as u64);
+        Wrote { id, durability, records, bytes, inline, began: self.env.clock.boot_ns() }
+    }
+
+    /// The result of a write, which is told on the way.
+    pub(crate) fn after_write(&self, wrote: &Wrote, written: io::Result<()>) -> Result<Done, Failure> {
+        let Wrote { id, durability, records, bytes, inline, began } = *wrote;
+        if written.is_ok() && records > 0 {
+            if inline {
+                self.inline_batches.fetch_add(1, Ordering::Relaxed);
+            }
+            let synced = durability == Durability::Synced;
+            self.env.tell(Event::Batch { records, bytes, synced, inline, took: self.since(began) });
+        }
+        let done = written.map(|()| Done::Write { id, durability });
+        done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e))
+    }
+
+    /// The same of a sync.
+    pub(crate) fn after_sync(&self, began: u64, upto: u64, synced: io::Result<()>) -> Result<Done, Failure> {
+        if synced.is_ok() {
+            self.env.tell(Event::Synced { took: self.since(began) });
+        }
+        synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
     fn since(&self, began: u64) -> Duration {

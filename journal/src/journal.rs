@@ -1,8 +1,8 @@
 //! The open journal: the shell around the committer.
 //!
-//! One more thread than there may be writes in flight waits for jobs, and carries them out itself: with an empty
-//! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
-//! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the thread that is woken makes
+//! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
+//! anybody else's worker: a slow disk holds up these threads alone.
 //!
 //! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, RotateAnswer, Step};
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
@@ -26,12 +26,13 @@ use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
-use crate::io::{IoBuf, OsStorage, Storage, device};
+use crate::io::{EngineOptions, EngineReport, IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::{self, Report};
+use crate::workers::{self, Watch};
 
 /// An open journal. Dropping it without [`Journal::close`] is an unclean end.
 pub struct Journal {
@@ -42,7 +43,7 @@ pub struct Journal {
 /// What the threads share.
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    work: Condvar,
+    pub(crate) work: Condvar,
     marks: watch::Sender<Marks>,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
@@ -54,11 +55,9 @@ pub(crate) struct Shared {
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
 }
 
-struct Core {
-    committer: Committer,
-    sleepers: usize,
-    /// The earliest moment at which a sleeper wakes by itself.
-    armed_ns: Option<u64>,
+pub(crate) struct Core {
+    pub(crate) committer: Committer,
+    pub(crate) watch: Watch,
     active_header: Option<SegmentHeader>,
 }
 
@@ -85,6 +84,10 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// What issues the writes, why, and what had to be done without.
+    pub engine: EngineReport,
+    /// Batches that the thread which took them wrote itself, because nothing was in flight.
+    pub inline_batches: u64,
 }
 
 /// One segment, for a listing.
@@ -112,8 +115,16 @@ impl Journal {
     /// # Errors
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
         let substrate = device::discover(dir);
-        let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
+        let told = observer.clone();
+        let options = EngineOptions {
+            wish: config.io_engine,
+            in_flight: config.policy.in_flight(),
+            write_bytes: config.policy.batch_bytes(),
+            on_fallback: Arc::new(move |fallback| told(&Event::Fallback(fallback.clone()))),
+        };
+        let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
     }
@@ -137,9 +148,15 @@ impl Journal {
 
     fn spawn_threads(&self) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for i in 0..=self.shared.env().config.policy.in_flight() {
+        let ring = self.shared.storage().ring();
+        let beside = if ring.is_some() { 0 } else { self.shared.env().config.policy.in_flight() };
+        for i in 0..=beside {
             let shared = self.shared.clone();
-            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
+            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            threads.push(named.spawn(move || workers::run(&shared))?);
+        }
+        if let Some(ring) = ring {
+            ring.attach(workers::on_ring(&self.shared));
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
@@ -173,7 +190,7 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        self.shared.wake_for(&core, before, now.boot_ns);
+        self.shared.wake_for(&mut core, before, now);
         Ok(accepted)
     }
 
@@ -261,6 +278,8 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            engine: shared.storage().engine(),
+            inline_batches: shared.executor.inline_batches(),
         }
     }
 
@@ -320,9 +339,17 @@ impl Journal {
             for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 let _ = thread.join();
             }
+            self.wait_for_ring();
             self.unlock();
         }
         clean
+    }
+
+    /// What the ring has in flight ends before anybody else may have the folder.
+    fn wait_for_ring(&self) {
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.wait_done();
+        }
     }
 
     fn unlock(&self) {
@@ -343,6 +370,7 @@ impl Drop for Journal {
         for thread in threads {
             let _ = thread.join();
         }
+        self.wait_for_ring();
         self.unlock();
     }
 }
@@ -367,7 +395,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+    let core = Core { committer, watch: Watch::default(), active_header: None };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -409,7 +437,7 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
 }
 
 impl Shared {
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
         self.core.lock().expect("the journal's state is whole")
     }
@@ -460,6 +488,9 @@ impl Shared {
 
     pub(crate) fn wake_all(&self) {
         self.work.notify_all();
+        if let Some(ring) = self.storage().ring() {
+            ring.wake();
+        }
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
@@ -482,17 +513,6 @@ impl Shared {
         match *stop {
             true => true,
             false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
-        }
-    }
-
-    fn wake_for(&self, core: &Core, bytes_before: usize, now_ns: u64) {
-        if core.sleepers == 0 {
-            return;
-        }
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && core.armed_ns.is_none_or(|t| t < now_ns);
-        if core.committer.wants_wake(bytes_before) || unwatched {
-            self.work.notify_one();
         }
     }
 
@@ -543,59 +563,4 @@ impl Shared {
             _ => {}
         }
     }
-}
-
-/// Waits for jobs and carries them out.
-fn worker(shared: &Arc<Shared>) {
-    let mut buf = IoBuf::with_capacity(256 * 1024);
-    let mut core = shared.core();
-    loop {
-        let now = shared.env().now();
-        match core.committer.step(now) {
-            Step::Exit => {
-                drop(core);
-                shared.wake_all();
-                return;
-            }
-            Step::Run(job) => {
-                if core.sleepers > 0 && core.committer.more_to_do() {
-                    shared.work.notify_one();
-                }
-                let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
-                drop(core);
-                let (done, back) = shared.executor.run(job, buf);
-                buf = back;
-                if buf.capacity() > 4 << 20 {
-                    buf = IoBuf::with_capacity(256 * 1024); // one huge append does not pin its memory
-                }
-                shared.finish(done);
-                if wake_others {
-                    shared.wake_all();
-                }
-                core = shared.core();
-            }
-            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
-        }
-    }
-}
-
-fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
-    core.sleepers += 1;
-    core.armed_ns = match (core.armed_ns, until) {
-        (Some(a), Some(u)) if a > now => Some(a.min(u)),
-        (a, None) => a,
-        (_, u) => u,
-    };
-    let mut core = match until {
-        None => shared.work.wait(core).expect("the journal's state is whole"),
-        Some(t) => {
-            let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
-            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
-        }
-    };
-    core.sleepers -= 1;
-    if until.is_some() {
-        core.armed_ns = None;
-    }
-    core
 }

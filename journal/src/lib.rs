@@ -43,6 +43,7 @@ mod segment_reader;
 pub mod stepper;
 mod verify;
 mod window;
+mod workers;
 
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, RotateAnswer};

@@ -11,12 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use clad_journal::io::EngineWish;
 use clad_journal::{Append, Journal, JournalConfig, Level, OfflineLog, Policy, verify};
 
 const CHILD: &str = "CLAD_JOURNAL_KILL_CHILD";
 const ROUNDS: u64 = 20;
 
-fn config(policy: &str) -> JournalConfig {
+/// `policy engine`, as the child is told.
+fn config(how: &str) -> JournalConfig {
+    let (policy, engine) = how.split_once('/').unwrap();
+    let io_engine = if engine == "uring" { EngineWish::Uring } else { EngineWish::Blocking };
     let policy = match policy {
         "group_commit" => Policy::GROUP_COMMIT,
         "per_message" => Policy::PerMessage,
@@ -24,6 +28,7 @@ fn config(policy: &str) -> JournalConfig {
     };
     JournalConfig {
         policy,
+        io_engine,
         segment_bytes: 1 << 20,
         max_append_bytes: 128 << 10,
         reserve_free: 0,
@@ -41,7 +46,13 @@ fn payload(sequence: u64) -> Vec<u8> {
 
 /// Appends for ever; prints "r|w|d SEQUENCE OFFSET" for each acknowledgement.
 fn child(dir: &str, policy: &str) -> ! {
-    let journal = Journal::open_dir(Path::new(dir), config(policy), std::sync::Arc::new(|_| {})).unwrap();
+    let config = config(policy);
+    let journal = Journal::open_dir(Path::new(dir), config, std::sync::Arc::new(|_| {})).unwrap();
+    assert_eq!(
+        journal.status().engine.engine.name(),
+        policy.split_once('/').unwrap().1,
+        "the engine that was asked for"
+    );
     let mut out = std::io::stdout().lock();
     let resume = journal.producer(&[1; 16], 7).unwrap().and_then(|s| s.last);
     writeln!(out, "open {}", resume.map_or(-1, |l| l.0 as i64)).unwrap();
@@ -107,7 +118,9 @@ fn every_acknowledged_record_is_found_once_after_kill_9() {
     println!("kill test: CLAD_SEED={seed}");
     let mut random = seed;
     let mut total = 0;
-    for policy in ["group_commit", "per_message", "fire_and_forget"] {
+    let policies = ["group_commit", "per_message", "fire_and_forget"];
+    for policy in policies.iter().flat_map(|p| ["blocking", "uring"].map(|engine| format!("{p}/{engine}"))) {
+        let policy = policy.as_str();
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut acked: BTreeMap<u64, u64> = BTreeMap::new();
         for round in 0..ROUNDS {
@@ -117,7 +130,7 @@ fn every_acknowledged_record_is_found_once_after_kill_9() {
             check(dir.path(), policy, round, &acked, seed);
         }
     }
-    println!("kill test: {} kills, {total} acknowledged records, 0 lost", 3 * ROUNDS);
+    println!("kill test: {} kills, {total} acknowledged records, 0 lost", 6 * ROUNDS);
     assert!(total > 100, "hardly anything was acknowledged: the test shows nothing");
 }
 
