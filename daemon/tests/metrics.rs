@@ -8,8 +8,8 @@ use std::time::Duration;
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Rejected, Rule, Transport, Trigger, Watermark, acked, appended, batch,
-    corrupt, deduplicated, dropped, inflight_bytes, install, io_fallback, journal_failed, offset, oldest_undurable,
-    recovered, rejected, retained_away, rotated, space, sync_failed, synced, unprepared,
+    corrupt, deduplicated, dropped, inflight_bytes, inline_batch, install, io_fallback, journal_failed, offset,
+    oldest_undurable, recovered, rejected, retained_away, rotated, space, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -29,6 +29,7 @@ const PROMISED: &[&str] = &[
     "clad_sync_failures_total",
     "clad_batch_records_bucket{le=}",
     "clad_batch_bytes_bucket{le=}",
+    "clad_inline_batches_total",
     "clad_inflight_bytes",
     "clad_connections{transport=}",
     "clad_offset{watermark=}",
@@ -107,6 +108,7 @@ fn complete_at_zero_and_counting() {
     batch(16, 5000);
     synced(Duration::from_micros(30));
     sync_failed();
+    inline_batch();
     inflight_bytes(77);
     let connection = Connection::open(Transport::Unix);
     offset(Watermark::Durable, 9);
@@ -116,6 +118,7 @@ fn complete_at_zero_and_counting() {
     space(5, 6, 7);
     journal_failed(true);
     io_fallback(Fallback::Direct);
+    io_fallback(Fallback::UringDenied);
     recovered(Duration::from_millis(250), 12);
     corrupt(1);
     retained_away(Rule::MinFree, 2);
@@ -137,6 +140,7 @@ fn complete_at_zero_and_counting() {
         ("clad_batch_bytes_sum", 5000.0),
         ("clad_sync_duration_seconds_bucket{le=\"0.00005\"}", 1.0),
         ("clad_sync_failures_total", 1.0),
+        ("clad_inline_batches_total", 1.0),
         ("clad_inflight_bytes", 77.0),
         ("clad_connections{transport=\"unix\"}", 1.0),
         ("clad_offset{watermark=\"durable\"}", 9.0),
@@ -148,6 +152,8 @@ fn complete_at_zero_and_counting() {
         ("clad_disk_free_bytes", 7.0),
         ("clad_journal_failed", 1.0),
         ("clad_io_fallbacks_total{reason=\"direct\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"uring_denied\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"memlock\"}", 0.0),
         ("clad_recovery_duration_seconds", 0.25),
         ("clad_recovery_truncated_bytes_total", 12.0),
         ("clad_corrupt_records_total", 1.0),

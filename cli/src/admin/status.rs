@@ -24,6 +24,8 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "durability": durability(status),
         "io_engine": status.io_engine,
         "io_engine_reason": status.io_engine_reason,
+        "io_fallbacks": status.io_fallbacks,
+        "inline_batches": status.inline_batches,
         "highest_ack": highest_ack(status),
         "offsets": {
             "received": offsets.received,
@@ -88,6 +90,7 @@ pub(super) fn sheet(status: &v1::StatusResponse) -> String {
             format!("{}, epoch {} from offset {}", log_id(status), status.epoch, count(status.epoch_first_offset)),
         )
         .row("durability", promise(status))
+        .row("inline", batches(status))
         .row(
             "offsets",
             format!(
@@ -126,6 +129,15 @@ fn promise(status: &v1::StatusResponse) -> String {
         reason => format!(" ({reason})"),
     };
     format!("{}, highest ack {}; io engine {}{why}", durability(status), highest_ack(status), status.io_engine)
+}
+
+fn batches(status: &v1::StatusResponse) -> String {
+    let noun = if status.inline_batches == 1 { "batch" } else { "batches" };
+    let mut text = format!("{} {noun} written by the thread that took them", count(status.inline_batches));
+    for fallback in &status.io_fallbacks {
+        let _ = write!(text, "\n{fallback}");
+    }
+    text
 }
 
 fn stands_on(substrate: &v1::Substrate) -> String {
@@ -186,6 +198,8 @@ mod tests {
             epoch_first_offset: 1200,
             policy: v1::DurabilityPolicy::GroupCommit.into(),
             io_engine: "blocking".into(),
+            io_fallbacks: vec!["no direct I/O here".into()],
+            inline_batches: 7,
             highest_ack: v1::AckLevel::Durable.into(),
             offsets: Some(v1::Offsets { received: 1234, written: 1233, durable: 1230 }),
             segments: 2,
@@ -216,6 +230,8 @@ mod tests {
          clad  0.0.1, pid 99, up 1 min 1 s, taking appends
           log  abababababababababababababababab, epoch 3 from offset 1,200
    durability  group_commit, highest ack durable; io engine blocking
+       inline  7 batches written by the thread that took them
+               no direct I/O here
       offsets  1,234 received, 1,233 written, 1,230 durable; kept from 0
       journal  2 segments, 128.0 MiB in /var/lib/clad
          disk  1.0 GiB free of 4.0 GiB
@@ -239,6 +255,8 @@ configured by  defaults (no file)
             ("/epoch", json!(3)),
             ("/durability", json!("group_commit")),
             ("/io_engine", json!("blocking")),
+            ("/io_fallbacks/0", json!("no direct I/O here")),
+            ("/inline_batches", json!(7)),
             ("/highest_ack", json!("durable")),
             ("/offsets/received", json!(1234)),
             ("/offsets/written", json!(1233)),

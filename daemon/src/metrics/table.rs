@@ -61,6 +61,7 @@ metrics_table! {
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
     BATCH_RECORDS = "clad_batch_records", Histogram, "", "Records in a batch.";
     BATCH_BYTES = "clad_batch_bytes", Histogram, "", "Bytes of a batch.";
+    INLINE_BATCHES = "clad_inline_batches_total", Counter, "", "Batches written by the thread that took them, with nothing in flight.";
     INFLIGHT_BYTES = "clad_inflight_bytes", Gauge, "", "Bytes of appends held in memory.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
@@ -107,6 +108,7 @@ pub(super) struct Meters {
     pub(super) sync_failures: Counter,
     pub(super) batch_records: Histogram,
     pub(super) batch_bytes: Histogram,
+    pub(super) inline_batches: Counter,
     pub(super) inflight_bytes: Gauge,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
@@ -160,6 +162,7 @@ impl Meters {
             sync_failures: counter!(SYNC_FAILURES),
             batch_records: histogram(RECORDS),
             batch_bytes: histogram(BYTES),
+            inline_batches: counter!(INLINE_BATCHES),
             inflight_bytes: gauge!(INFLIGHT_BYTES),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),

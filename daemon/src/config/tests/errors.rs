@@ -144,11 +144,6 @@ fn words_that_are_known_but_not_in_this_version() {
         ["flag --set journal.durability=sync_file_range: `journal.durability`: \"sync_file_range\" is not in this \
           version of clad; use one of group_commit, per_message, fire_and_forget"]
     );
-    assert_eq!(
-        of_set("journal.io_engine=uring"),
-        ["flag --set journal.io_engine=uring: `journal.io_engine`: \"uring\" is not in this version of clad; \
-          use one of auto, blocking"]
-    );
 }
 
 #[test]
