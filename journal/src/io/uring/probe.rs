@@ -45,8 +45,7 @@ fn refusal(what: &str, code: Option<Errno>, error: &io::Error, sysctl: Option<&s
         }
         (Some(Errno::PERM | Errno::ACCESS), _) => (
             FallbackReason::UringDenied,
-            "a seccomp filter or a security module forbids it; SystemCallFilter=@io-event io_uring_setup \
-             io_uring_enter io_uring_register would permit it under systemd"
+            "a seccomp filter or a security module forbids it; SystemCallFilter=@aio would permit it under systemd"
                 .to_owned(),
         ),
         (Some(Errno::NOMEM), _) => (
