@@ -15,13 +15,20 @@ use super::{folder, open};
 
 /// Runs with a kernel that answers one call with an error.
 fn without(call: libc::c_long, errno: i32, case: impl FnOnce(&Path) + Send + 'static) {
+    without_all(vec![(call, errno)], case);
+}
+
+/// The same for several calls, each with an error of its own.
+fn without_all(calls: Vec<(libc::c_long, i32)>, case: impl FnOnce(&Path) + Send + 'static) {
     let ran = std::thread::spawn(move || {
-        let rules = BTreeMap::from([(call, Vec::new())]);
-        let arch = std::env::consts::ARCH.try_into().unwrap();
-        let refuse = SeccompAction::Errno(errno as u32);
-        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
-        let program: BpfProgram = filter.try_into().unwrap();
-        seccompiler::apply_filter(&program).unwrap();
+        for (call, errno) in calls {
+            let rules = BTreeMap::from([(call, Vec::new())]);
+            let arch = std::env::consts::ARCH.try_into().unwrap();
+            let refuse = SeccompAction::Errno(errno as u32);
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+            let program: BpfProgram = filter.try_into().unwrap();
+            seccompiler::apply_filter(&program).unwrap();
+        }
         let dir = folder();
         case(dir.path());
     });
@@ -82,28 +89,27 @@ fn a_ring_that_is_refused_is_done_without_and_said() {
         (enter, libc::ENOSYS, FallbackReason::UringUnsupported),
         (register, libc::EPERM, FallbackReason::UringDenied),
     ] {
-        for wish in [EngineWish::Uring, EngineWish::Auto] {
-            without(call, errno, move |dir| {
-                let (journal, told) =
-                    journal_without(dir, JournalConfig { io_engine: wish, ..JournalConfig::default() });
-                assert_eq!(told.iter().map(|f| f.reason).collect::<Vec<_>>(), [reason], "{call} {errno}");
-                let engine = journal.status().engine;
-                assert_eq!(engine.engine, Engine::Blocking);
-                assert!(engine.why.contains(&told[0].text), "{}", engine.why);
-                assert!(told[0].text.contains("threads write instead"), "{}", told[0].text);
-                assert!(journal.close(Duration::from_secs(10)));
-            });
-        }
+        without(call, errno, move |dir| {
+            let config = JournalConfig { io_engine: EngineWish::Uring, ..JournalConfig::default() };
+            let (journal, told) = journal_without(dir, config);
+            assert_eq!(told.iter().map(|f| f.reason).collect::<Vec<_>>(), [reason], "{call} {errno}");
+            let engine = journal.status().engine;
+            assert_eq!(engine.engine, Engine::Blocking);
+            assert!(engine.why.contains(&told[0].text), "{}", engine.why);
+            assert!(told[0].text.contains("threads write instead"), "{}", told[0].text);
+            assert!(journal.close(Duration::from_secs(10)));
+        });
     }
 }
 
 #[test]
 fn engines_that_do_not_want_a_ring_do_not_ask_for_one() {
-    without(libc::SYS_io_uring_setup, libc::EPERM, |dir| {
-        let blocking = JournalConfig { io_engine: EngineWish::Blocking, ..JournalConfig::default() };
-        let (journal, told) = journal_without(dir, blocking);
-        assert_eq!((told, journal.status().engine.engine), (vec![], Engine::Blocking));
-    });
+    for io_engine in [EngineWish::Blocking, EngineWish::Auto] {
+        without(libc::SYS_io_uring_setup, libc::EPERM, move |dir| {
+            let (journal, told) = journal_without(dir, JournalConfig { io_engine, ..JournalConfig::default() });
+            assert_eq!((told, journal.status().engine.engine), (vec![], Engine::Blocking));
+        });
+    }
     without(libc::SYS_io_uring_setup, libc::EPERM, |dir| {
         let (journal, told) =
             journal_without(dir, JournalConfig { policy: Policy::PerMessage, ..JournalConfig::default() });
@@ -125,18 +131,53 @@ fn a_write_that_cannot_sync_itself_is_followed_by_a_sync() {
             assert_eq!(reasons, [FallbackReason::WriteSync], "said once");
             assert_eq!(Storage::engine(storage.as_ref()).fallbacks.len(), 1);
         });
-        // And where neither works, that is an error and no silence.
-        without(libc::SYS_fdatasync, libc::EIO, |dir| {
-            let (storage, _) = open(dir, EngineWish::Blocking, 1);
-            let file = storage.create("a", Access::WriteDirect).unwrap();
-            assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(libc::EIO));
-        });
     }
     without(libc::SYS_pwritev2, libc::EOPNOTSUPP, |dir| {
         let config = JournalConfig { policy: Policy::PerMessage, ..JournalConfig::default() };
         let (journal, _) = journal_without(dir, JournalConfig { io_engine: EngineWish::Blocking, ..config });
         assert_eq!(journal.status().engine.fallbacks[0].reason, FallbackReason::WriteSync);
     });
+}
+
+/// Which calls a write makes, told by the errors of those that are refused: a sync that does nothing is found without a
+/// device to count on.
+#[test]
+fn a_synced_write_is_synced_by_the_kernel_and_others_are_not() {
+    let (synced, data, all) = (libc::SYS_pwritev2, libc::SYS_fdatasync, libc::SYS_fsync);
+    let file = |dir: &Path| {
+        let (storage, _) = open(dir, EngineWish::Blocking, 1);
+        LatchedFile::new(storage.create("a", Access::WriteDirect).unwrap())
+    };
+    let code = |done: std::io::Result<()>| done.map_err(|e| e.raw_os_error().unwrap());
+    let block = || IoBuf::zeroed(4096);
+    // It is the flag on the write that syncs, and only a synced write has it.
+    without(synced, libc::EIO, move |dir| {
+        assert_eq!(code(file(dir).write_at(block(), 0).1), Ok(()));
+        assert_eq!(code(file_again(dir).write_at_sync(block(), 0).1), Err(libc::EIO));
+        assert_eq!(
+            code(file_again(dir).write_at_sync(IoBuf::with_capacity(0), 0).1),
+            Ok(()),
+            "an empty one asks nothing"
+        );
+    });
+    // No other sync is made beside it.
+    without_all(vec![(data, libc::EIO), (all, libc::EIO)], move |dir| {
+        assert_eq!(code(file(dir).write_at_sync(block(), 0).1), Ok(()));
+        assert_eq!(code(file_again(dir).sync()), Err(libc::EIO), "a sync asks the kernel");
+    });
+    // And where the flag is refused, the sync that takes its place is made: its error is the write's.
+    without_all(vec![(synced, libc::EOPNOTSUPP), (data, libc::EIO)], move |dir| {
+        let file = file(dir);
+        assert_eq!(code(file.write_at(block(), 0).1), Ok(()));
+        assert_eq!(code(file.write_at_sync(IoBuf::with_capacity(0), 0).1), Ok(()));
+        assert_eq!(code(file.write_at_sync(block(), 0).1), Err(libc::EIO));
+    });
+}
+
+/// The file of the test before, without what latched.
+fn file_again(dir: &Path) -> LatchedFile {
+    let (storage, _) = open(dir, EngineWish::Blocking, 1);
+    LatchedFile::new(storage.open("a", Access::WriteDirect).unwrap())
 }
 
 const CHILD: &str = "CLAD_ENGINES_MEMLOCK_CHILD";

@@ -203,7 +203,7 @@ fn a_source_is_asked_when_it_is_woken_and_when_an_operation_ends() {
         asked: AtomicUsize,
         left: AtomicUsize,
         file: Arc<dyn File>,
-        ended: mpsc::Sender<usize>,
+        ended: mpsc::SyncSender<usize>,
     }
     impl Source for Counting {
         fn next(&self) -> Next {
@@ -227,7 +227,7 @@ fn a_source_is_asked_when_it_is_woken_and_when_an_operation_ends() {
     let dir = folder();
     let (storage, _) = open(dir.path(), EngineWish::Uring, 2);
     let file = storage.create("a", Access::WriteDirect).unwrap();
-    let (ended, ends) = mpsc::channel();
+    let (ended, ends) = mpsc::sync_channel(8);
     let source = Arc::new(Counting { asked: AtomicUsize::new(0), left: AtomicUsize::new(5), file, ended });
     let ring = storage.ring().unwrap();
     ring.attach(source.clone());

@@ -10,7 +10,7 @@
 //! - **The same promises as a blocking call**: a short write goes on, zero bytes is an error, an empty write syncs
 //!   nothing, a failure goes through the file's latch, and [`Operation`]'s `done` is called exactly once, also when the
 //!   thread is gone.
-//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, buffers of [`REGISTERED_BYTES`] in all registered with the
+//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, [`INBOX`] that wait, buffers of [`REGISTERED_BYTES`] in all registered with the
 //!   kernel; a larger write gets memory of its own, which is kept for the next as long as it is not huge.
 //!
 //! How a synced write is made: with `RWF_DSYNC`, each by itself, where writes are direct. Where they go through the page
@@ -38,6 +38,8 @@ pub(super) use probe::{Refused, available};
 
 /// Operations that a ring has in flight; the others wait in its inbox, or are not asked for.
 pub const MAX_IN_FLIGHT: usize = 32;
+/// Operations that wait for a place among those.
+pub const INBOX: usize = 256;
 /// Entries of the submission queue: a write and a linked sync for each, so that no pair is ever torn apart.
 const ENTRIES: u32 = 4 * MAX_IN_FLIGHT as u32;
 /// Bytes of all registered buffers: half of the default `RLIMIT_MEMLOCK`.
@@ -90,7 +92,7 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// The source is gone, or nothing is in flight any more.
+    /// The source is gone, nothing is in flight any more, or the inbox has room.
     quiet: Condvar,
     bell: Notify,
     alive: AtomicBool,
@@ -130,7 +132,7 @@ impl Ring {
             begun: AtomicU64::new(0),
             most: AtomicUsize::new(0),
         });
-        let (started, start) = std::sync::mpsc::channel();
+        let (started, start) = std::sync::mpsc::sync_channel(1);
         let (its, style) = (shared.clone(), setup.style);
         let thread = std::thread::Builder::new()
             .name("clad-ring".to_owned())
@@ -141,9 +143,13 @@ impl Ring {
         Ok(Self { shared, style, registered, thread: Some(thread), thread_id })
     }
 
-    /// Has an operation carried out; its `done` is called on the ring's thread.
+    /// Has an operation carried out; its `done` is called on the ring's thread. Waits while [`INBOX`] others wait; so it is
+    /// not to be called on that thread.
     pub fn submit(&self, operation: Operation) {
         let mut state = self.shared.state();
+        while self.is_alive() && state.inbox.len() >= INBOX {
+            state = self.shared.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         if self.is_alive() {
             state.inbox.push_back(operation);
             state.busy = true;

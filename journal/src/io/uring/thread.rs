@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use io_uring::{cqueue, opcode, squeue, types};
@@ -36,7 +36,7 @@ struct Thread {
 }
 
 /// Runs the ring until it is told to stop; `started` is told once how the start went: whether buffers are registered.
-pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &Sender<io::Result<bool>>) {
+pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &SyncSender<io::Result<bool>>) {
     let _end = End(shared.clone());
     let runtime = match runtime() {
         Ok(runtime) => runtime,
