@@ -157,7 +157,7 @@ mod tests {
             (&["--config"], Exit::Usage),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
-            (&["--set", "journal.durability=sync_file_range"], Exit::Config),
+            (&["--set", "journal.io_engine=uring"], Exit::Config),
             (&["--help"], Exit::Done),
             (&["--version"], Exit::Done),
         ] {
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn what_does_not_work_is_not_offered() {
         let help = Cli::command().render_long_help().to_string();
-        for absent in ["shm", "tls", "sync_file_range"] {
+        for absent in ["shm", "tls"] {
             assert!(!help.contains(absent), "{absent}");
         }
     }

@@ -92,6 +92,13 @@ fn tell(health: &Health, event: &Event) {
             health.restored("writes");
             tracing::info!(segment, "the dead process's writes to this segment have ended");
         }
+        Event::Recycled { segment, as_segment } => {
+            metrics::recycled();
+            tracing::info!(segment, as_segment, "a segment that retention removed is used again");
+        }
+        Event::NotRecycled { segment, reason } => {
+            tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
+        }
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }

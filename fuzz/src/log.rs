@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use clad_journal::format::META_NAME;
 use clad_journal::format::checksum::plain;
+use clad_journal::format::meta::SLOT;
+use clad_journal::repair::{RepairReport, repair_storage};
 use clad_journal::stepper::{Next, Stepper};
 use clad_journal::{Append, JournalConfig, Level, OpenError, Policy, ReadError};
 use clad_sim::{SimClock, SimDisk};
@@ -43,22 +46,30 @@ pub(crate) fn recovery(data: &[u8]) {
     let Some((first, script)) = data.split_first() else { return };
     let log = &logs()[usize::from(first & 1)];
     let mut files = log.files.clone();
-    let mut renamed = false;
     for change in script.chunks_exact(8).take(CHANGES) {
-        renamed |= apply(&mut files, change);
+        apply(&mut files, change);
     }
+    let segments_untouched =
+        files.iter().filter(|f| f.0 != META_NAME).eq(log.files.iter().filter(|f| f.0 != META_NAME));
     let disk = SimDisk::new(u64::from(*first));
     for (name, bytes) in &files {
         disk.install(name, bytes);
     }
+    let repaired = repair(&files, *first);
     let Some((outcome, told)) = start(&disk) else { return };
+    if let Some(repaired) = &repaired {
+        for (offset, append) in &outcome.read {
+            assert!(repaired.get(offset) == Some(append), "a repair lost offset {offset}, which a start finds");
+        }
+    }
     for (offset, append) in &outcome.read {
         let stored = log.appends.get(offset);
         assert!(stored == Some(append), "offset {offset} holds what was never stored there");
     }
-    // What a kill left has no proof of its last records; below the next offset nothing may vanish there either.
-    let below = if log.clean { log.end } else { outcome.next_offset };
-    if !told && !renamed {
+    // What a kill left has no proof of its last records; below the next offset nothing may vanish there either. And a
+    // slot of `clad.meta` that is lost costs no record at all.
+    let below = if log.clean || segments_untouched { log.end } else { outcome.next_offset };
+    if !told {
         for (offset, (count, _)) in log.appends.range(..below) {
             let gone = outcome.gaps.iter().any(|(from, to)| from <= offset && offset + u64::from(*count) <= *to);
             assert!(gone || outcome.read.contains_key(offset), "offset {offset} of {} vanished in silence", log.end);
@@ -73,8 +84,42 @@ pub(crate) fn recovery(data: &[u8]) {
     }
 }
 
+/// What is read after a repair and a start; nothing where there is no log that could be repaired.
+fn repair(files: &BTreeMap<String, Vec<u8>>, seed: u8) -> Option<BTreeMap<u64, (u32, Vec<u8>)>> {
+    let disk = SimDisk::new(u64::from(seed));
+    for (name, bytes) in files {
+        disk.install(name, bytes);
+    }
+    let clock = SimClock::new(disk.boot_id());
+    let before = disk.digest();
+    let planned = repair_storage(&disk, "fuzz", clock.as_ref(), true);
+    assert_eq!(disk.digest(), before, "a dry run changed something");
+    let done = match repair_storage(&disk, "fuzz", clock.as_ref(), false) {
+        Ok(done) => done,
+        Err(error) => {
+            assert!(matches!(error, OpenError::MetaLost { .. } | OpenError::Newer(_)), "{error}");
+            return None;
+        }
+    };
+    let planned = planned.expect("what can be done can be planned");
+    let kinds = |report: &RepairReport| report.actions.iter().map(std::mem::discriminant).collect::<Vec<_>>();
+    assert_eq!(kinds(&planned), kinds(&done), "the dry run said {planned:?}, done was {done:?}");
+    assert_eq!(planned.left, done.left);
+    let again = disk.reopen();
+    disk.kill();
+    let second = repair_storage(&again, "fuzz", clock.as_ref(), false).expect("a second repair");
+    assert!(second.actions.is_empty(), "a second repair found more to do: {second:?} after {done:?}");
+    let disk = again.reopen();
+    again.kill();
+    match start(&disk) {
+        Some((outcome, _)) => Some(outcome.read),
+        None => panic!("a start is refused after {done:?}"),
+    }
+}
+
 /// The log as a start makes it, and whether the start itself told of a loss; nothing where it refuses.
 fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
+    let disk_was_empty = !disk.names().iter().any(|name| name.ends_with(".clog"));
     let stepper = match Stepper::open(Arc::new(disk.clone()), SimClock::new(disk.boot_id()), config(), Arc::new(|_| {}))
     {
         Ok(stepper) => stepper,
@@ -85,7 +130,9 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
         }
     };
     let report = stepper.report();
-    let told = report.is_damaged();
+    let told = report.is_damaged() || report.fresh;
+    // Nothing is left that says that there was a log: then there is a new one, with another id.
+    assert!(!report.fresh || disk_was_empty, "a new log over the segments of an old one");
     assert!(!report.to_string().is_empty());
     let mut outcome = Outcome { read: BTreeMap::new(), gaps: Vec::new(), next_offset: report.next_offset };
     let mut reader = stepper.reader(0, Level::Durable);
@@ -109,7 +156,7 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
     panic!("the reader does not come to an end");
 }
 
-fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
+fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) {
     let names: Vec<String> = files.keys().cloned().collect();
     let name = &names[usize::from(change[0]) % names.len()];
     let other = names[usize::from(change[6]) % names.len()].clone();
@@ -125,13 +172,16 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
             let from_end = bytes.len() - 1 - usize::from(change[5]) % 128;
             bytes[from_end] ^= change[7].max(1);
         }
+        6 if name == META_NAME => {
+            let slot = usize::from(change[5] & 1) * SLOT;
+            bytes.iter_mut().skip(slot).take(512).for_each(|b| *b = 0);
+        }
         6 => bytes[at..].iter_mut().take(512).for_each(|b| *b = 0),
         7 => bytes.truncate(at),
         8 => bytes.extend(std::iter::repeat_n(change[5], scale % 8192)),
         9 => {
             let copy = bytes.clone();
             files.insert(other, copy);
-            return true;
         }
         10 if names.len() > 1 => {
             files.remove(name);
@@ -143,7 +193,6 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
             bytes[to..to + moved.len()].copy_from_slice(&moved);
         }
     }
-    false
 }
 
 fn config() -> JournalConfig {

@@ -4,28 +4,28 @@
 //! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
 //! anybody else's worker: a slow disk holds up these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, RotateAnswer, Step};
-use crate::config::{JournalConfig, Retention};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, RotateAnswer, Sender, Step};
+use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
+use crate::gather::{Batch, Purse};
 use crate::io::{EngineOptions, EngineReport, IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
@@ -88,6 +90,8 @@ pub struct Status {
     pub engine: EngineReport,
     /// Batches that the thread which took them wrote itself, because nothing was in flight.
     pub inline_batches: u64,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
 }
 
 /// One segment, for a listing.
@@ -117,6 +121,9 @@ impl Journal {
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
         config.check().map_err(OpenError::Config)?;
         let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
         let told = observer.clone();
         let options = EngineOptions {
             wish: config.io_engine,
@@ -190,8 +197,33 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        self.shared.wake_for(&mut core, before, now);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
         Ok(accepted)
+    }
+
+    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
+    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so who calls bounds the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
+    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut purse = Purse::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        core.committer.append_burst(from, burst, now, &mut purse, answer);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
     }
 
     /// The watermarks now.
@@ -280,6 +312,7 @@ impl Journal {
             space: shared.storage().space().unwrap_or_default(),
             engine: shared.storage().engine(),
             inline_batches: shared.executor.inline_batches(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
 
@@ -405,6 +438,7 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });
@@ -495,7 +529,10 @@ impl Shared {
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn publish(&self) {
-        let marks = self.marks();
+        self.tell(self.marks());
+    }
+
+    fn tell(&self, marks: Marks) {
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
             let newer = marks.version > old.version || changed;
@@ -540,8 +577,9 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        let marks = core.committer.marks();
         drop(core);
-        self.publish();
+        self.tell(marks);
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }

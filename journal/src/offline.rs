@@ -3,6 +3,7 @@
 //! What must hold: the same rules as at a start decide what is a record, what is a torn tail (a note) and what is
 //! damage (an error); while a daemon runs, what it has in flight may look like a torn tail.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Unsealed};
 use crate::recovery::scan::{Found, scan};
-use crate::recovery::{Segment, State, check_foreign, list_segments, probe};
+use crate::recovery::{Segment, State, check_foreign, in_use_above, list_segments, probe};
 use crate::segment_reader::SegmentReader;
 
 /// A log's files, as they were when they were opened.
@@ -30,6 +31,28 @@ pub struct OfflineLog {
     notes: Vec<String>,
     damage: Vec<Damage>,
     end_offset: u64,
+}
+
+/// Segments above the highest that `clad.meta` names count where they hold records, as at a start; but a running
+/// daemon may have taken one since it was read.
+fn adopted(
+    storage: &OsStorage,
+    mut meta: Meta,
+    found: &BTreeMap<u64, u64>,
+    notes: &mut Vec<String>,
+) -> Result<Meta, OpenError> {
+    let above = in_use_above(storage, &meta, found).map_err(OpenError::io("look for segments in use"))?;
+    let Some(highest) = above else { return Ok(meta) };
+    if let Loaded::Found { meta: now, .. } = metafile::load(storage).map_err(OpenError::io("read clad.meta"))?
+        && now.highest_segment != NONE
+        && now.highest_segment >= highest
+    {
+        return Ok(now);
+    }
+    notes.push(format!("clad.meta does not know segment {highest}, which is in use: it counts"));
+    meta.highest_segment = highest;
+    meta.clean = false;
+    Ok(meta)
 }
 
 /// One segment.
@@ -63,19 +86,14 @@ impl OfflineLog {
         check_foreign(storage.as_ref(), &name)?;
         let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
         let found = list_segments(&listing);
+        let mut notes = Vec::new();
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
-            Loaded::Found { meta, .. } => meta,
+            Loaded::Found { meta, .. } => adopted(storage.as_ref(), meta, &found, &mut notes)?,
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
-        let mut log = Self {
-            storage,
-            end_offset: meta.lowest_offset,
-            meta,
-            parts: Vec::new(),
-            notes: Vec::new(),
-            damage: Vec::new(),
-        };
+        let mut log =
+            Self { storage, end_offset: meta.lowest_offset, meta, parts: Vec::new(), notes, damage: Vec::new() };
         if log.meta.highest_segment != NONE {
             for number in log.meta.lowest_segment..=log.meta.highest_segment {
                 log.add(number, found.get(&number).copied())?;
@@ -100,6 +118,9 @@ impl OfflineLog {
             other => other.map_err(OpenError::io(name.clone()))?,
         };
         match segment.state {
+            State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.meta.log_id => {
+                self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
+            }
             State::Sealed { header, footer, head_checksum } => {
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
                 if first_offset > self.end_offset {

@@ -19,9 +19,9 @@ use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::committer::{Job, Step, Turn};
-use crate::io::IoBuf;
+use crate::committer::{Job, Step, SyncBy, Turn};
 use crate::io::uring::{Next, Operation, Source};
+use crate::io::{Durability, IoBuf};
 use crate::journal::{Core, Shared};
 
 /// Most that a thread's own buffer keeps: one huge append does not pin its memory.
@@ -50,23 +50,36 @@ impl Shared {
         }
     }
 
-    /// After an append: wakes whoever is needed for it.
-    pub(crate) fn wake_for(&self, core: &mut Core, bytes_before: usize, now: Moment) {
-        if core.watch.sleepers == 0 && !core.watch.ring_rests {
-            return;
+    /// Whom appends that just came want awake. He is woken by [`Shared::wake_one`], after the lock was given back, which he
+    /// will ask for at once.
+    pub(crate) fn wants_waking(&self, core: &mut Core, bytes_before: usize, now: Moment) -> Option<Turn> {
+        let nobody = core.watch.sleepers == 0 && !core.watch.ring_rests;
+        if nobody || core.committer.gathered_bytes() == bytes_before {
+            return None;
         }
         let turn = self.turn(core, now);
         let (rests, armed_ns) = match turn {
             Turn::Thread => (core.watch.sleepers > 0, core.watch.armed_ns),
             Turn::Ring => (core.watch.ring_rests, core.watch.ring_armed_ns),
         };
-        if !rests {
-            return;
-        }
         // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
         let unwatched = bytes_before == 0 && armed_ns.is_none_or(|t| t < now.boot_ns);
-        if core.committer.wants_wake(bytes_before) || unwatched {
-            self.wake(core, turn);
+        if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
+            return None;
+        }
+        if turn == Turn::Ring {
+            core.watch.ring_turn = true;
+            core.watch.ring_rests = false;
+        }
+        Some(turn)
+    }
+
+    /// Wakes a thread or the ring, if one is wanted.
+    pub(crate) fn wake_one(&self, wanted: Option<Turn>) {
+        match (wanted, self.storage().ring()) {
+            (Some(Turn::Ring), Some(ring)) => ring.wake(),
+            (Some(_), _) => self.work.notify_one(),
+            (None, _) => {}
         }
     }
 
@@ -183,17 +196,23 @@ impl Source for OnRing {
 /// A job as an operation of the ring. On its turn there are writes and syncs only.
 fn begin(shared: Arc<Shared>, job: Job) -> Operation {
     match job {
-        Job::Write { id, file, placed, durability, .. } => {
+        Job::Write { id, file, placed, durability, sync, .. } => {
             let wrote = shared.executor.wrote(id, &placed, durability, false);
             let (pos, len) = (placed.pos, placed.len());
             let fill = move |buf| placed.encode(buf);
-            Operation::write(file, pos, durability, len, fill, move |written| {
-                shared.finish(shared.executor.after_write(&wrote, written));
-            })
+            let done = move |written| shared.finish(shared.executor.after_write(&wrote, written));
+            match (durability, sync) {
+                (Durability::Synced, SyncBy::Range) => Operation::write_and_sync_range(file, pos, len, fill, done),
+                _ => Operation::write(file, pos, durability, len, fill, done),
+            }
         }
-        Job::Sync { file, upto } => {
+        Job::Sync { file, upto, range } => {
             let began = shared.env().clock.boot_ns();
-            Operation::sync_data(file, move |synced| shared.finish(shared.executor.after_sync(began, upto, synced)))
+            let done = move |synced| shared.finish(shared.executor.after_sync(began, upto, synced));
+            match range {
+                Some((from, to)) => Operation::sync_range(file, from, to - from, done),
+                None => Operation::sync_data(file, done),
+            }
         }
         Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_) => {
             unreachable!("long jobs are begun on the thread's turn only")

@@ -6,6 +6,7 @@ mod dead_writes;
 mod flushes;
 mod full;
 mod mounts;
+mod ranges;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -129,6 +129,15 @@ impl File for LatchedFile {
         self.latch.note(self.inner.sync_all())
     }
 
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        self.latch.check()?;
+        self.latch.note(self.inner.sync_range(pos, len))
+    }
+
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.inner.overwrites_in_place(len)
+    }
+
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }

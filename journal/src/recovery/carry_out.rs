@@ -52,6 +52,8 @@ struct Carrier<'a> {
     before: Option<Before>,
     next_offset: u64,
     greatest_epoch: u32,
+    /// Epochs of the segments that were looked at, with the first offset of the first in each.
+    epochs: BTreeMap<u32, u64>,
 }
 
 #[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
@@ -76,10 +78,11 @@ pub(super) fn carry_out(
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
         producers_known: false,
-        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes))).collect(),
+        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes, said.log_id))).collect(),
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()),
+        epochs: BTreeMap::new(),
     };
     c.report.bytes_read = survey.bytes_read;
     if let Some(newest) = survey.newest {
@@ -105,6 +108,10 @@ pub(super) fn carry_out(
         m.clean = false;
         m.latched = false;
         if !clean {
+            // A lost slot may have taken the word of an epoch along: its first segment has it too.
+            for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
+                m.push_epoch(*epoch, *first);
+            }
             m.push_epoch(epoch, next);
         }
     })
@@ -132,30 +139,70 @@ pub(crate) fn end_at(
     before: Option<Before>,
     producers: ProducerTable,
 ) -> Result<(Vec<Sealed>, Report), OpenError> {
-    let storage = env.storage.as_ref();
-    let segment = super::probe_alone(storage, number, &env.observer).map_err(OpenError::io(segment_name(number)))?;
-    let mut c = Carrier {
-        storage,
+    end(Ending {
+        storage: env.storage.as_ref(),
         observer: &env.observer,
         boot_id: env.clock.boot_id(),
         now: env.now(),
         log_id: env.meta.get().log_id,
-        report: Report::default(),
+        numbers: vec![number],
+        limit,
+        first_offset,
+        before,
         producers,
         producers_known: true,
+    })
+}
+
+/// Segments in a row that are to be ended by footers, and what has to be known for that.
+pub(crate) struct Ending<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) observer: &'a Observer,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) now: Moment,
+    pub(crate) log_id: [u8; 16],
+    pub(crate) numbers: Vec<u64>,
+    /// A later segment holds the log from this offset on.
+    pub(crate) limit: u64,
+    /// Where the first of them begins.
+    pub(crate) first_offset: u64,
+    pub(crate) before: Option<Before>,
+    pub(crate) producers: ProducerTable,
+    /// They know what is in the segments already.
+    pub(crate) producers_known: bool,
+}
+
+/// Ends them.
+pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
+    let storage = e.storage;
+    let mut c = Carrier {
+        storage,
+        observer: e.observer,
+        boot_id: e.boot_id,
+        now: e.now,
+        log_id: e.log_id,
+        report: Report::default(),
+        producers: e.producers,
+        producers_known: e.producers_known,
         sealed: BTreeMap::new(),
-        before,
-        next_offset: first_offset,
+        before: e.before,
+        next_offset: e.first_offset,
         greatest_epoch: 0,
+        epochs: BTreeMap::new(),
     };
-    match segment.state {
+    let mut group = Vec::new();
+    for number in e.numbers {
+        let probed = super::probe_alone(storage, number, e.observer);
+        let segment = probed.map_err(OpenError::io(segment_name(number)))?;
         // An attempt before this one came as far as the footer.
-        State::Sealed { .. } => {
+        if matches!(segment.state, State::Sealed { .. }) {
             c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
             c.take_sealed(segment);
+        } else {
+            group.push(segment);
         }
-        _ => c.recover_group(vec![segment], true, Some(limit))?,
     }
+    c.recover_group(group, true, Some(e.limit))?;
     Ok((c.sealed.into_values().collect(), c.report))
 }
 
@@ -185,7 +232,8 @@ impl Carrier<'_> {
             last_batch_checksum: footer.last_batch_checksum,
         });
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
-        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, &footer));
+        self.epochs.entry(header.epoch).or_insert(footer.first_offset);
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
     }
 
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
@@ -271,6 +319,7 @@ impl Carrier<'_> {
             boot_id: self.boot_id,
             created_ns: self.now.real_ns,
             capacity: file_len,
+            former: None,
         }
     }
 

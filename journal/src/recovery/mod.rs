@@ -20,7 +20,7 @@ mod survey;
 
 use std::sync::Arc;
 
-pub(crate) use carry_out::end_at;
+pub(crate) use carry_out::{Ending, end, end_at};
 pub use report::Report;
 
 use crate::catalog::Sealed;
@@ -35,7 +35,10 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
-pub(crate) use survey::{Segment, State, check_foreign, probe, probe_alone, segments as list_segments};
+pub(crate) use survey::{
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    segments as list_segments,
+};
 
 /// A log that is ready to go on.
 pub(crate) struct Recovered {
@@ -69,8 +72,7 @@ pub(crate) fn start(
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { mut meta, slot, greatest_epoch } => {
-            survey::adopt_renamed(storage, &mut meta, &found, observer)
-                .map_err(OpenError::io("look for a rewritten segment"))?;
+            survey::adopt(storage, &mut meta, &found, observer).map_err(OpenError::io("look for segments in use"))?;
             let survey = survey::survey(storage, &meta, &found, observer)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
@@ -82,7 +84,7 @@ pub(crate) fn start(
     Ok(recovered)
 }
 
-fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
+pub(crate) fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
     let name = crate::format::LOCK_NAME;
     let file = match storage.create(name, Access::WriteCached) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => storage.open(name, Access::WriteCached),

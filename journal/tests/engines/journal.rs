@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clad_journal::clock::SystemClock;
 use clad_journal::io::uring::Ring;
 use clad_journal::io::{
-    Access, Durability, EngineReport, EngineWish, Entry, File, IoBuf, Lock, OsStorage, Space, Storage,
+    Access, Durability, EngineReport, EngineWish, Entry, File, IoBuf, Lock, OsStorage, Space, Storage, TakeOver,
 };
 use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
 
@@ -55,6 +55,9 @@ impl Storage for Breakable {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.inner.remove(name)
     }
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        self.inner.take_over(from, to)
+    }
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         self.inner.sync_dir(dir)
     }
@@ -93,6 +96,12 @@ impl File for BreakableFile {
     }
     fn sync_all(&self) -> io::Result<()> {
         self.good.sync_all()
+    }
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        self.good.sync_range(pos, len)
+    }
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.good.overwrites_in_place(len)
     }
     fn len(&self) -> io::Result<u64> {
         self.good.len()

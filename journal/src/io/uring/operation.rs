@@ -14,6 +14,10 @@ pub(super) type Fill = Box<dyn FnOnce(IoBuf) -> IoBuf + Send>;
 pub(super) enum What {
     /// The bytes that `fill` makes, at `pos`.
     Write { len: usize, fill: Fill, pos: u64, durability: Durability },
+    /// The same, and then a range sync of them.
+    WriteRange { len: usize, fill: Fill, pos: u64 },
+    /// What the page cache holds of these bytes.
+    SyncRange { pos: u64, len: u64 },
     /// All completed writes of the file.
     SyncData,
 }
@@ -42,6 +46,28 @@ impl Operation {
     ) -> Self {
         let what = What::Write { len, fill: Box::new(fill), pos, durability };
         Self { file, what: Some(what), done: Some(Box::new(done)) }
+    }
+
+    /// A write, followed by a range sync of what it wrote: see [`File::sync_range`] for what that is worth.
+    pub fn write_and_sync_range(
+        file: Arc<dyn File>,
+        pos: u64,
+        len: usize,
+        fill: impl FnOnce(IoBuf) -> IoBuf + Send + 'static,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> Self {
+        let what = What::WriteRange { len, fill: Box::new(fill), pos };
+        Self { file, what: Some(what), done: Some(Box::new(done)) }
+    }
+
+    /// [`File::sync_range`]; no bytes is a no-op.
+    pub fn sync_range(
+        file: Arc<dyn File>,
+        pos: u64,
+        len: u64,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> Self {
+        Self { file, what: Some(What::SyncRange { pos, len }), done: Some(Box::new(done)) }
     }
 
     /// A sync of the file's completed writes.

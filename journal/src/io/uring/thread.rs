@@ -164,6 +164,20 @@ impl Thread {
             (Err(e), _) => Err(e),
             (Ok(()), None) => Ok(()),
             (Ok(()), Some(What::SyncData)) => self.note(&operation, sync_data(operation.file.clone()).await),
+            (Ok(()), Some(What::SyncRange { pos, len })) => {
+                self.note(&operation, sync_range(operation.file.clone(), pos, len).await)
+            }
+            (Ok(()), Some(What::WriteRange { len, fill, pos })) => {
+                let buf = fill(self.pool.take(len));
+                let wrote = buf.len() as u64;
+                let (buf, done) = self.write(&operation.file, buf, pos, Durability::Written).await;
+                self.pool.give(buf);
+                let done = match done {
+                    Ok(()) => sync_range(operation.file.clone(), pos, wrote).await,
+                    failed => failed,
+                };
+                self.note(&operation, done)
+            }
             (Ok(()), Some(What::Write { len, fill, pos, durability })) => {
                 let buf = fill(self.pool.take(len));
                 let (buf, done) = self.write(&operation.file, buf, pos, durability).await;
@@ -251,6 +265,21 @@ async fn sync_data(file: Arc<dyn File>) -> io::Result<()> {
         Ok(_) => Ok(()),
         Err(e) => Err(e.into()),
     }
+}
+
+async fn sync_range(file: Arc<dyn File>, mut pos: u64, len: u64) -> io::Result<()> {
+    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let end = pos + len;
+    // Never with 0 bytes: to the kernel that means "to the end".
+    while pos < end {
+        let piece = u32::try_from(end - pos).unwrap_or(1 << 30);
+        let entry = opcode::SyncFileRange::new(descriptor(&file), piece).offset(pos).flags(ALL).build();
+        if let Err(e) = queue(file.clone(), entry).await.1 {
+            return Err(e.into());
+        }
+        pos += u64::from(piece);
+    }
+    Ok(())
 }
 
 /// Writes what is left of `buf` from `at` on: its answer, and that of the sync that is linked to it.
