@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn what_does_not_work_is_not_offered() {
         let help = Cli::command().render_long_help().to_string();
-        for absent in ["shm", "tls", "uring"] {
+        for absent in ["shm", "tls"] {
             assert!(!help.contains(absent), "{absent}");
         }
     }

@@ -1,5 +1,6 @@
 //! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
 
+use clad_journal::io::FallbackReason;
 use clad_journal::{Event, Observer};
 use std::sync::Arc;
 
@@ -13,11 +14,24 @@ pub(crate) fn observer(health: Health) -> Observer {
 
 fn tell(health: &Health, event: &Event) {
     match event {
-        Event::Batch { records, bytes, synced, took } => {
+        Event::Batch { records, bytes, synced, inline, took } => {
             metrics::batch(u64::from(*records), *bytes);
+            if *inline {
+                metrics::inline_batch();
+            }
             if *synced {
                 metrics::synced(*took);
             }
+        }
+        Event::Fallback(fallback) => {
+            metrics::io_fallback(match fallback.reason {
+                FallbackReason::Direct => metrics::Fallback::Direct,
+                FallbackReason::WriteSync => metrics::Fallback::WriteSync,
+                FallbackReason::UringDenied => metrics::Fallback::UringDenied,
+                FallbackReason::UringUnsupported => metrics::Fallback::UringUnsupported,
+                FallbackReason::Memlock => metrics::Fallback::Memlock,
+            });
+            tracing::warn!("{fallback}");
         }
         Event::Synced { took } => metrics::synced(*took),
         Event::Sealed { segment, first_offset, end_offset, trigger } => {
@@ -72,6 +86,14 @@ fn tell(health: &Health, event: &Event) {
             };
             metrics::retained_away(label, 1);
             tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
+        }
+        Event::WaitsForWrites { segment, over: false } => {
+            health.degraded("writes", "recovery waits for a dead process's writes to the disk to end");
+            tracing::warn!(segment, "recovery waits for a dead process's writes to this segment to end");
+        }
+        Event::WaitsForWrites { segment, over: true } => {
+            health.restored("writes");
+            tracing::info!(segment, "the dead process's writes to this segment have ended");
         }
         Event::Recycled { segment, as_segment } => {
             metrics::recycled();

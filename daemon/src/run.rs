@@ -216,7 +216,9 @@ impl World {
             tracing::warn!("the highest ack level here is {reach}");
             highest = AckLevel::Written;
         }
-        scrape.io_info(crate::config::IoEngine::Blocking, config.journal.durability);
+        let report = self.journal.status().engine;
+        scrape.io_info(setup::engine(report.engine), config.journal.durability);
+        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
         metrics::power_loss_protected(config.journal.power_loss_protected);
         let budget_bytes = config.limits.max_inflight_bytes as usize;
         let door = Arc::new(Door {

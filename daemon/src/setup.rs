@@ -5,10 +5,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use clad_journal::io::device::{RangeRefusal, Substrate};
+use clad_journal::io::{Engine, EngineWish};
 use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
-use crate::config::{Config, Durability};
+use crate::config::{Config, Durability, IoEngine};
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
 pub(crate) const WINDOW: u32 = 256;
@@ -26,6 +27,11 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
     };
     JournalConfig {
         policy,
+        io_engine: match j.io_engine {
+            IoEngine::Auto => EngineWish::Auto,
+            IoEngine::Uring => EngineWish::Uring,
+            IoEngine::Blocking => EngineWish::Blocking,
+        },
         segment_bytes: j.segment_bytes,
         max_append_bytes: clamp(config.limits.max_append_bytes),
         power_loss_protected: j.power_loss_protected,
@@ -52,6 +58,14 @@ pub(crate) fn policy(config: &Config) -> (DurabilityPolicy, AckLevel) {
         Durability::PerMessage => (DurabilityPolicy::PerMessage, AckLevel::Durable),
         Durability::SyncFileRange => (DurabilityPolicy::SyncFileRange, AckLevel::Durable),
         Durability::FireAndForget => (DurabilityPolicy::FireAndForget, AckLevel::Written),
+    }
+}
+
+/// The engine in use, as the configuration names it.
+pub(crate) fn engine(engine: Engine) -> IoEngine {
+    match engine {
+        Engine::Blocking => IoEngine::Blocking,
+        Engine::Uring => IoEngine::Uring,
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
-    batch, config_loaded, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, install,
-    io_fallback, journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected, retained_away,
-    rotated, segments, sync_failed, synced, unprepared,
+    batch, config_loaded, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, inline_batch,
+    install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected,
+    retained_away, rotated, segments, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -30,6 +30,7 @@ const PROMISED: &[&str] = &[
     "clad_sync_failures_total",
     "clad_batch_records_bucket{le=}",
     "clad_batch_bytes_bucket{le=}",
+    "clad_inline_batches_total",
     "clad_inflight_bytes",
     "clad_inflight_limit_bytes",
     "clad_connections{transport=}",
@@ -118,6 +119,7 @@ fn complete_at_zero_and_counting() {
     batch(16, 5000);
     synced(Duration::from_micros(30));
     sync_failed();
+    inline_batch();
     inflight_bytes(77);
     let connection = Connection::open(Transport::Unix);
     offset(Watermark::Durable, 9);
@@ -132,6 +134,7 @@ fn complete_at_zero_and_counting() {
     recovery(Recovery::Failed);
     journal_failed(true);
     io_fallback(Fallback::Direct);
+    io_fallback(Fallback::UringDenied);
     recovered(Duration::from_millis(250), 12);
     corrupt(1);
     retained_away(Rule::MinFree, 2);
@@ -155,6 +158,7 @@ fn complete_at_zero_and_counting() {
         ("clad_batch_bytes_sum", 5000.0),
         ("clad_sync_duration_seconds_bucket{le=\"0.00005\"}", 1.0),
         ("clad_sync_failures_total", 1.0),
+        ("clad_inline_batches_total", 1.0),
         ("clad_inflight_bytes", 77.0),
         ("clad_connections{transport=\"unix\"}", 1.0),
         ("clad_offset{watermark=\"durable\"}", 9.0),
@@ -175,6 +179,8 @@ fn complete_at_zero_and_counting() {
         ("clad_recoveries_total{outcome=\"done\"}", 0.0),
         ("clad_journal_failed", 1.0),
         ("clad_io_fallbacks_total{reason=\"direct\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"uring_denied\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"memlock\"}", 0.0),
         ("clad_recovery_duration_seconds", 0.25),
         ("clad_recovery_truncated_bytes_total", 12.0),
         ("clad_corrupt_records_total", 1.0),

@@ -69,11 +69,15 @@ impl Placed {
         self.batch.as_ref().map_or(0, |b| b.count)
     }
 
+    /// Bytes of the write: whole blocks.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.batch.as_ref().map_or(0, |b| b.body.len());
+        (self.prefix.len() + self.header.len() + body).next_multiple_of(self.block)
+    }
+
     /// Bytes of the file that it covers.
     pub(crate) fn range(&self) -> (u64, u64) {
-        let body = self.batch.as_ref().map_or(0, |b| b.body.len());
-        let len = (self.prefix.len() + self.header.len() + body).next_multiple_of(self.block);
-        (self.pos, self.pos + len as u64)
+        (self.pos, self.pos + self.len() as u64)
     }
 
     /// Fills a buffer with whole blocks.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::io::EngineWish;
+
 /// How the journal reaches `durable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -52,6 +54,14 @@ impl Policy {
         !matches!(self, Self::FireAndForget { .. })
     }
 
+    /// Bytes of a usual batch, at most: a single append may be larger.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        match self {
+            Self::GroupCommit { max_bytes, .. } | Self::SyncFileRange { max_bytes, .. } => *max_bytes as usize,
+            _ => 1 << 20,
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.grouping().map_or(1, |(_, in_flight)| in_flight.max(1))
     }
@@ -95,6 +105,8 @@ pub struct Retention {
 pub struct JournalConfig {
     /// How `durable` is reached.
     pub policy: Policy,
+    /// What issues the writes.
+    pub io_engine: EngineWish,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Most payload bytes of one append; must fit a segment with [`SEGMENT_SLACK`] to spare.
@@ -128,6 +140,7 @@ impl Default for JournalConfig {
     fn default() -> Self {
         Self {
             policy: Policy::GROUP_COMMIT,
+            io_engine: EngineWish::Auto,
             segment_bytes: 64 << 20,
             max_append_bytes: 4 << 20,
             power_loss_protected: false,

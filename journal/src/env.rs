@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
-use crate::io::Storage;
+use crate::io::{Fallback, Storage};
 use crate::metafile::MetaFile;
 
 /// Something that an operator wants counted or told.
@@ -20,9 +20,13 @@ pub enum Event {
         bytes: u64,
         /// Synced with the write.
         synced: bool,
+        /// Made by the thread that took it, with nothing in flight beside it.
+        inline: bool,
         /// Time of the write.
         took: Duration,
     },
+    /// A slower way is taken, because the faster one is not to be had here; once for each reason.
+    Fallback(Fallback),
     /// A sync of its own was done.
     Synced {
         /// Time that it took.
@@ -82,6 +86,14 @@ pub enum Event {
         end_offset: u64,
         /// Which rule.
         rule: Rule,
+    },
+    /// A dead process's writes to a segment have not ended: nothing is read of it until they have (or, `over`, now they
+    /// have). There is no bound to it but the disk's.
+    WaitsForWrites {
+        /// Its number.
+        segment: u64,
+        /// The wait is over.
+        over: bool,
     },
     /// The file of a segment that retention removed became the next one.
     Recycled {

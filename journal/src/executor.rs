@@ -11,10 +11,11 @@
 //! - **Close**: as a rotation without a next segment, then the mark of a clean end, last of all.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::active::Active;
+use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
 use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
@@ -28,17 +29,34 @@ use crate::marks::Marks;
 use crate::prepare::{self, Prepared, Space};
 use crate::recovery;
 use crate::seal::seal;
+use crate::segment_file;
 use crate::segment_reader::SegmentReader;
 
 pub(crate) struct Executor {
     pub(crate) env: Env,
     pub(crate) catalog: Arc<Catalog>,
     before: Mutex<Option<Before>>,
+    /// Batches that the thread which took them wrote itself, with nothing in flight beside them.
+    inline_batches: AtomicU64,
+}
+
+/// What is known of a write while it is made.
+pub(crate) struct Wrote {
+    id: u64,
+    durability: Durability,
+    records: u32,
+    bytes: u64,
+    inline: bool,
+    began: u64,
 }
 
 impl Executor {
     pub(crate) fn new(env: Env, catalog: Arc<Catalog>, before: Option<Before>) -> Self {
-        Self { env, catalog, before: Mutex::new(before) }
+        Self { env, catalog, before: Mutex::new(before), inline_batches: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn inline_batches(&self) -> u64 {
+        self.inline_batches.load(Ordering::Relaxed)
     }
 
     fn before(&self) -> std::sync::MutexGuard<'_, Option<Before>> {
@@ -48,21 +66,14 @@ impl Executor {
     /// Carries one job out. The buffer is the calling thread's own and comes back.
     pub(crate) fn run(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
         match job {
-            Job::Write { id, file, placed, durability, sync } => {
-                let began = self.env.clock.boot_ns();
-                let records = placed.records();
+            Job::Write { id, file, placed, durability, sync, alone } => {
+                let wrote = self.wrote(id, &placed, durability, alone);
                 let buf = placed.encode(buf);
-                let bytes = buf.len() as u64;
                 let (buf, written) = match (durability, sync) {
                     (Durability::Synced, SyncBy::Range) => write_and_sync_range(file.as_ref(), buf, placed.pos),
                     _ => file.write_at(buf, placed.pos, durability),
                 };
-                if written.is_ok() && records > 0 {
-                    let synced = durability == Durability::Synced;
-                    self.env.tell(Event::Batch { records, bytes, synced, took: self.since(began) });
-                }
-                let done = written.map(|()| Done::Write { id, durability });
-                (done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e)), buf)
+                (self.after_write(&wrote, written), buf)
             }
             Job::Sync { file, upto, range } => {
                 let began = self.env.clock.boot_ns();
@@ -70,10 +81,7 @@ impl Executor {
                     Some((from, to)) => file.sync_range(from, to - from),
                     None => file.sync_data(),
                 };
-                if synced.is_ok() {
-                    self.env.tell(Event::Synced { took: self.since(began) });
-                }
-                (synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e)), buf)
+                (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
             Job::Open { prepared, next, epoch } => {
@@ -82,6 +90,34 @@ impl Executor {
             Job::Recover(rescue) => (self.recover(rescue), buf),
             Job::Close(rotation) => (self.close(rotation), buf),
         }
+    }
+
+    /// What is told of a write that begins now.
+    pub(crate) fn wrote(&self, id: u64, placed: &Placed, durability: Durability, inline: bool) -> Wrote {
+        let (records, bytes) = (placed.records(), placed.len() as u64);
+        Wrote { id, durability, records, bytes, inline, began: self.env.clock.boot_ns() }
+    }
+
+    /// The result of a write, which is told on the way.
+    pub(crate) fn after_write(&self, wrote: &Wrote, written: io::Result<()>) -> Result<Done, Failure> {
+        let Wrote { id, durability, records, bytes, inline, began } = *wrote;
+        if written.is_ok() && records > 0 {
+            if inline {
+                self.inline_batches.fetch_add(1, Ordering::Relaxed);
+            }
+            let synced = durability == Durability::Synced;
+            self.env.tell(Event::Batch { records, bytes, synced, inline, took: self.since(began) });
+        }
+        let done = written.map(|()| Done::Write { id, durability });
+        done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e))
+    }
+
+    /// The same of a sync.
+    pub(crate) fn after_sync(&self, began: u64, upto: u64, synced: io::Result<()>) -> Result<Done, Failure> {
+        if synced.is_ok() {
+            self.env.tell(Event::Synced { took: self.since(began) });
+        }
+        synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
     fn since(&self, began: u64) -> Duration {
@@ -325,9 +361,11 @@ impl Executor {
             // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
             Ok(()) => {
                 storage.sync_dir("")?;
-                storage.open(&temporary, Access::WriteDirect)?
+                segment_file::open(storage, &temporary, Access::WriteDirect)?
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                segment_file::create(storage, &temporary, Access::WriteDirect)?
+            }
             Err(e) => return Err(e),
         };
         let epoch = batches.first().map_or(0, |b| b.epoch);

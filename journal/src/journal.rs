@@ -1,8 +1,8 @@
 //! The open journal: the shell around the committer.
 //!
-//! One more thread than there may be writes in flight waits for jobs, and carries them out itself: with an empty
-//! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
-//! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the thread that is woken makes
+//! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
+//! anybody else's worker: a slow disk holds up these threads alone.
 //!
 //! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, Job, RotateAnswer, Sender, Step};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, RotateAnswer, Sender, Step};
 use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
@@ -26,12 +26,13 @@ use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
 use crate::gather::{Batch, Purse};
-use crate::io::{IoBuf, OsStorage, Storage, device};
+use crate::io::{EngineOptions, EngineReport, IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::{self, Report};
+use crate::workers::{self, Watch};
 
 /// An open journal. Dropping it without [`Journal::close`] is an unclean end.
 pub struct Journal {
@@ -42,7 +43,7 @@ pub struct Journal {
 /// What the threads share.
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    work: Condvar,
+    pub(crate) work: Condvar,
     marks: watch::Sender<Marks>,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
@@ -56,11 +57,9 @@ pub(crate) struct Shared {
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
 }
 
-struct Core {
-    committer: Committer,
-    sleepers: usize,
-    /// The earliest moment at which a sleeper wakes by itself.
-    armed_ns: Option<u64>,
+pub(crate) struct Core {
+    pub(crate) committer: Committer,
+    pub(crate) watch: Watch,
     active_header: Option<SegmentHeader>,
 }
 
@@ -92,6 +91,10 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// What issues the writes, why, and what had to be done without.
+    pub engine: EngineReport,
+    /// Batches that the thread which took them wrote itself, because nothing was in flight.
+    pub inline_batches: u64,
     /// Segments since the start that were written over one that retention removed.
     pub recycled: u64,
 }
@@ -121,11 +124,19 @@ impl Journal {
     /// # Errors
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
         let substrate = device::discover(dir);
         if let Policy::SyncFileRange { .. } = config.policy {
             substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
         }
-        let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
+        let told = observer.clone();
+        let options = EngineOptions {
+            wish: config.io_engine,
+            in_flight: config.policy.in_flight(),
+            write_bytes: config.policy.batch_bytes(),
+            on_fallback: Arc::new(move |fallback| told(&Event::Fallback(fallback.clone()))),
+        };
+        let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
     }
@@ -149,9 +160,15 @@ impl Journal {
 
     fn spawn_threads(&self) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for i in 0..=self.shared.env().config.policy.in_flight() {
+        let ring = self.shared.storage().ring();
+        let beside = if ring.is_some() { 0 } else { self.shared.env().config.policy.in_flight() };
+        for i in 0..=beside {
             let shared = self.shared.clone();
-            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
+            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            threads.push(named.spawn(move || workers::run(&shared))?);
+        }
+        if let Some(ring) = ring {
+            ring.attach(workers::on_ring(&self.shared));
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
@@ -185,7 +202,7 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        let wake = core.wants_waking(before, now.boot_ns);
+        let wake = self.shared.wants_waking(&mut core, before, now);
         drop(core);
         self.shared.wake_one(wake);
         Ok(accepted)
@@ -209,7 +226,7 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         core.committer.append_burst(from, burst, now, &mut purse, answer);
-        let wake = core.wants_waking(before, now.boot_ns);
+        let wake = self.shared.wants_waking(&mut core, before, now);
         drop(core);
         self.shared.wake_one(wake);
     }
@@ -306,6 +323,8 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            engine: shared.storage().engine(),
+            inline_batches: shared.executor.inline_batches(),
             recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
@@ -366,9 +385,17 @@ impl Journal {
             for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 let _ = thread.join();
             }
+            self.wait_for_ring();
             self.unlock();
         }
         clean
+    }
+
+    /// What the ring has in flight ends before anybody else may have the folder.
+    fn wait_for_ring(&self) {
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.wait_done();
+        }
     }
 
     fn unlock(&self) {
@@ -389,6 +416,7 @@ impl Drop for Journal {
         for thread in threads {
             let _ = thread.join();
         }
+        self.wait_for_ring();
         self.unlock();
     }
 }
@@ -402,7 +430,7 @@ pub(crate) fn open_shared(
     observer: Observer,
 ) -> Result<Arc<Shared>, OpenError> {
     config.check().map_err(OpenError::Config)?;
-    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
     let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
     let left_over = recovery_left_over(&env)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
@@ -413,7 +441,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+    let core = Core { committer, watch: Watch::default(), active_header: None };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -455,20 +483,8 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
     }
 }
 
-impl Core {
-    /// Whether appends that just came want a sleeping thread awake.
-    fn wants_waking(&self, bytes_before: usize, now_ns: u64) -> bool {
-        if self.sleepers == 0 || self.committer.gathered_bytes() == bytes_before {
-            return false;
-        }
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && self.armed_ns.is_none_or(|t| t < now_ns);
-        self.committer.wants_wake(bytes_before) || unwatched
-    }
-}
-
 impl Shared {
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
         self.core.lock().expect("the journal's state is whole")
     }
@@ -519,6 +535,9 @@ impl Shared {
 
     pub(crate) fn wake_all(&self) {
         self.work.notify_all();
+        if let Some(ring) = self.storage().ring() {
+            ring.wake();
+        }
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
@@ -544,13 +563,6 @@ impl Shared {
         match *stop {
             true => true,
             false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
-        }
-    }
-
-    /// Wakes a thread, if one is wanted; after the lock was given back, which it will ask for at once.
-    fn wake_one(&self, wanted: bool) {
-        if wanted {
-            self.work.notify_one();
         }
     }
 
@@ -602,59 +614,4 @@ impl Shared {
             _ => {}
         }
     }
-}
-
-/// Waits for jobs and carries them out.
-fn worker(shared: &Arc<Shared>) {
-    let mut buf = IoBuf::with_capacity(256 * 1024);
-    let mut core = shared.core();
-    loop {
-        let now = shared.env().now();
-        match core.committer.step(now) {
-            Step::Exit => {
-                drop(core);
-                shared.wake_all();
-                return;
-            }
-            Step::Run(job) => {
-                if core.sleepers > 0 && core.committer.more_to_do() {
-                    shared.work.notify_one();
-                }
-                let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
-                drop(core);
-                let (done, back) = shared.executor.run(job, buf);
-                buf = back;
-                if buf.capacity() > 4 << 20 {
-                    buf = IoBuf::with_capacity(256 * 1024); // one huge append does not pin its memory
-                }
-                shared.finish(done);
-                if wake_others {
-                    shared.wake_all();
-                }
-                core = shared.core();
-            }
-            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
-        }
-    }
-}
-
-fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
-    core.sleepers += 1;
-    core.armed_ns = match (core.armed_ns, until) {
-        (Some(a), Some(u)) if a > now => Some(a.min(u)),
-        (a, None) => a,
-        (_, u) => u,
-    };
-    let mut core = match until {
-        None => shared.work.wait(core).expect("the journal's state is whole"),
-        Some(t) => {
-            let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
-            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
-        }
-    };
-    core.sleepers -= 1;
-    if until.is_some() {
-        core.armed_ns = None;
-    }
-    core
 }

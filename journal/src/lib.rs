@@ -39,10 +39,12 @@ mod reader;
 pub mod recovery;
 pub mod repair;
 mod seal;
+mod segment_file;
 mod segment_reader;
 pub mod stepper;
 mod verify;
 mod window;
+mod workers;
 
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};

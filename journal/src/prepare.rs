@@ -15,7 +15,8 @@ use std::sync::Arc;
 use crate::env::Env;
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Lock, Storage, TakeOver, Witness};
+use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
+use crate::segment_file;
 
 const CHUNK: usize = 1 << 20;
 
@@ -97,7 +98,7 @@ pub(crate) fn make(
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let file = env.storage.create(&name, Access::WriteDirect)?;
+    let file = segment_file::create(env.storage.as_ref(), &name, Access::WriteDirect)?;
     match fill(env, file.as_ref(), number, epoch, space, pace) {
         Ok(Some(header)) => Ok(Some(Prepared { header })),
         other => {
@@ -234,7 +235,7 @@ fn refill(
     former: Former,
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
-    let file = env.storage.open(name, Access::WriteDirect)?;
+    let file = segment_file::open(env.storage.as_ref(), name, Access::WriteDirect)?;
     file.allocate(env.config.segment_bytes)?;
     if !write_zeroes(env, file.as_ref(), bytes, pace)? {
         return Ok(None);
@@ -252,30 +253,26 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
     let name = segment_name(header.number);
     if header.epoch != epoch {
         header = new_header(env, header.number, epoch, header.former)?;
-        let file = env.storage.open(&name, Access::WriteDirect)?;
         // Who made it may be dead: with its header still on the way to the disk, its size and its name not durable, and
         // the mode of a segment that it was about to seal.
-        file.lock(Lock::Exclusive)?;
+        let file = segment_file::open_alone(env.storage.as_ref(), header.number, Access::WriteDirect, &env.observer)?;
         env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
         file.sync_all()?;
         env.storage.sync_dir("")?;
     }
-    let open_one = |_| {
-        let file = env.storage.open(&name, write_access(env))?;
-        file.lock(Lock::Shared)?;
-        Ok(file)
-    };
+    let open_one = |_| segment_file::open(env.storage.as_ref(), &name, write_access(env));
     let files = (0..=env.config.policy.in_flight()).map(open_one).collect::<io::Result<_>>()?;
     Ok((header, files))
 }
 
-/// The prepared segment that an earlier run left above everything put to use, if it was finished and still fits.
+/// The prepared segment that an earlier run left above everything put to use, if it was finished and still fits. That
+/// run may be dead with its zeroes still on the way: they are waited for.
 ///
 /// # Errors
 /// What the kernel says.
 pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepared>> {
-    let file = match env.storage.open(&segment_name(number), Access::ReadDirect) {
+    let file = match segment_file::open_alone(env.storage.as_ref(), number, Access::ReadDirect, &env.observer) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use clad_journal::io::EngineWish;
 use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Sender};
 
 fn config(policy: Policy) -> JournalConfig {
@@ -67,15 +68,16 @@ fn payload(i: u64) -> Vec<u8> {
 
 const POLICIES: [Policy; 3] =
     [Policy::GROUP_COMMIT, Policy::PerMessage, Policy::FireAndForget { sync_interval: Duration::from_millis(20) }];
+const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 
 #[test]
-fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy() {
-    for policy in POLICIES {
+fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_engine() {
+    for (policy, engine) in POLICIES.into_iter().flat_map(|p| ENGINES.map(|e| (p, e))) {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut next = 0;
         for round in 0..3 {
-            let (journal, events) = open(dir.path(), config(policy));
-            assert_eq!(journal.marks().received, next, "{policy:?}");
+            let (journal, events) = open(dir.path(), JournalConfig { io_engine: engine, ..config(policy) });
+            assert_eq!(journal.marks().received, next, "{policy:?} {engine:?}");
             let n = if matches!(policy, Policy::PerMessage) { 300 } else { 4000 };
             for i in 0..n {
                 let level = [Level::Received, Level::Written, Level::Durable][(i % 3) as usize];

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::EngineWish;
 use clad_journal::io::device::discover;
 use clad_journal::{Append, Journal, JournalConfig, Level, OfflineLog, Policy, Retention, verify};
 
@@ -21,7 +22,10 @@ const ROUNDS: u64 = 20;
 /// Under group_commit, with retention that leaves next to nothing, so that files are used again and again.
 const RECYCLING: &str = "recycling";
 
-fn config(name: &str) -> JournalConfig {
+/// `policy/engine`, as the child is told.
+fn config(how: &str) -> JournalConfig {
+    let (name, engine) = how.split_once('/').unwrap();
+    let io_engine = if engine == "uring" { EngineWish::Uring } else { EngineWish::Blocking };
     let policy = match name {
         "group_commit" | RECYCLING => Policy::GROUP_COMMIT,
         "per_message" => Policy::PerMessage,
@@ -35,6 +39,7 @@ fn config(name: &str) -> JournalConfig {
         if recycling { (64 << 10, 16 << 10, 128 << 10) } else { (1 << 20, 128 << 10, 0) };
     JournalConfig {
         policy,
+        io_engine,
         segment_bytes,
         max_append_bytes,
         retention: Retention { max_bytes, ..Retention::default() },
@@ -55,7 +60,13 @@ fn payload(sequence: u64) -> Vec<u8> {
 
 /// Appends for ever; prints "r|w|d SEQUENCE OFFSET" for each acknowledgement.
 fn child(dir: &str, policy: &str) -> ! {
-    let journal = Journal::open_dir(Path::new(dir), config(policy), std::sync::Arc::new(|_| {})).unwrap();
+    let config = config(policy);
+    let journal = Journal::open_dir(Path::new(dir), config, std::sync::Arc::new(|_| {})).unwrap();
+    assert_eq!(
+        journal.status().engine.engine.name(),
+        policy.split_once('/').unwrap().1,
+        "the engine that was asked for"
+    );
     let mut out = std::io::stdout().lock();
     let resume = journal.producer(&[1; 16], 7).unwrap().and_then(|s| s.last);
     writeln!(out, "open {}", resume.map_or(-1, |l| l.0 as i64)).unwrap();
@@ -121,7 +132,9 @@ fn every_acknowledged_record_is_found_once_after_kill_9() {
     println!("kill test: CLAD_SEED={seed}");
     let mut random = seed;
     let (mut total, mut kills, mut used_again) = (0, 0, BTreeSet::new());
-    for policy in ["group_commit", "per_message", "fire_and_forget", "sync_file_range", RECYCLING] {
+    let policies = ["group_commit", "per_message", "fire_and_forget", "sync_file_range", RECYCLING];
+    for policy in policies.iter().flat_map(|p| ["blocking", "uring"].map(|engine| format!("{p}/{engine}"))) {
+        let policy = policy.as_str();
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         if policy == "sync_file_range"
             && let Err(refusal) = discover(dir.path()).range_sync(true)

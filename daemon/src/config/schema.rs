@@ -63,7 +63,11 @@ pub(super) const KEYS: &[Key] = &[
         RESTART,
         "How records reach the disk: group_commit, per_message (each append its own synced write), sync_file_range (no disk cache is flushed; ext4 and xfs on disks without a volatile cache), or fire_and_forget (highest ack: written)."
     ),
-    key!(journal.io_engine, RESTART, "What issues the writes: auto, or blocking."),
+    key!(
+        journal.io_engine,
+        RESTART,
+        "What issues the writes: auto (what is fastest here), uring (threads where the kernel refuses it, with a warning), or blocking."
+    ),
     key!(
         journal.segment_bytes,
         RESTART,

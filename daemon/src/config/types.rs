@@ -229,8 +229,10 @@ words! {
 words! {
     /// What issues the writes.
     IoEngine {
-        /// The best that this kernel and this version offer.
+        /// What is fastest on this file system under this policy, of what the kernel permits.
         Auto = "auto",
+        /// One thread with an io_uring; where that is not to be had, threads, with a warning.
+        Uring = "uring",
         /// Plain system calls on threads.
         Blocking = "blocking",
     }

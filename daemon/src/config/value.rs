@@ -272,6 +272,6 @@ macro_rules! word_setting {
 }
 
 word_setting!(Durability, later = []);
-word_setting!(IoEngine, later = ["uring"]);
+word_setting!(IoEngine, later = []);
 word_setting!(LogLevel, later = []);
 word_setting!(LogFormat, later = []);

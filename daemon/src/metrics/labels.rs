@@ -157,7 +157,11 @@ label! {
         WriteSync = "write_sync",
         /// Space that is zeroed ahead.
         Zeroing = "zeroing",
-        /// The engine asked for.
-        Engine = "engine",
+        /// io_uring, because it is not permitted.
+        UringDenied = "uring_denied",
+        /// io_uring, because this kernel has none, or not all that is needed.
+        UringUnsupported = "uring_unsupported",
+        /// Memory that stays locked, for io_uring or its buffers.
+        Memlock = "memlock",
     }
 }

@@ -78,6 +78,13 @@ pub fn batch(records: u64, bytes: u64) {
     }
 }
 
+/// A batch was written by the thread that took it, with nothing in flight beside it.
+pub fn inline_batch() {
+    if let Some(m) = meters() {
+        m.inline_batches.increment(1);
+    }
+}
+
 /// A sync, or a write that syncs, was done.
 pub fn synced(took: Duration) {
     if let Some(m) = meters() {

@@ -63,6 +63,7 @@ metrics_table! {
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
     BATCH_RECORDS = "clad_batch_records", Histogram, "", "Records in a batch.";
     BATCH_BYTES = "clad_batch_bytes", Histogram, "", "Bytes of a batch.";
+    INLINE_BATCHES = "clad_inline_batches_total", Counter, "", "Batches written by the thread that took them, with nothing in flight.";
     INFLIGHT_BYTES = "clad_inflight_bytes", Gauge, "", "Bytes of appends held in memory.";
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
@@ -150,6 +151,7 @@ pub(super) struct Meters {
     pub(super) sync_failures: Total,
     pub(super) batch_records: Histogram,
     pub(super) batch_bytes: Histogram,
+    pub(super) inline_batches: Counter,
     pub(super) inflight_bytes: Gauge,
     pub(super) inflight_limit: Gauge,
     pub(super) connections: Family<Transport, Gauge>,
@@ -215,6 +217,7 @@ impl Meters {
             sync_failures: Total::new(counter!(SYNC_FAILURES)),
             batch_records: histogram(RECORDS),
             batch_bytes: histogram(BYTES),
+            inline_batches: counter!(INLINE_BATCHES),
             inflight_bytes: gauge!(INFLIGHT_BYTES),
             inflight_limit: gauge!(INFLIGHT_LIMIT),
             connections: gauges(CONNECTIONS),

@@ -122,8 +122,8 @@ pub struct Accepted {
 
 /// Something to carry out.
 pub(crate) enum Job {
-    /// One write, and what makes it durable where it is to be.
-    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability, sync: SyncBy },
+    /// One write, and what makes it durable where it is to be; `alone`: with nothing in flight beside it when it was begun.
+    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability, sync: SyncBy, alone: bool },
     /// A sync of everything below `upto`; a range sync of these bytes, where that is enough for it.
     Sync { file: Arc<dyn File>, upto: u64, range: Option<(u64, u64)> },
     /// Seal the active segment and open the next one.
@@ -178,6 +178,15 @@ pub(crate) enum Done {
     Opened { next: Option<Active> },
     Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
     Closed,
+}
+
+/// Who takes the next job, where a ring stands beside the thread that blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Everything that is alone: the write of an empty queue, and every long job.
+    Thread,
+    /// Writes and syncs beside others, and what is worth a write of its own while more comes.
+    Ring,
 }
 
 /// What to do now.

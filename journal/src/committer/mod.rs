@@ -41,7 +41,7 @@ use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
 pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
-pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy};
+pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -318,6 +318,16 @@ impl Committer {
         old.then_some(Trigger::Age)
     }
 
+    /// Whose turn it is where a ring stands beside the thread that blocks.
+    pub(crate) fn turn(&self, now: Moment) -> Turn {
+        let running = self.state == State::Running && !self.busy && !self.closing;
+        let beside = self.writes > 0 || self.sync_running || self.gather.bytes() >= WORTH_ANOTHER;
+        match running && beside && self.active.is_some() && self.rotation_due(now).is_none() {
+            true => Turn::Ring,
+            false => Turn::Thread,
+        }
+    }
+
     fn begin_write(&mut self, now: Moment) -> Option<Step> {
         let (_, since, wants_written) = self.gather.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);
@@ -344,7 +354,7 @@ impl Committer {
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
-        let fresh = self.writes > 0;
+        let (fresh, alone) = (self.writes > 0, in_flight == 0);
         let sync = self.how_to_sync();
         let active = self.active.as_mut().expect("checked by step");
         let placed = active.place(&batch, fresh, &self.marks, now);
@@ -372,7 +382,7 @@ impl Committer {
             durable: false,
         });
         self.idle_since_ns = now.boot_ns;
-        Some(Step::Run(Job::Write { id, file, placed, durability, sync }))
+        Some(Step::Run(Job::Write { id, file, placed, durability, sync, alone }))
     }
 
     fn write_deadline(&self) -> Option<u64> {
@@ -476,7 +486,7 @@ impl Committer {
         self.file_of.insert(id, slot);
         self.vouching = Some((id, placed.shares.clone()));
         let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
-        Step::Run(Job::Write { id, file, placed, durability, sync })
+        Step::Run(Job::Write { id, file, placed, durability, sync, alone: true })
     }
 
     fn begin_open(&mut self, now: Moment) -> Step {

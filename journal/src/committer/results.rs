@@ -211,6 +211,11 @@ impl Committer {
         }
     }
 
+    /// Whether it is closed, cleanly or not: no job begins any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
+    }
+
     /// Gives up on a clean end.
     pub(crate) fn abandon(&mut self) {
         for reply in self.rotate_replies.drain(..) {

@@ -4,7 +4,8 @@
 //! - **Positional and owned.** A write takes its buffer and gives it back with the result, so that an engine which
 //!   hands the memory to the kernel (a ring) can keep it for as long as the kernel does.
 //! - **Several in flight.** Every method takes `&self`; calls on one file from several threads run at once. Nothing
-//!   here orders them: order is the committer's business.
+//!   here orders them: order is the committer's business. Where [`Storage::ring`] has one, operations are begun there
+//!   without a thread for each, on the same files, under the same rules.
 //! - **Whole or failed.** A short write is continued until all is written; a write of zero bytes is an error
 //!   (`WriteZero`), never a loop. After an error nothing is known about the bytes of that call.
 //! - **A sync promises only what was complete when it was called**, and an error from it is told once per open
@@ -18,16 +19,22 @@
 mod buffer;
 pub mod bulk;
 pub mod device;
+mod engine;
 mod extents;
+mod latch;
 mod lease;
 mod os;
 pub mod probe;
+pub mod uring;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use buffer::IoBuf;
-pub use os::OsStorage;
+pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason, Grounds, OnFallback, choose};
+pub use latch::{Latch, Latched, LatchedFile};
+pub use os::{EngineOptions, OsStorage};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +151,14 @@ pub trait Storage: Send + Sync + 'static {
     fn is_direct(&self) -> bool;
     /// Whether writing zeroes makes later overwrites cheaper (ext4, xfs), or would only double the work.
     fn zeroing_pays(&self) -> bool;
+    /// The thread that has several operations in flight, where the engine has one.
+    fn ring(&self) -> Option<&uring::Ring> {
+        None
+    }
+    /// What issues the writes, and what had to be done without.
+    fn engine(&self) -> EngineReport {
+        EngineReport { engine: Engine::Blocking, why: "the only one here".to_owned(), fallbacks: Vec::new() }
+    }
 }
 
 /// Room in a file system.
@@ -202,6 +217,14 @@ pub trait File: Send + Sync {
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Takes a lock, waiting as long as it must.
     fn lock(&self, lock: Lock) -> io::Result<()>;
+    /// The kernel's descriptor, for an engine that hands operations to the kernel by itself.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The latch on this file, where it has one: such an engine goes through it too.
+    fn latch(&self) -> Option<&Latch> {
+        None
+    }
 }
 
 /// A folder on the file system that holds the build: the one for temporary files may be in memory.

@@ -1,15 +1,17 @@
-//! The operating system as a [`Storage`]: plain blocking calls, relative to an open folder.
+//! The operating system as a [`Storage`]: blocking calls relative to an open folder, and a ring beside them where the
+//! engine is `uring`. Both work on the same open files.
 //!
 //! What must hold beyond the trait:
 //! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
 //!   changes nothing, and links are never followed.
 //! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written.
-//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`), a plain
-//!   write and `fdatasync` keep the same promise.
+//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`, or `ENOSYS`
+//!   where something in between does not know the call), a plain write and `fdatasync` keep the same promise, and it is
+//!   told as a fallback.
 
 use std::io;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::engine::{Fallback, FallbackReason, Fallbacks, Grounds, choose};
 use super::extents;
 use super::lease::{self, Lease};
-use super::{Access, Durability, Entry, EntryKind, File, IoBuf, Lock, Space, Storage, TakeOver, Witness};
+use super::uring::{self, Ring};
+use super::{
+    Access, Durability, Engine, EngineReport, EngineWish, Entry, EntryKind, File, IoBuf, Lock, OnFallback, Space,
+    Storage, TakeOver, Witness,
+};
 
 /// A folder on a real file system.
 pub struct OsStorage {
@@ -27,7 +34,29 @@ pub struct OsStorage {
     block_size: u32,
     direct: bool,
     zeroing: bool,
-    no_dsync: Arc<AtomicBool>,
+    ring: Option<Ring>,
+    why: String,
+    sync: Arc<WriteSync>,
+    fallbacks: Arc<Fallbacks>,
+}
+
+/// What the engine is chosen by, and whom to tell of what is not to be had.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// What is asked for.
+    pub wish: EngineWish,
+    /// Writes that will be in flight at once, at most.
+    pub in_flight: usize,
+    /// Bytes of a usual write, at most.
+    pub write_bytes: usize,
+    /// Told of each fallback, also of one that is found later; must not block.
+    pub on_fallback: OnFallback,
+}
+
+/// How a write is synced: shared by all files of one storage, for it is the file system that decides.
+struct WriteSync {
+    refused: AtomicBool,
+    fallbacks: Arc<Fallbacks>,
 }
 
 impl OsStorage {
@@ -38,16 +67,47 @@ impl OsStorage {
     /// # Errors
     /// What the kernel says when the folder cannot be opened.
     pub fn open(dir: &Path, block_size: u32, zeroing: bool) -> io::Result<Self> {
+        let wish = EngineWish::Blocking;
+        let options = EngineOptions { wish, in_flight: 1, write_bytes: 0, on_fallback: Arc::new(|_| {}) };
+        Self::open_with(dir, block_size, zeroing, &options)
+    }
+
+    /// The same with an engine: what is asked for, or what [`choose`] says, or threads where that is not to be had.
+    ///
+    /// # Errors
+    /// What the kernel says when the folder cannot be opened, or no thread can be started.
+    pub fn open_with(dir: &Path, block_size: u32, zeroing: bool, options: &EngineOptions) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
         let direct = direct_works(&fd, block_size);
-        Ok(Self { dir: fd, block_size, direct, zeroing, no_dsync: Arc::default() })
+        if !direct {
+            fallbacks.add(Fallback::new(
+                FallbackReason::Direct,
+                "the file system has no direct I/O: writes go through the page cache; ext4, xfs or btrfs would have it",
+            ));
+        }
+        let grounds = Grounds { wish: options.wish, direct, in_flight: options.in_flight };
+        let (engine, why) = choose(&grounds);
+        let mut why = why.to_owned();
+        let mut ring = None;
+        if engine == Engine::Uring {
+            match start_ring(&fd, direct, block_size, options, &fallbacks) {
+                Ok(started) => ring = Some(started),
+                Err(fallback) => {
+                    why = format!("io_uring is not to be had: {fallback}");
+                    fallbacks.add(fallback);
+                }
+            }
+        }
+        let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
+        Ok(Self { dir: fd, block_size, direct, zeroing, ring, why, sync, fallbacks })
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<Arc<dyn File>> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(&self.dir, name, flags, Mode::from_raw_mode(0o600))?;
-        Ok(Arc::new(OsFile { fd, no_dsync: self.no_dsync.clone() }))
+        Ok(Arc::new(OsFile { fd, sync: self.sync.clone() }))
     }
 
     fn flags(&self, access: Access) -> OFlags {
@@ -65,6 +125,19 @@ impl OsStorage {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
     }
+}
+
+fn start_ring(
+    dir: &OwnedFd,
+    direct: bool,
+    block: u32,
+    options: &EngineOptions,
+    fallbacks: &Arc<Fallbacks>,
+) -> Result<Ring, Fallback> {
+    let style = uring::available(dir, direct, block, fallbacks).map_err(|refused| refused.0)?;
+    let EngineOptions { in_flight, write_bytes, .. } = *options;
+    let setup = uring::Setup { in_flight, write_bytes, style, fallbacks: fallbacks.clone() };
+    Ring::start(setup).map_err(|e| uring::Refused::from_error("io_uring cannot be set up", &e).0)
 }
 
 fn direct_works(dir: &OwnedFd, block_size: u32) -> bool {
@@ -174,17 +247,31 @@ impl Storage for OsStorage {
     fn zeroing_pays(&self) -> bool {
         self.zeroing
     }
+
+    fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref()
+    }
+
+    fn engine(&self) -> EngineReport {
+        let engine = if self.ring.is_some() { Engine::Uring } else { Engine::Blocking };
+        EngineReport { engine, why: self.why.clone(), fallbacks: self.fallbacks.all() }
+    }
 }
 
 struct OsFile {
     fd: OwnedFd,
-    no_dsync: Arc<AtomicBool>,
+    sync: Arc<WriteSync>,
 }
 
 impl OsFile {
     fn write_all(&self, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
         while !bytes.is_empty() {
-            let n = match rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags) {
+            let wrote = match flags.is_empty() {
+                // Who refuses the newer call may still know the older one.
+                true => rustix::io::pwrite(&self.fd, bytes, pos),
+                false => rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags),
+            };
+            let n = match wrote {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => n,
                 Err(Errno::INTR) => continue,
@@ -197,10 +284,11 @@ impl OsFile {
     }
 
     fn write_synced(&self, bytes: &[u8], pos: u64) -> io::Result<()> {
-        if !self.no_dsync.load(Ordering::Relaxed) {
+        if !self.sync.refused.load(Ordering::Relaxed) {
             match self.write_all(bytes, pos, ReadWriteFlags::DSYNC) {
-                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
-                    self.no_dsync.store(true, Ordering::Relaxed);
+                Err(e) if is_refusal(&e) => {
+                    self.sync.refused.store(true, Ordering::Relaxed);
+                    self.sync.fallbacks.add(Fallback::write_sync_refused(&e));
                 }
                 done => return done,
             }
@@ -208,6 +296,12 @@ impl OsFile {
         self.write_all(bytes, pos, ReadWriteFlags::empty())?;
         self.sync_data()
     }
+}
+
+/// The flag is unknown to the file system, or the whole call to the kernel: nothing was written.
+fn is_refusal(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
 /// All three steps: what was on its way is waited for, the dirty pages are written, and waited for.
@@ -243,8 +337,7 @@ impl File for OsFile {
         let mut got = 0;
         while got < want {
             let rest = &mut buf[got..];
-            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(rest)], pos + got as u64, ReadWriteFlags::empty())
-            {
+            match rustix::io::pread(&self.fd, rest, pos + got as u64) {
                 Ok(0) => break,
                 Ok(n) => got += n,
                 Err(Errno::INTR) => {}
@@ -316,6 +409,10 @@ impl File for OsFile {
                 done => return Ok(done?),
             }
         }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
     }
 }
 

@@ -12,16 +12,17 @@ use super::{Recovered, table};
 use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
-use crate::env::Env;
+use crate::env::{Env, Observer};
 use crate::error::OpenError;
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Footer, IndexEntry};
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, checksum, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Lock, Storage};
+use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
 use crate::producer::ProducerTable;
 use crate::seal::seal;
+use crate::segment_file;
 use crate::window::Window;
 
 const PIECE: u64 = 1 << 20;
@@ -39,6 +40,7 @@ struct Work {
 
 struct Carrier<'a> {
     storage: &'a dyn Storage,
+    observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
     log_id: [u8; 16],
@@ -64,10 +66,12 @@ pub(super) fn carry_out(
     lock: Arc<dyn File>,
     survey: Survey,
     greatest_epoch: u32,
+    observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
     let mut c = Carrier {
         storage,
+        observer,
         boot_id,
         now,
         log_id: said.log_id,
@@ -137,6 +141,7 @@ pub(crate) fn end_at(
 ) -> Result<(Vec<Sealed>, Report), OpenError> {
     end(Ending {
         storage: env.storage.as_ref(),
+        observer: &env.observer,
         boot_id: env.clock.boot_id(),
         now: env.now(),
         log_id: env.meta.get().log_id,
@@ -152,6 +157,7 @@ pub(crate) fn end_at(
 /// Segments in a row that are to be ended by footers, and what has to be known for that.
 pub(crate) struct Ending<'a> {
     pub(crate) storage: &'a dyn Storage,
+    pub(crate) observer: &'a Observer,
     pub(crate) boot_id: [u8; 16],
     pub(crate) now: Moment,
     pub(crate) log_id: [u8; 16],
@@ -171,6 +177,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
     let storage = e.storage;
     let mut c = Carrier {
         storage,
+        observer: e.observer,
         boot_id: e.boot_id,
         now: e.now,
         log_id: e.log_id,
@@ -185,8 +192,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
     };
     let mut group = Vec::new();
     for number in e.numbers {
-        let file_len = storage.open(&segment_name(number), Access::ReadDirect).and_then(|f| f.len());
-        let probed = file_len.and_then(|len| super::probe(storage, number, len));
+        let probed = super::probe_alone(storage, number, e.observer);
         let segment = probed.map_err(OpenError::io(segment_name(number)))?;
         // An attempt before this one came as far as the footer.
         if matches!(segment.state, State::Sealed { .. }) {
@@ -207,7 +213,7 @@ impl Carrier<'_> {
         let State::Sealed { header, footer, .. } = &segment.state else { return Ok(()) };
         let name = segment_name(segment.number);
         let pos = footer.data_end.next_multiple_of(u64::from(header.block_size));
-        let file = self.storage.open(&name, Access::WriteDirect)?;
+        let file = segment_file::open(self.storage, &name, Access::WriteDirect)?;
         let want = segment.file_len.saturating_sub(pos) as usize;
         let (bytes, read) = file.read_at(IoBuf::with_capacity(want), pos, want);
         read?;
@@ -281,11 +287,7 @@ impl Carrier<'_> {
 
     fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
         let number = segment.number;
-        let file = self.storage.open(&segment_name(number), Access::WriteDirect)?;
-        if !file.try_lock(Lock::Exclusive)? {
-            tracing::warn!(segment = number, "waiting for the writes of a dead process to this segment to end");
-            file.lock(Lock::Exclusive)?;
-        }
+        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer)?;
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
             State::Unsealed { header } | State::Sealed { header, .. } => (header, false),

@@ -1,8 +1,8 @@
 //! What a start does with what it finds, before anything is appended.
 //!
 //! What must hold:
-//! - Nothing is read of an unsealed segment before its exclusive lock is held: a dead process's write may still be on
-//!   its way to the disk.
+//! - Nothing is concluded from an unsealed segment before its exclusive lock is held: a dead process's write may still be
+//!   on its way to the disk (`segment_file.rs`).
 //! - A sync proves nothing about pages that are clean. What is kept above the proven durable end is **written again**,
 //!   the same bytes at the same place, and synced, before it is called durable.
 //! - Nothing is destroyed: what is not kept is first copied to `quarantine/` and synced, under a name made of its
@@ -27,6 +27,7 @@ use crate::catalog::Sealed;
 use crate::clock::Clock;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
+use crate::env::Observer;
 use crate::error::OpenError;
 use crate::format::footer::Before;
 use crate::format::meta::NONE;
@@ -35,7 +36,8 @@ use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
 pub(crate) use survey::{
-    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_as, segments as list_segments,
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    segments as list_segments,
 };
 
 /// A log that is ready to go on.
@@ -58,6 +60,7 @@ pub(crate) fn start(
     dir: &str,
     clock: &dyn Clock,
     config: &JournalConfig,
+    observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let began = clock.boot_ns();
     check_foreign(storage, dir)?;
@@ -69,11 +72,11 @@ pub(crate) fn start(
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { mut meta, slot, greatest_epoch } => {
-            survey::adopt(storage, &mut meta, &found).map_err(OpenError::io("look for segments in use"))?;
-            let survey = survey::survey(storage, &meta, &found)?;
+            survey::adopt(storage, &mut meta, &found, observer).map_err(OpenError::io("look for segments in use"))?;
+            let survey = survey::survey(storage, &meta, &found, observer)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch)?
+            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?
         }
     };
     survey::tidy_up(storage, &recovered.meta.get(), &entries)?;

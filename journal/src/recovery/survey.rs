@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::env::Observer;
 use crate::error::OpenError;
 use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, IoBuf, Storage};
+use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage};
+use crate::segment_file;
 
 /// A segment's file as the survey saw it.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// Looks at one segment: its header, and its footer from the end of the file.
+/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
 pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
     let block = storage.block_size() as usize;
@@ -97,6 +99,20 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
     let mut segment = probe_as(storage, number, number, file_len, header)?;
     segment.bytes_read += (block as u64).min(file_len);
     Ok(segment)
+}
+
+/// The same for recovery: unless its footer holds, nobody writes to the segment any more when this is read.
+pub(crate) fn probe_alone(storage: &dyn Storage, number: u64, observer: &Observer) -> io::Result<Segment> {
+    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let look = || probe(storage, number, file.len()?);
+    if !file.try_lock(Lock::Exclusive)? {
+        // A reader of a sealed segment may hold it, and is not to hold up anybody.
+        if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
+            return Ok(segment);
+        }
+        segment_file::lock_alone(file.as_ref(), number, observer)?;
+    }
+    look()
 }
 
 /// The same with a header that is known already, for a file that may lie under the name of another number.
@@ -146,7 +162,12 @@ pub(crate) fn probe_as(
 }
 
 /// Looks from the newest segment down to the first that is proven and supersedes nothing.
-pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> Result<Survey, OpenError> {
+pub(crate) fn survey(
+    storage: &dyn Storage,
+    meta: &Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+) -> Result<Survey, OpenError> {
     let mut survey = Survey {
         proven: BTreeMap::new(),
         newest: None,
@@ -166,12 +187,12 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe(storage, number, *file_len).map_err(OpenError::io(segment_name(number)))?;
+        let segment = probe_alone(storage, number, observer).map_err(OpenError::io(segment_name(number)))?;
         survey.bytes_read += segment.bytes_read;
         check_ours(&segment, meta)?;
         match &segment.state {
             State::Sealed { footer, .. } if footer.supersedes_from.is_none() => {
-                survey.proven.insert(number, *file_len);
+                survey.proven.insert(number, segment.file_len);
                 survey.newest = Some(segment);
             }
             _ => survey.open.push(segment),
@@ -222,7 +243,16 @@ pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &Segmen
 }
 
 /// Takes what [`in_use_above`] finds into `meta`, which the caller then writes.
-pub(crate) fn adopt(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+pub(crate) fn adopt(
+    storage: &dyn Storage,
+    meta: &mut Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+) -> io::Result<()> {
+    let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
+    for (number, _) in found.range(next..) {
+        probe_alone(storage, *number, observer)?; // so that nobody writes to it while it is looked at
+    }
     if let Some(highest) = in_use_above(storage, meta, found)? {
         storage.sync_dir("")?; // its new name may not be durable yet, and now it will be counted on
         tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
@@ -301,7 +331,8 @@ mod tests {
         let probed = probe(&storage, number, bytes.len() as u64).unwrap();
         assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
         let mut meta = meta(highest);
-        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap())).unwrap();
+        let observer: Observer = std::sync::Arc::new(|_| {});
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &observer).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }

@@ -63,7 +63,7 @@ pub(super) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> i
     let mut right = IoBuf::copy_of(&block);
     right[..LEN].copy_from_slice(&header.encode());
     right.pad_to(storage.block_size() as usize); // a file may have been cut inside its first block
-    let file = storage.open(&name, Access::WriteDirect)?;
+    let file = crate::segment_file::open(storage, &name, Access::WriteDirect)?;
     file.write_at(right, 0, Durability::Synced).1
 }
 

@@ -386,8 +386,10 @@ impl Repair<'_> {
             if let Some((_, _, footer)) = &before {
                 producers.load(&footer.producers);
             }
+            let observer: crate::env::Observer = Arc::new(|_| {});
             let ending = Ending {
                 storage: self.storage,
+                observer: &observer,
                 boot_id: self.clock.boot_id(),
                 now: Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() },
                 log_id: self.report.log_id,

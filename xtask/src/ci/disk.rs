@@ -53,6 +53,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         "mounts::is_in_memory",
     );
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
+    case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
+    for (name, test) in [
+        (
+            "flushes that reach the device, for each kind of write",
+            "flushes::are_made_by_synced_writes_and_by_nothing_else",
+        ),
+        ("flushes that reach the device, under per_message", "flushes::are_one_for_each_append_under_per_message"),
+    ] {
+        case(name, &room, test);
+    }
     let large = Kind::Loop { make: EXT4, mebibytes: 128, sector: 4096, cache: WRITE_BACK, options: "rw" };
     case("a disk of 4096-byte sectors", &large, "mounts::holds_a_log");
     for (name, program, package, make) in

@@ -43,6 +43,8 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "durability_reason": absent_if_empty(&status.policy_reason),
         "io_engine": status.io_engine,
         "io_engine_reason": status.io_engine_reason,
+        "io_fallbacks": status.io_fallbacks,
+        "inline_batches": status.inline_batches,
         "highest_ack": highest_ack(status),
         "offsets": {
             "received": offsets.received,

@@ -58,6 +58,7 @@ fn identity(sheet: &mut Sheet, status: &v1::StatusResponse) {
             "durability",
             format!("{durability}{policy}, highest ack {highest}; io engine {}{engine}", status.io_engine),
         )
+        .row("inline", inline(status))
         .row("stands on", status.substrate.as_ref().map(stands_on).unwrap_or_default());
 }
 
@@ -175,6 +176,17 @@ fn refused(sheet: &mut Sheet, counters: &v1::Counters) {
     if !all.is_empty() {
         sheet.row("since start", all.join("; "));
     }
+}
+
+/// Batches that needed no hand-over, and what had to be done without.
+fn inline(status: &v1::StatusResponse) -> String {
+    let noun = if status.inline_batches == 1 { "batch" } else { "batches" };
+    let mut text = format!("{} {noun} written by the thread that took them", count(status.inline_batches));
+    for fallback in &status.io_fallbacks {
+        text.push('\n');
+        text.push_str(fallback);
+    }
+    text
 }
 
 fn journal(status: &v1::StatusResponse, now_ns: u64) -> String {

@@ -148,14 +148,10 @@ fn a_policy_that_is_none() {
         ["flag --set journal.power_loss_protected=perhaps: `journal.power_loss_protected`: expected true or false, \
           found \"perhaps\""]
     );
-}
-
-#[test]
-fn words_that_are_known_but_not_in_this_version() {
     assert_eq!(
-        of_set("journal.io_engine=uring"),
-        ["flag --set journal.io_engine=uring: `journal.io_engine`: \"uring\" is not in this version of clad; \
-          use one of auto, blocking"]
+        of_set("journal.io_engine=rings"),
+        ["flag --set journal.io_engine=rings: `journal.io_engine`: expected one of auto, uring, blocking, found \
+          \"rings\"; nearest: \"uring\""]
     );
 }
 
