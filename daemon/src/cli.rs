@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::check::check;
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
+use crate::reload::reload;
 
 /// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
 #[derive(Debug, Parser)]
@@ -44,6 +45,11 @@ pub enum Command {
     Run,
     /// Check the configuration and say what the daemon would do
     Check,
+    /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
+    Reload {
+        /// Process id of the daemon; its $RUNTIME_DIRECTORY must be set here, too
+        pid: u32,
+    },
     /// Print the effective configuration and where each value came from
     Config {
         /// Form of the output
@@ -73,22 +79,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
         }
     };
     let args = LoadArgs::of_process(cli.layers.config, cli.layers.set);
-    let loaded = match Config::load(&args) {
-        Ok(loaded) => loaded,
-        Err(errors) => {
-            say(io::stderr(), &format!("clad: {errors}\n"));
-            return Exit::Config;
-        }
-    };
-    match cli.command.unwrap_or(Command::Run) {
-        Command::Run => run(loaded, args),
-        Command::Check => {
+    let outcome = match cli.command.unwrap_or(Command::Run) {
+        Command::Run => load(&args).map(|loaded| run(loaded, args)),
+        Command::Check => load(&args).map(|loaded| {
             warn(&loaded);
             let report = check(&loaded);
             say(io::stdout(), &report.to_string());
             report.exit
-        }
-        Command::Config { output } => {
+        }),
+        Command::Config { output } => load(&args).map(|loaded| {
             warn(&loaded);
             let text = match output {
                 Output::Toml => loaded.to_toml(),
@@ -96,8 +95,22 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             };
             say(io::stdout(), &text);
             Exit::Done
+        }),
+        // The daemon reads the configuration, and says what it thinks of it.
+        Command::Reload { pid } => {
+            let (text, exit) = reload(pid, std::env::var_os("RUNTIME_DIRECTORY").as_deref());
+            say(io::stderr(), &format!("clad: {text}\n"));
+            Ok(exit)
         }
-    }
+    };
+    outcome.unwrap_or_else(|exit| exit)
+}
+
+fn load(args: &LoadArgs) -> Result<Loaded, Exit> {
+    Config::load(args).map_err(|errors| {
+        say(io::stderr(), &format!("clad: {errors}\n"));
+        Exit::Config
+    })
 }
 
 fn warn(loaded: &Loaded) {

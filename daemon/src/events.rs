@@ -3,12 +3,22 @@
 use clad_journal::{Event, Observer};
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::health::Health;
 use crate::metrics::{self, Rule, Trigger};
 
-/// The observer that the journal is opened with.
-pub(crate) fn observer(health: Health) -> Observer {
-    Arc::new(move |event| tell(&health, event))
+/// The observer that the journal is opened with. `phase` is told what a start is doing.
+pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
+    Arc::new(move |event| match event {
+        Event::Waiting { segment } => {
+            tracing::warn!(segment, "waiting for the writes of a dead process to this segment to end");
+            let text = format!("waiting for a dead process's writes to segment {segment} to reach the disk");
+            phase.send_replace(text);
+        }
+        Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
+        event => tell(&health, event),
+    })
 }
 
 fn tell(health: &Health, event: &Event) {
@@ -73,6 +83,7 @@ fn tell(health: &Health, event: &Event) {
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }
+        Event::Waiting { .. } | Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {
             metrics::corrupt(to - from);
             tracing::error!(from, to, "acknowledged records cannot be found any more");

@@ -8,7 +8,7 @@
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
-use crate::config::{JournalConfig, Retention};
+use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
+    at_disk: AtomicUsize,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
@@ -60,6 +62,20 @@ struct Core {
     /// The earliest moment at which a sleeper wakes by itself.
     armed_ns: Option<u64>,
     active_header: Option<SegmentHeader>,
+    /// Signs of life that were asked for, and the last that a writing thread gave.
+    asked: u64,
+    given: u64,
+}
+
+/// Why a journal does not get on by itself any more, for a watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stalled {
+    /// A thread has ended though the journal is open.
+    #[error("a thread of the journal has ended")]
+    Ended,
+    /// No writing thread answered since the last question, and not all of them wait for the disk.
+    #[error("the journal's writing threads do not get on, and it is not the disk that they wait for")]
+    Silent,
 }
 
 /// A journal's numbers at one moment.
@@ -137,13 +153,18 @@ impl Journal {
 
     fn spawn_threads(&self) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for i in 0..=self.shared.env().config.policy.in_flight() {
-            let shared = self.shared.clone();
-            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
-        }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
         threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
+    }
+
+    /// One more thread than there may be writes in flight; beside them stands the one that prepares.
+    fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
+        for i in threads.len() - 1..=in_flight {
+            let shared = self.shared.clone();
+            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
+        }
         Ok(())
     }
 
@@ -220,6 +241,34 @@ impl Journal {
         answer
     }
 
+    /// Asks the writing threads for a sign of life, and tells whether the one asked for by the call before came. To be
+    /// called every few seconds: between two calls a thread that can run has run.
+    ///
+    /// A slow disk is no stall: threads inside a call to it answer when it is over.
+    ///
+    /// # Errors
+    /// [`Stalled`]: a restart may help, waiting will not.
+    pub fn heartbeat(&self) -> Result<(), Stalled> {
+        if self.shared.is_closing() {
+            return Ok(()); // threads end, and the drain has a deadline of its own
+        }
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.iter().any(JoinHandle::is_finished) {
+            return Err(Stalled::Ended);
+        }
+        let writers = threads.len().saturating_sub(1); // one prepares
+        drop(threads);
+        let mut core = self.shared.core();
+        let answered = core.given == core.asked;
+        if answered {
+            core.asked += 1;
+        }
+        drop(core);
+        self.shared.work.notify_one();
+        let all_at_disk = writers > 0 && self.shared.at_disk.load(Ordering::Relaxed) >= writers;
+        if answered || all_at_disk { Ok(()) } else { Err(Stalled::Silent) }
+    }
+
     /// A reader from `from` on, of what is below `level`.
     pub fn reader(&self, from: u64, level: Level) -> Reader {
         Reader::new(self.shared.clone(), from, level)
@@ -239,6 +288,33 @@ impl Journal {
     pub fn set_rotate_after(&self, age: Duration) {
         self.shared.with(|c| c.set_rotate_after(age));
         self.shared.wake_all();
+    }
+
+    /// Replaces the settings of `group_commit`; does nothing under another policy. `max_delay` and `max_bytes` hold from
+    /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
+    ///
+    /// # Errors
+    /// Where a thread for a further write cannot be started; then nothing was changed.
+    pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. }) {
+            return Ok(());
+        }
+        let in_flight = in_flight.max(1);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.add_writers(&mut threads, in_flight)?;
+        }
+        drop(threads);
+        self.shared.env().in_flight.store(in_flight, Ordering::Relaxed);
+        self.shared.with(|c| c.set_group_commit(max_delay, max_bytes, in_flight));
+        self.shared.wake_all();
+        Ok(())
+    }
+
+    /// Replaces how many producers are remembered. Where it is less than there are, nobody is forgotten for it before its
+    /// time: newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    pub fn set_max_producers(&self, max: usize) {
+        self.shared.with(|c| c.set_max_producers(max));
     }
 
     /// The numbers of the moment.
@@ -356,8 +432,9 @@ pub(crate) fn open_shared(
     observer: Observer,
 ) -> Result<Arc<Shared>, OpenError> {
     config.check().map_err(OpenError::Config)?;
-    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
-    let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
+    let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
+    let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
     let left_over = recovery_left_over(&env)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
@@ -367,7 +444,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -377,6 +454,7 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        at_disk: AtomicUsize::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });
@@ -551,6 +629,7 @@ fn worker(shared: &Arc<Shared>) {
     let mut core = shared.core();
     loop {
         let now = shared.env().now();
+        core.given = core.asked;
         match core.committer.step(now) {
             Step::Exit => {
                 drop(core);
@@ -563,7 +642,9 @@ fn worker(shared: &Arc<Shared>) {
                 }
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
+                shared.at_disk.fetch_add(1, Ordering::Relaxed);
                 let (done, back) = shared.executor.run(job, buf);
+                shared.at_disk.fetch_sub(1, Ordering::Relaxed);
                 buf = back;
                 if buf.capacity() > 4 << 20 {
                     buf = IoBuf::with_capacity(256 * 1024); // one huge append does not pin its memory

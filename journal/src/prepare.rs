@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::env::Env;
 use crate::format::segment::{self, SegmentHeader};
@@ -148,7 +149,7 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
         file.lock(Lock::Shared)?;
         Ok(file)
     };
-    let files = (0..=env.config.policy.in_flight()).map(open_one).collect::<io::Result<_>>()?;
+    let files = (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect::<io::Result<_>>()?;
     Ok((header, files))
 }
 

@@ -191,3 +191,13 @@ pub fn retained_away(rule: Rule, segments: u64) {
         m.retained_away.of(rule).increment(segments);
     }
 }
+
+/// A configuration was loaded at this Unix time (seconds), or a reload was refused.
+pub fn config_loaded(at: Option<f64>) {
+    if let Some(m) = meters() {
+        m.reload_successful.set(f64::from(u8::from(at.is_some())));
+        if let Some(at) = at {
+            m.reload_time.set(at);
+        }
+    }
+}

@@ -76,6 +76,8 @@ metrics_table! {
     RECOVERY_DURATION = "clad_recovery_duration_seconds", Gauge, "", "Time of the last recovery.";
     CORRUPT_RECORDS = "clad_corrupt_records_total", Counter, "", "Records found damaged.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
+    RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 where the last reload was taken (or there was none), 0 where it was refused and the configuration before it goes on.";
+    RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "When the configuration in use was loaded, in Unix time.";
 }
 
 /// One handle for each value of a label.
@@ -122,6 +124,8 @@ pub(super) struct Meters {
     pub(super) recovery_duration: Gauge,
     pub(super) corrupt_records: Counter,
     pub(super) retained_away: Family<Rule, Counter>,
+    pub(super) reload_successful: Gauge,
+    pub(super) reload_time: Gauge,
 }
 
 fn counters<L: Label>(name: &'static str) -> Family<L, Counter> {
@@ -175,6 +179,8 @@ impl Meters {
             recovery_duration: gauge!(RECOVERY_DURATION),
             corrupt_records: counter!(CORRUPT_RECORDS),
             retained_away: counters(RETAINED_AWAY),
+            reload_successful: gauge!(RELOAD_SUCCESSFUL),
+            reload_time: gauge!(RELOAD_TIME),
         }
     }
 

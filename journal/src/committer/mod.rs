@@ -96,6 +96,8 @@ pub(crate) struct Committer {
     in_flight: VecDeque<InFlight>,
     writes: usize,
     free_files: Vec<usize>,
+    /// Writes in flight that the operator wants; the segment in use may be open for fewer.
+    wanted_writes: usize,
     file_of: HashMap<u64, usize>,
     vouching: Option<(u64, Vec<Arc<Batch>>)>,
     sync_running: bool,
@@ -140,6 +142,7 @@ impl Committer {
             writes: 0,
             free_files: (0..config.policy.in_flight()).rev().collect(),
             file_of: HashMap::new(),
+            wanted_writes: config.policy.in_flight(),
             vouching: None,
             sync_running: false,
             busy: false,
@@ -190,6 +193,29 @@ impl Committer {
 
     pub(crate) fn set_rotate_after(&mut self, age: std::time::Duration) {
         self.config.rotate_after = age;
+    }
+
+    /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
+    /// which is opened for them.
+    pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
+        if let Policy::GroupCommit { max_delay, max_bytes, in_flight } = &mut self.config.policy {
+            (*max_delay, *max_bytes) = (delay, bytes);
+            *in_flight = writes.min(*in_flight);
+            self.gather.set_max_bytes(bytes as usize);
+            self.wanted_writes = writes;
+        }
+    }
+
+    /// A segment is there that is open for so many writes.
+    fn allow_writes(&mut self, open_for: usize) {
+        if let Policy::GroupCommit { in_flight, .. } = &mut self.config.policy {
+            *in_flight = self.wanted_writes.min(open_for);
+        }
+    }
+
+    pub(crate) fn set_max_producers(&mut self, max: usize) {
+        self.producers.set_max(max);
+        self.submitted.set_max(max);
     }
 
     /// Part of the active segment that is used, 0 to 1.

@@ -12,7 +12,7 @@ use super::{Recovered, table};
 use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
-use crate::env::Env;
+use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Footer, IndexEntry};
@@ -39,6 +39,7 @@ struct Work {
 
 struct Carrier<'a> {
     storage: &'a dyn Storage,
+    observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
     log_id: [u8; 16],
@@ -60,6 +61,7 @@ pub(super) fn carry_out(
     boot_id: [u8; 16],
     now: Moment,
     config: &JournalConfig,
+    observer: &Observer,
     meta: MetaFile,
     lock: Arc<dyn File>,
     survey: Survey,
@@ -68,6 +70,7 @@ pub(super) fn carry_out(
     let said = meta.get();
     let mut c = Carrier {
         storage,
+        observer,
         boot_id,
         now,
         log_id: said.log_id,
@@ -143,6 +146,7 @@ pub(crate) fn end_at(
     let segment = super::probe(storage, number, file_len).map_err(OpenError::io(segment_name(number)))?;
     let mut c = Carrier {
         storage,
+        observer: &env.observer,
         boot_id: env.clock.boot_id(),
         now: env.now(),
         log_id: env.meta.get().log_id,
@@ -249,9 +253,10 @@ impl Carrier<'_> {
         let number = segment.number;
         let file = self.storage.open(&segment_name(number), Access::WriteDirect)?;
         if !file.try_lock(Lock::Exclusive)? {
-            tracing::warn!(segment = number, "waiting for the writes of a dead process to this segment to end");
+            (self.observer)(&Event::Waiting { segment: number });
             file.lock(Lock::Exclusive)?;
         }
+        (self.observer)(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
             State::Unsealed { header } | State::Sealed { header, .. } => (header, false),

@@ -27,6 +27,7 @@ use crate::catalog::Sealed;
 use crate::clock::Clock;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
+use crate::env::Observer;
 use crate::error::OpenError;
 use crate::format::footer::Before;
 use crate::format::meta::NONE;
@@ -56,6 +57,7 @@ pub(crate) fn start(
     dir: &str,
     clock: &dyn Clock,
     config: &JournalConfig,
+    observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let began = clock.boot_ns();
     check_foreign(storage, dir)?;
@@ -71,7 +73,7 @@ pub(crate) fn start(
             let survey = survey::survey(storage, &meta, &found)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch)?
+            carry_out::carry_out(storage, clock.boot_id(), now, config, observer, meta, lock, survey, greatest_epoch)?
         }
     };
     survey::tidy_up(storage, &recovered.meta.get(), &entries)?;
