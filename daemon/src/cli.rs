@@ -33,6 +33,9 @@ pub struct LayerFlags {
     /// Read this file in place of /etc/clad/clad.toml and /etc/clad/clad.d/
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The instance that runs as clad@NAME.service: /etc/clad/NAME.toml, folders of its own, no network unless set
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "config", value_parser = instance)]
+    pub instance: Option<String>,
     /// Set one key, over files and environment; may be repeated
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
@@ -78,7 +81,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             return if error.use_stderr() { Exit::Usage } else { Exit::Done };
         }
     };
-    let args = LoadArgs::of_process(cli.layers.config, cli.layers.set);
+    let args = LoadArgs::of_process(cli.layers.config, cli.layers.instance, cli.layers.set);
     let outcome = match cli.command.unwrap_or(Command::Run) {
         Command::Run => load(&args).map(|loaded| run(loaded, args)),
         Command::Check => load(&args).map(|loaded| {
@@ -104,6 +107,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
         }
     };
     outcome.unwrap_or_else(|exit| exit)
+}
+
+/// A name that is part of file names and of the service manager's.
+fn instance(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    match name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
+        true => Ok(name.to_owned()),
+        false => Err("letters, digits, `_`, `.` and `-`, a letter or digit first".to_owned()),
+    }
 }
 
 fn load(args: &LoadArgs) -> Result<Loaded, Exit> {
@@ -168,6 +180,9 @@ mod tests {
             (&["--no-such-flag"][..], Exit::Usage),
             (&["start"], Exit::Usage),
             (&["--config"], Exit::Usage),
+            (&["--instance", "../x"], Exit::Usage),
+            (&["--instance", "a", "--config", "b"], Exit::Usage),
+            (&["--instance", "no-such-instance-anywhere"], Exit::Config),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
             (&["--set", "journal.durability=sync_file_range"], Exit::Config),

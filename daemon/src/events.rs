@@ -65,7 +65,10 @@ fn tell(health: &Health, event: &Event) {
         Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
         Event::NoSpace(true) => {
             health.degraded("space", "no room for a further segment; appends are refused when this one is full");
-            tracing::error!("no room for a further segment: appends are refused as retryable once this one is full");
+            tracing::error!(
+                "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
+                 system, or set [retention] max_bytes or min_free and reload; they resume by themselves"
+            );
         }
         Event::NoSpace(false) => {
             health.restored("space");

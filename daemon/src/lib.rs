@@ -5,6 +5,7 @@ compile_error!("clad runs on Linux only (5.10 or newer): its promises lean on wh
 
 mod access;
 mod admin;
+mod advice;
 pub mod check;
 pub mod cli;
 pub mod config;

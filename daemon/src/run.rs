@@ -31,7 +31,7 @@ use crate::read::Reads;
 use crate::reload::Outcomes;
 use crate::status::Statement;
 use crate::systemd::Notifier;
-use crate::{events, grpc, hint, ingest, metrics, setup};
+use crate::{advice, events, grpc, hint, ingest, metrics, setup};
 
 /// What a start that gets on asks for at a time; it asks again long before it is over.
 const MORE_TIME: Duration = Duration::from_secs(30);
@@ -163,7 +163,10 @@ async fn open_journal(
     notifier: &Notifier,
 ) -> Result<(Arc<Journal>, Substrate), Exit> {
     let dir = config.journal.dir.clone();
-    setup::make_dir(&dir).map_err(|e| failed(&format!("make the data folder {}", dir.display()), &e))?;
+    setup::make_dir(&dir).map_err(|e| {
+        let advice = advice::on(&dir, &e);
+        failed(&format!("make the data folder {}", dir.display()), &format!("{e}{advice}"))
+    })?;
     let substrate = discover(&dir);
     tracing::info!(dir = %dir.display(), "{}", substrate.summary());
     let (phase, mut phases) = watch::channel("recovering".to_owned());
@@ -185,7 +188,11 @@ async fn open_journal(
         Ok(Ok(journal)) => journal,
         Ok(Err(e)) => {
             let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
-            tracing::error!("{e}");
+            let advice = match &e {
+                OpenError::Io { source, .. } => advice::on(&config.journal.dir, source),
+                _ => String::new(),
+            };
+            tracing::error!("the log cannot be opened: {e}{advice}");
             return Err(exit);
         }
         Err(e) => return Err(failed("open the log", &e)),
