@@ -1,8 +1,9 @@
 //! What an operator can do about an error of the data folder, in words that go behind it.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::unistd::{Group, Uid, User};
@@ -13,8 +14,9 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES | Errno::EPERM) => {
             let own = user(Uid::effective().as_raw());
-            // The folder itself, or the one above it that keeps us out.
-            let at = dir.ancestors().find_map(|path| Some((path, path.metadata().ok()?)));
+            // A file of somebody else's in it, the folder itself, or the one above it that keeps us out.
+            let at =
+                others(dir).or_else(|| dir.ancestors().find_map(|path| Some((path.to_owned(), path.metadata().ok()?))));
             let Some((path, found)) = at else { return String::new() };
             let (owner, group, mode) = (user(found.uid()), group(found.gid()), found.mode() & 0o7777);
             format!(
@@ -33,6 +35,13 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
         Some(Errno::ENOTDIR) => format!("; {shown} or something above it is a file: set journal.dir to a folder"),
         _ => String::new(),
     }
+}
+
+/// What in the folder belongs to another user: something that was run there as root, say.
+fn others(dir: &Path) -> Option<(PathBuf, Metadata)> {
+    let own = Uid::effective().as_raw();
+    let mut entries = std::fs::read_dir(dir).ok()?.flatten();
+    entries.find_map(|entry| entry.metadata().ok().filter(|meta| meta.uid() != own).map(|meta| (entry.path(), meta)))
 }
 
 fn user(id: u32) -> String {

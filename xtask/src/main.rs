@@ -1,7 +1,8 @@
-//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask ci NAME`.
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
 mod ci;
+mod package;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,11 @@ use clap::{Parser, Subcommand};
 enum Task {
     /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
     Tidy,
+    /// Build a package: `deb`
+    Package {
+        /// Kind of package
+        kind: Vec<String>,
+    },
     /// Run a suite that needs root or other programs; without a name, list them
     Ci(Ci),
 }
@@ -45,6 +51,10 @@ fn main() -> ExitCode {
 fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
         Task::Tidy => tidy::run(&root()),
+        Task::Package { kind } => {
+            println!("{}", package::run(&root(), &kind)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Ci(Ci { suite: None }) => {
             ci::list();
             Ok(ExitCode::SUCCESS)

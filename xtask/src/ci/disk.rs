@@ -17,14 +17,14 @@ use super::{Run, has, need, output};
 const UNMOUNTS: u32 = 50;
 
 /// A file system to be made.
-enum Kind {
+pub(super) enum Kind {
     /// This type, of so many MiB, on sectors of so many bytes.
     Loop { make: &'static [&'static str], mebibytes: u64, sector: u32 },
     /// In memory.
     Memory { mebibytes: u64 },
 }
 
-const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0"];
+pub(super) const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0"];
 const XFS: &[&str] = &["mkfs.xfs", "-q", "-f"];
 const BTRFS: &[&str] = &["mkfs.btrfs", "-q", "-f"];
 
@@ -146,8 +146,8 @@ impl Faketime {
 }
 
 /// A mounted file system; gone when dropped.
-struct Mount {
-    point: PathBuf,
+pub(super) struct Mount {
+    pub(super) point: PathBuf,
     device: Option<String>,
     mounted: bool,
     _folder: tempfile::TempDir,
@@ -162,7 +162,7 @@ fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
 }
 
 impl Mount {
-    fn new(kind: &Kind) -> Result<Self> {
+    pub(super) fn new(kind: &Kind) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("clad-disk-").tempdir().context("no temporary folder")?;
         let point = folder.path().join("mount");
         fs::create_dir(&point)?;

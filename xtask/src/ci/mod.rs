@@ -129,6 +129,6 @@ fn build(root: &Path, package: &str) -> Result<PathBuf> {
 }
 
 /// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
