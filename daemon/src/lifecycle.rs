@@ -122,13 +122,14 @@ impl Running {
         self.notifier.reloading();
         let outcome = match self.try_reload() {
             Ok(text) => {
-                tracing::info!("HUP: reloaded: {text}");
+                // Before it is said: who reads it looks at the metric next.
                 metrics::config_loaded(Some(setup::unix_time()));
+                tracing::info!("HUP: reloaded: {text}");
                 Outcome::Taken(text)
             }
             Err(text) => {
-                tracing::error!("HUP: refused: {text}");
                 metrics::config_loaded(None);
+                tracing::error!("HUP: refused: {text}");
                 Outcome::Refused(text)
             }
         };

@@ -184,3 +184,82 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
         assert!(journal.close(Duration::from_secs(10)));
     }
 }
+
+/// Records of the batches so far.
+fn batches(events: &Mutex<Vec<Event>>) -> Vec<u32> {
+    let seen = events.lock().unwrap();
+    seen.iter().filter_map(|e| if let Event::Batch { records, .. } = e { Some(*records) } else { None }).collect()
+}
+
+#[test]
+fn group_commit_changes_while_it_runs() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let (journal, events) = open(folder.path(), config(policy));
+    journal.append(append(0, b"before", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, 1);
+    journal.set_group_commit(Duration::from_millis(1), 4096, 4).unwrap();
+    let payload = [7; 1000];
+    let mut sequence = 1;
+    // In the segment that is open for one write, and in one that is open for four.
+    for _ in 0..2 {
+        let before = batches(&events).len();
+        for _ in 0..100 {
+            journal.append(append(sequence, &payload, Level::Durable)).unwrap();
+            sequence += 1;
+        }
+        wait(&journal, Level::Durable, sequence);
+        let sizes = batches(&events)[before..].to_vec();
+        assert!(sizes.iter().all(|&records| records <= 4), "four of 1000 bytes fit 4096: {sizes:?}");
+        assert_eq!(sizes.iter().sum::<u32>(), 100);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    }
+    journal.set_group_commit(Duration::from_millis(1), 1 << 20, 1).unwrap();
+    journal.append(append(sequence, b"after", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, sequence + 1);
+    assert_eq!(read_all(&journal).len() as u64, sequence + 1);
+    assert!(journal.close(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_heartbeat_is_there_while_the_disk_is_slow_and_gone_with_a_thread() {
+    use clad_journal::Stalled;
+    use std::sync::Barrier;
+
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // One write at a time, and two threads. An observer that waits is what a device that hangs looks like from outside:
+    // the thread is inside its call.
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let hang = Arc::new(Barrier::new(2));
+    let inside = hang.clone();
+    let observer = Arc::new(move |e: &Event| match e {
+        Event::Batch { records: 1, .. } => {
+            inside.wait();
+        }
+        Event::Batch { records: 2, .. } => panic!("a bug"),
+        _ => {}
+    });
+    let journal = Journal::open_dir(folder.path(), config(policy), observer).unwrap();
+    let pause = || std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..3 {
+        journal.heartbeat().unwrap();
+        pause();
+    }
+    journal.append(append(0, b"slow", Level::Durable)).unwrap();
+    for _ in 0..5 {
+        journal.heartbeat().unwrap();
+        pause();
+    }
+    hang.wait();
+    wait(&journal, Level::Durable, 1);
+    // A thread that falls over leaves its write undone for ever: that is no slow disk.
+    let mut two = append(1, b"two", Level::Durable);
+    two.count = 2;
+    journal.append(two).unwrap();
+    let began = Instant::now();
+    while journal.heartbeat().is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the thread's end is not seen");
+        pause();
+    }
+    assert_eq!(journal.heartbeat(), Err(Stalled::Ended));
+}

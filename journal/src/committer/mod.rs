@@ -117,8 +117,18 @@ pub(crate) struct Committer {
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     space_low: bool,
+    /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
+    space_told: bool,
     open_retry_ns: u64,
     rewritten: bool,
+}
+
+/// What a look at the free space brought.
+pub(crate) struct SpaceNews {
+    /// Appends are refused that were taken before, or the other way round.
+    pub(crate) changed: bool,
+    /// The operator does not know yet.
+    pub(crate) tell: bool,
 }
 
 impl Committer {
@@ -159,6 +169,7 @@ impl Committer {
             rotate_replies: Vec::new(),
             closing: false,
             space_low: false,
+            space_told: false,
             open_retry_ns: 0,
             rewritten: false,
             config,
@@ -235,14 +246,17 @@ impl Committer {
         }
     }
 
-    pub(crate) fn set_space_low(&mut self, low: bool) -> bool {
+    /// Whether there is room for a further segment, as somebody has just seen.
+    pub(crate) fn set_space_low(&mut self, low: bool) -> SpaceNews {
         let changed = self.space_low != low;
+        let tell = self.space_told != low;
         self.space_low = low;
+        self.space_told = low;
         if changed {
             self.marks.version += 1;
             self.open_retry_ns = 0;
         }
-        changed
+        SpaceNews { changed, tell }
     }
 
     /// The batch that holds an offset, if it is written and still in memory.
@@ -553,5 +567,35 @@ impl Committer {
             producers: self.producers.clone(),
             rewritten: self.rewritten,
         })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(true);
+        assert!(news.tell && !news.changed);
+        assert!(!c.set_space_low(true).tell);
+        let news = c.set_space_low(false);
+        assert!(news.tell && news.changed);
+    }
+
+    #[test]
+    fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(false);
+        assert!(!news.tell && news.changed);
     }
 }

@@ -21,7 +21,11 @@ struct Suite {
 }
 
 const SUITES: &[Suite] = &[
-    Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run },
+    Suite {
+        name: "systemd",
+        about: "the package on a booted Debian, through an operator's days and mistakes; the units are closed enough",
+        run: systemd::run,
+    },
     Suite {
         name: "kill",
         about: "what was acknowledged survives kill -9, 50 times, on every transport",

@@ -38,10 +38,10 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = Mount::new(&SMALL)?;
     let root = place.path().join("root");
     tree::copy(&debian, &root)?;
-    let package = package::deb(&run.root, &programs, &root.join("root"), "-Znone")?;
+    let package = package::deb(&run.root, &programs, &root.join("srv/trial"), "-Znone")?;
     let mut booted = Booted {
         root: run.root.clone(),
-        package: PathBuf::from("/root").join(package.file_name().context("a package has a name")?),
+        package: PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?),
         machine: Machine::new(&root, vec![(small.point.clone(), PathBuf::from("/srv/small"))])?,
         small: small.point.clone(),
     };
@@ -155,12 +155,13 @@ impl Booted {
     }
 
     fn begin_load(&self) -> Result<()> {
-        self.write("/root/feed.sh", FEED)?;
-        self.write("/root/probe.pl", PROBE)?;
+        self.write("/srv/trial/feed.sh", FEED)?;
+        self.write("/srv/trial/probe.pl", PROBE)?;
         for (name, address) in FEEDS {
-            self.machine.sh(&format!("systemd-run --quiet --unit=feed-{name} sh /root/feed.sh {name} {address}"))?;
+            self.machine
+                .sh(&format!("systemd-run --quiet --unit=feed-{name} sh /srv/trial/feed.sh {name} {address}"))?;
         }
-        self.machine.sh("systemd-run --quiet --unit=probe perl /root/probe.pl")?;
+        self.machine.sh("systemd-run --quiet --unit=probe perl /srv/trial/probe.pl")?;
         self.gets_on()
     }
 
@@ -253,10 +254,10 @@ impl Booted {
     }
 
     fn end_load(&self) -> Result<()> {
-        self.write("/root/stop", "")?;
+        self.write("/srv/trial/stop", "")?;
         let read = |name: String| fs::read_to_string(self.machine.path(&name)).ok();
         for (name, _) in FEEDS {
-            let file = |what| read(format!("/root/feed-{name}.{what}"));
+            let file = |what| read(format!("/srv/trial/feed-{name}.{what}"));
             let code = until(&format!("the end of {name}"), || Ok(file("code")))?;
             ensure!(code.trim() == "0", "{name} ended with {code}: {}", file("out").unwrap_or_default());
             let count: u64 = file("count").context("a count")?.trim().parse()?;
@@ -266,7 +267,7 @@ impl Booted {
             ensure!(found == wanted, "{name}: {} lines of {count}, or in another order", found.lines().count());
             println!("          {name}: {count} records acknowledged as durable, all there, once, in order");
         }
-        let probe = until("the end of the probe", || Ok(read("/root/probe.out".to_owned())))?;
+        let probe = until("the end of the probe", || Ok(read("/srv/trial/probe.out".to_owned())))?;
         let mut parts = probe.splitn(3, ' ');
         let tries: u64 = parts.next().context("tries")?.parse()?;
         ensure!(parts.next() == Some("0"), "connections were refused: {probe}");
@@ -367,22 +368,34 @@ impl Booted {
     }
 
     fn backup(&self) -> Result<()> {
-        self.machine.sh("rm -f /root/stop /root/feed-*; systemd-run --quiet --unit=feed-more sh /root/feed.sh unix unix:///run/clad/clad.sock")?;
+        self.machine.sh("rm -f /srv/trial/stop /srv/trial/feed-*; systemd-run --quiet --unit=feed-more sh /srv/trial/feed.sh unix unix:///run/clad/clad.sock")?;
         self.gets_on()?;
         let backed_up = manual::block(&self.root, "back up").and_then(|block| self.machine.sh(&block));
         let before = self.machine.sh("clactl query -o cat --component feed-unix | wc --lines");
-        self.write("/root/stop", "")?;
+        self.write("/srv/trial/stop", "")?;
         self.machine.wait_for("feed-more.service", "ActiveState", |state| state == "inactive")?;
         let (said, _) = (backed_up?, before?);
         ensure!(said.contains("no damage") || !said.contains("damage"), "{said}");
         // The copy is a prefix of the log: the same records with the same offsets.
-        let prefix =
-            self.machine.sh("clactl query --dir /srv/backup -o json >/root/copy; clactl query -o json >/root/all\n\
-             n=$(wc --lines </root/copy); head --lines=$n /root/all | cmp - /root/copy; echo $n")?;
+        let prefix = self
+            .machine
+            .sh("clactl query --dir /srv/backup -o json >/srv/trial/copy; clactl query -o json >/srv/trial/all\n\
+             n=$(wc --lines </srv/trial/copy); head --lines=$n /srv/trial/all | cmp - /srv/trial/copy; echo $n")?;
         let copied: u64 = prefix.trim().parse()?;
         ensure!(copied > 100, "{copied} records were backed up");
         let said = self.machine.sh(&manual::block(&self.root, "restore")?)?;
         ensure!(said.contains("restored"), "{said}");
+        // The same log, further on in its epochs: what it gives again is told from what the original gave.
+        let of = |which: &str| self.machine.sh(&format!("clactl {which} status -o json"));
+        let field = |status: &str, name: &str| -> Result<String> {
+            let (_, rest) = status.split_once(&format!("\"{name}\":")).with_context(|| format!("no {name}"))?;
+            Ok(rest.trim_start().chars().take_while(|c| !",}".contains(*c)).collect())
+        };
+        let (original, restored) = (of("")?, of("--instance restored")?);
+        ensure!(field(&original, "log_id")? == field(&restored, "log_id")?, "it is another log");
+        let (before, now) = (field(&original, "epoch")?.parse::<u32>()?, field(&restored, "epoch")?.parse::<u32>()?);
+        ensure!(now > before, "epoch {now} after {before}");
+        ensure!(field(&restored, "durable")? == copied.to_string(), "not all of the copy is served: {restored}");
         println!("          {copied} records backed up while it ran, and served again elsewhere");
         self.machine.sh("systemctl stop clad@restored.socket clad@restored.service").map(drop)
     }

@@ -1,7 +1,7 @@
-# Hands numbered lines to clad until /root/stop is there: feed.sh NAME ADDRESS
+# Hands numbered lines to clad until /srv/trial/stop is there: feed.sh NAME ADDRESS
 (
     i=0
-    while [ ! -e /root/stop ]; do
+    while [ ! -e /srv/trial/stop ]; do
         n=0
         while [ $n -lt 20 ]; do
             i=$((i + 1))
@@ -10,6 +10,6 @@
         done
         sleep 0.02
     done
-    echo $i >"/root/feed-$1.count"
-) | clactl append --server "$2" --ack durable --component "feed-$1" >"/root/feed-$1.out" 2>&1
-echo $? >"/root/feed-$1.code"
+    echo $i >"/srv/trial/feed-$1.count"
+) | clactl append --server "$2" --ack durable --component "feed-$1" >"/srv/trial/feed-$1.out" 2>&1
+echo $? >"/srv/trial/feed-$1.code"

@@ -86,8 +86,8 @@ impl Machine {
         let leader = self.leader.context("it does not run")?;
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg("nsenter").arg(format!("--target={leader}"));
-        command.args(["--all", "--root", "--", "env", "-i", "-C", "/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
-        command.args(["HOME=/root", "TERM=dumb", "LC_ALL=C.UTF-8"]).args(words).stdin(Stdio::null());
+        command.args(["--all", "--root", "--", "env", "-i", "-C", "/srv/trial", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
+        command.args(["HOME=/srv/trial", "TERM=dumb", "LC_ALL=C.UTF-8"]).args(words).stdin(Stdio::null());
         Ok(command)
     }
 

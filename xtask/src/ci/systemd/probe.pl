@@ -1,10 +1,10 @@
-# Connects over and over until /root/stop is there, and counts who was refused.
+# Connects over and over until /srv/trial/stop is there, and counts who was refused.
 use strict;
 use warnings;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
 my ($tries, $refused, $last) = (0, 0, "");
-until (-e "/root/stop") {
+until (-e "/srv/trial/stop") {
     for my $port (7440, 7441) {
         my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $port, Timeout => 20);
         $tries++;
@@ -15,5 +15,5 @@ until (-e "/root/stop") {
     unless ($u) { $refused++; $last = "clad.sock: $!"; }
     select(undef, undef, undef, 0.02);
 }
-open(my $out, ">", "/root/probe.out") or die;
+open(my $out, ">", "/srv/trial/probe.out") or die;
 print $out "$tries $refused $last\n";
