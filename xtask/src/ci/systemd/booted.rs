@@ -291,6 +291,10 @@ impl Booted {
         for key in ["\"pid\":", "start"] {
             ensure!(record.contains(key), "no {key}: {record}");
         }
+        let calls = self.machine.property("clad.service", "SystemCallFilter")?;
+        for call in ["io_uring_setup", "io_uring_enter", "io_uring_register"] {
+            ensure!(calls.split(' ').any(|allowed| allowed == call), "{call} is not allowed: {calls}");
+        }
         let limit = self.machine.property("clad.service", "LimitMEMLOCK")?;
         ensure!(limit.parse::<u64>()? >= 64 << 20, "LimitMEMLOCK={limit}");
         Ok(())
