@@ -17,14 +17,16 @@ const PACKAGES: &str = "systemd,systemd-sysv,dbus,curl";
 /// The tree, made where it is not there yet. The package's own part is not in it.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     let codename = codename()?;
-    let tree = cache.join(format!("debian-{codename}"));
+    // Another list of packages is another tree.
+    let name = format!("debian-{codename}-{}", PACKAGES.replace(',', "+"));
+    let tree = cache.join(&name);
     if tree.is_dir() {
         return Ok(tree);
     }
     need("debootstrap", &["debootstrap"])?;
     let mirror = mirror(&codename)?;
     fs::create_dir_all(cache)?;
-    let making = cache.join(format!("debian-{codename}.making"));
+    let making = cache.join(format!("{name}.making"));
     if making.exists() {
         fs::remove_dir_all(&making).context("an unfinished tree")?;
     }
