@@ -24,6 +24,10 @@ pub(crate) struct Desk {
     pub(crate) substrate: Substrate,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
+    /// What the policy's promise rests on.
+    pub(crate) grounds: String,
+    /// The operator states it.
+    pub(crate) power_loss_protected: bool,
     pub(crate) started: Instant,
     pub(crate) connections: Arc<Listeners>,
     pub(crate) config_files: Vec<String>,
@@ -59,7 +63,9 @@ impl Desk {
             not_ready_reason: not_ready.unwrap_or_default(),
             disk_free_bytes: s.space.free,
             disk_total_bytes: s.space.total,
-            substrate: Some(substrate(&self.substrate)),
+            substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
+            policy_reason: self.grounds.clone(),
+            segments_recycled: s.recycled,
             recovery: Some(v1::Recovery {
                 summary: report.to_string(),
                 clean: report.clean,
@@ -80,7 +86,7 @@ impl Desk {
     }
 }
 
-fn substrate(s: &Substrate) -> v1::Substrate {
+fn substrate(s: &Substrate, power_loss_protected: bool) -> v1::Substrate {
     let device = |d: &clad_journal::io::device::Device| v1::Device {
         name: d.name.clone(),
         cache: match d.write_cache {
@@ -99,7 +105,7 @@ fn substrate(s: &Substrate) -> v1::Substrate {
         mount_options: s.mount_options.join(","),
         devices: s.devices.iter().map(device).collect(),
         notes: s.notes.clone(),
-        power_loss_protected: false,
+        power_loss_protected,
     }
 }
 

@@ -185,7 +185,7 @@ mod tests {
             (&["--instance", "no-such-instance-anywhere"], Exit::Config),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
-            (&["--set", "journal.durability=sync_file_range"], Exit::Config),
+            (&["--set", "journal.io_engine=uring"], Exit::Config),
             (&["--help"], Exit::Done),
             (&["--version"], Exit::Done),
         ] {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_does_not_work_is_not_offered() {
         let help = Cli::command().render_long_help().to_string();
-        for absent in ["shm", "tls", "uring", "sync_file_range"] {
+        for absent in ["shm", "tls", "uring"] {
             assert!(!help.contains(absent), "{absent}");
         }
     }

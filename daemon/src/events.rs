@@ -83,6 +83,13 @@ fn tell(health: &Health, event: &Event) {
             metrics::retained_away(label, 1);
             tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
         }
+        Event::Recycled { segment, as_segment } => {
+            metrics::recycled();
+            tracing::info!(segment, as_segment, "a segment that retention removed is used again");
+        }
+        Event::NotRecycled { segment, reason } => {
+            tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
+        }
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }

@@ -94,12 +94,12 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held) -> E
     let health = Health::default();
     let scrape = metrics::install();
     metrics::config_loaded(Some(setup::unix_time()));
-    let (journal, substrate) = match open_journal(&config, &health, &notifier).await {
+    let (journal, substrate, grounds) = match open_journal(&config, &health, &notifier).await {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
     let (stop, stopped) = watch::channel(false);
-    let world = World { config, health, journal, substrate, stopped };
+    let world = World { config, health, journal, substrate, grounds, stopped };
     let served = match world.serve(scrape, held, &args).await {
         Ok(served) => served,
         Err(exit) => return exit,
@@ -161,7 +161,7 @@ async fn open_journal(
     config: &Config,
     health: &Health,
     notifier: &Notifier,
-) -> Result<(Arc<Journal>, Substrate), Exit> {
+) -> Result<(Arc<Journal>, Substrate, String), Exit> {
     let dir = config.journal.dir.clone();
     setup::make_dir(&dir).map_err(|e| {
         let advice = advice::on(&dir, &e);
@@ -169,6 +169,10 @@ async fn open_journal(
     })?;
     let substrate = discover(&dir);
     tracing::info!(dir = %dir.display(), "{}", substrate.summary());
+    let grounds = setup::grounds(config, &substrate).map_err(|refusal| {
+        tracing::error!(dir = %dir.display(), "{refusal}");
+        Exit::Config
+    })?;
     let (phase, mut phases) = watch::channel("recovering".to_owned());
     let (settings, observer) = (setup::journal(config), events::observer(health.clone(), phase));
     notifier.status("recovering");
@@ -207,7 +211,7 @@ async fn open_journal(
         false if report.clean => tracing::info!("{report}"),
         false => tracing::warn!("recovered: {report}"),
     }
-    Ok((Arc::new(journal), substrate))
+    Ok((Arc::new(journal), substrate, grounds))
 }
 
 /// What serving needs.
@@ -216,6 +220,8 @@ struct World {
     health: Health,
     journal: Arc<Journal>,
     substrate: Substrate,
+    /// What the policy's promise rests on.
+    grounds: String,
     stopped: watch::Receiver<bool>,
 }
 
@@ -232,12 +238,13 @@ impl World {
     async fn serve(&self, scrape: metrics::Scrape, mut held: Held, args: &LoadArgs) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
-        let reach = self.substrate.reach(false);
+        let reach = self.substrate.reach(config.journal.power_loss_protected);
         if !reach.is_durable() && highest > AckLevel::Written {
             tracing::warn!("the highest ack level here is {reach}");
             highest = AckLevel::Written;
         }
         scrape.io_info(crate::config::IoEngine::Blocking, config.journal.durability);
+        metrics::power_loss_protected(config.journal.power_loss_protected);
         let budget_bytes = config.limits.max_inflight_bytes as usize;
         let door = Arc::new(Door {
             journal: self.journal.clone(),
@@ -299,6 +306,13 @@ impl World {
             told.insert("admin".to_owned(), path.display().to_string());
             self.serve_admin(listener, (policy, highest), listeners.clone(), told.clone(), args);
         }
+        if !self.grounds.is_empty() {
+            tracing::info!(
+                policy = policy.name(),
+                "durable without a flush of any disk cache, because {}",
+                self.grounds
+            );
+        }
         tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
@@ -336,6 +350,8 @@ impl World {
             substrate: self.substrate.clone(),
             policy,
             highest,
+            grounds: self.grounds.clone(),
+            power_loss_protected: self.config.journal.power_loss_protected,
             started: Instant::now(),
             connections,
             config_files: args.config.iter().map(|p| p.display().to_string()).collect(),

@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
+use clad_journal::io::device::{RangeRefusal, Substrate};
 use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
@@ -15,12 +16,11 @@ pub(crate) const WINDOW: u32 = 256;
 /// The journal's settings.
 pub(crate) fn journal(config: &Config) -> JournalConfig {
     let j = &config.journal;
+    let (max_delay, in_flight) = (j.group_commit.max_delay, j.group_commit.in_flight as usize);
+    let max_bytes = batch_bytes(config);
     let policy = match j.durability {
-        Durability::GroupCommit => Policy::GroupCommit {
-            max_delay: j.group_commit.max_delay,
-            max_bytes: batch_bytes(config),
-            in_flight: j.group_commit.in_flight as usize,
-        },
+        Durability::GroupCommit => Policy::GroupCommit { max_delay, max_bytes, in_flight },
+        Durability::SyncFileRange => Policy::SyncFileRange { max_delay, max_bytes, in_flight },
         Durability::PerMessage => Policy::PerMessage,
         Durability::FireAndForget => Policy::FireAndForget { sync_interval: j.fire_and_forget.sync_interval },
     };
@@ -29,6 +29,8 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
         segment_bytes: j.segment_bytes,
         // The door goes by [limits] max_append_bytes, which a reload changes; the journal by what a segment holds.
         max_append_bytes: largest_append(config),
+        power_loss_protected: j.power_loss_protected,
+        recycle: j.recycle,
         reserve_free: j.reserve_free,
         rotate_after: config.rotation.max_age,
         retention: retention(config),
@@ -59,7 +61,19 @@ pub(crate) fn policy(config: &Config) -> (DurabilityPolicy, AckLevel) {
     match config.journal.durability {
         Durability::GroupCommit => (DurabilityPolicy::GroupCommit, AckLevel::Durable),
         Durability::PerMessage => (DurabilityPolicy::PerMessage, AckLevel::Durable),
+        Durability::SyncFileRange => (DurabilityPolicy::SyncFileRange, AckLevel::Durable),
         Durability::FireAndForget => (DurabilityPolicy::FireAndForget, AckLevel::Written),
+    }
+}
+
+/// What the policy's promise rests on beyond a flush that is honoured; empty where there is nothing.
+///
+/// # Errors
+/// Why the policy is not for this disk.
+pub(crate) fn grounds(config: &Config, substrate: &Substrate) -> Result<String, RangeRefusal> {
+    match config.journal.durability {
+        Durability::SyncFileRange => Ok(substrate.range_sync(config.journal.power_loss_protected)?.to_string()),
+        _ => Ok(String::new()),
     }
 }
 

@@ -88,6 +88,7 @@ mod tests {
             marks: Marks { received, written: received, durable: 7, ..Marks::default() },
             lowest_offset: 0,
             segments: 2,
+            recycled: 0,
             bytes: 128 << 20,
             failure: None,
             in_flight_bytes: 0,

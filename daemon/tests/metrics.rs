@@ -100,7 +100,7 @@ fn complete_at_zero_and_counting() {
     assert!(series["process_resident_memory_bytes"] > 0.0);
 
     appended(Transport::Grpc, 3, 300);
-    acked(Level::Durable, 3, Duration::from_millis(2));
+    acked(Level::Durable, 1, 3, Duration::from_millis(2));
     rejected(Rejected::TooLarge, 1);
     dropped(Dropped::Invalid, 2);
     deduplicated(4);

@@ -94,6 +94,20 @@ pub enum Event {
         /// Which rule.
         rule: Rule,
     },
+    /// The file of a segment that retention removed became the next one.
+    Recycled {
+        /// The number that it had.
+        segment: u64,
+        /// The number that it has now.
+        as_segment: u64,
+    },
+    /// It could have, but for this; its file was removed.
+    NotRecycled {
+        /// Its number.
+        segment: u64,
+        /// Why.
+        reason: String,
+    },
     /// Retention by age rests: the wall clock has jumped.
     RetentionPaused,
     /// Records that were acknowledged cannot be found any more.

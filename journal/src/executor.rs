@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use crate::active::Active;
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation};
+use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
 use crate::format::batch;
 use crate::format::footer::{Before, Damage};
 use crate::format::meta::NONE;
 use crate::format::segment_name;
 use crate::gather::Batch;
-use crate::io::{Access, Durability, IoBuf};
+use crate::io::{Access, Durability, File, IoBuf};
 use crate::marks::Marks;
 use crate::prepare::{self, Prepared, Space};
 use crate::recovery;
@@ -48,12 +48,15 @@ impl Executor {
     /// Carries one job out. The buffer is the calling thread's own and comes back.
     pub(crate) fn run(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
         match job {
-            Job::Write { id, file, placed, durability } => {
+            Job::Write { id, file, placed, durability, sync } => {
                 let began = self.env.clock.boot_ns();
                 let records = placed.records();
                 let buf = placed.encode(buf);
                 let bytes = buf.len() as u64;
-                let (buf, written) = file.write_at(buf, placed.pos, durability);
+                let (buf, written) = match (durability, sync) {
+                    (Durability::Synced, SyncBy::Range) => write_and_sync_range(file.as_ref(), buf, placed.pos),
+                    _ => file.write_at(buf, placed.pos, durability),
+                };
                 if written.is_ok() && records > 0 {
                     let synced = durability == Durability::Synced;
                     self.env.tell(Event::Batch { records, bytes, synced, took: self.since(began) });
@@ -61,9 +64,12 @@ impl Executor {
                 let done = written.map(|()| Done::Write { id, durability });
                 (done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e)), buf)
             }
-            Job::Sync { file, upto } => {
+            Job::Sync { file, upto, range } => {
                 let began = self.env.clock.boot_ns();
-                let synced = file.sync_data();
+                let synced = match range {
+                    Some((from, to)) => file.sync_range(from, to - from),
+                    None => file.sync_data(),
+                };
                 if synced.is_ok() {
                     self.env.tell(Event::Synced { took: self.since(began) });
                 }
@@ -111,7 +117,7 @@ impl Executor {
             last_batch_checksum: footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
-        self.catalog.add(Sealed::known(active.number, sealed.bytes, &footer));
+        self.catalog.add(Sealed::known(active.number, sealed.bytes, active.header.log_id, &footer));
         self.env.tell(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
         Ok(())
     }
@@ -162,8 +168,11 @@ impl Executor {
 
     fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
         let (header, files) = prepare::open(&self.env, ready, epoch)?;
+        let in_place = self.env.config.policy.needs_in_place() && files[0].overwrites_in_place(header.capacity)?;
         self.env.meta.update(|m| m.highest_segment = header.number)?;
-        Ok(Active::new(header, files, next, *self.before()))
+        let mut active = Active::new(header, files, next, *self.before());
+        active.in_place = in_place;
+        Ok(active)
     }
 
     fn next_number(&self) -> u64 {
@@ -305,13 +314,18 @@ impl Executor {
             _ => {}
         }
         let file = match storage.rename(&name, &temporary) {
-            // The prepared segment: its space is there even where no more can be had.
-            Ok(()) => storage.open(&temporary, Access::WriteDirect)?,
+            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
+            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+            Ok(()) => {
+                storage.sync_dir("")?;
+                storage.open(&temporary, Access::WriteDirect)?
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
             Err(e) => return Err(e),
         };
         let epoch = batches.first().map_or(0, |b| b.epoch);
-        let header = prepare::new_header(&self.env, number, epoch)?;
+        // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
+        let header = prepare::new_header(&self.env, number, epoch, None)?;
         prepare::write_header(file.as_ref(), &header)?;
         let first = batches[0].first_offset;
         let mut active = Active::new(header, vec![file.clone()], first, *self.before());
@@ -355,7 +369,9 @@ impl Executor {
         let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
         match recovery::probe(storage, number, bytes).ok()?.state {
             recovery::State::Sealed { header, footer, head_checksum }
-                if footer.supersedes_from == Some(rescue.from) && footer.end_offset == rescue.next =>
+                if header.number == number
+                    && footer.supersedes_from == Some(rescue.from)
+                    && footer.end_offset == rescue.next =>
             {
                 Some((Proof { header, footer: *footer, head_checksum }, bytes))
             }
@@ -372,10 +388,17 @@ impl Executor {
             last_batch_checksum: proof.footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
-        self.catalog.add(Sealed::known(number, bytes, &proof.footer));
+        self.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
         self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
         Ok(())
     }
+}
+
+/// Through the same open file, which is then told of its own errors.
+fn write_and_sync_range(file: &dyn File, buf: IoBuf, pos: u64) -> (IoBuf, io::Result<()>) {
+    let (buf, written) = file.write_at(buf, pos, Durability::Written);
+    let synced = written.and_then(|()| file.sync_range(pos, buf.len() as u64));
+    (buf, synced)
 }
 
 const _: () = assert!(batch::LEN + prepare::HEADER_BYTES < 4096);

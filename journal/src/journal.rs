@@ -4,28 +4,28 @@
 //! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
 //! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, Job, RotateAnswer, Sender, Step};
 use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
+use crate::gather::{Batch, Purse};
 use crate::io::{IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     closing: AtomicBool,
     /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
     at_disk: AtomicUsize,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
@@ -101,6 +103,8 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
 }
 
 /// One segment, for a listing.
@@ -129,6 +133,9 @@ impl Journal {
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
         let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
         let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
@@ -194,8 +201,33 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        self.shared.wake_for(&core, before, now.boot_ns);
+        let wake = core.wants_waking(before, now.boot_ns);
+        drop(core);
+        self.shared.wake_one(wake);
         Ok(accepted)
+    }
+
+    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
+    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so who calls bounds the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
+    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut purse = Purse::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        core.committer.append_burst(from, burst, now, &mut purse, answer);
+        let wake = core.wants_waking(before, now.boot_ns);
+        drop(core);
+        self.shared.wake_one(wake);
     }
 
     /// The watermarks now.
@@ -290,13 +322,13 @@ impl Journal {
         self.shared.wake_all();
     }
 
-    /// Replaces the settings of `group_commit`; does nothing under another policy. `max_delay` and `max_bytes` hold from
+    /// Replaces how batches gather, under `group_commit` and `sync_file_range`; does nothing under another policy. `max_delay` and `max_bytes` hold from
     /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
     ///
     /// # Errors
     /// Where a thread for a further write cannot be started; then nothing was changed.
     pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
-        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. }) {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. } | Policy::SyncFileRange { .. }) {
             return Ok(());
         }
         let in_flight = in_flight.max(1);
@@ -337,6 +369,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
 
@@ -455,6 +488,7 @@ pub(crate) fn open_shared(
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
         at_disk: AtomicUsize::new(0),
+        recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });
@@ -483,6 +517,18 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
         sealed: true,
         times_ns: f.filter(|f| f.min_time_ns <= f.max_time_ns).map(|f| (f.min_time_ns, f.max_time_ns)),
         damaged: f.is_none_or(|f| f.damaged),
+    }
+}
+
+impl Core {
+    /// Whether appends that just came want a sleeping thread awake.
+    fn wants_waking(&self, bytes_before: usize, now_ns: u64) -> bool {
+        if self.sleepers == 0 || self.committer.gathered_bytes() == bytes_before {
+            return false;
+        }
+        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
+        let unwatched = bytes_before == 0 && self.armed_ns.is_none_or(|t| t < now_ns);
+        self.committer.wants_wake(bytes_before) || unwatched
     }
 }
 
@@ -542,7 +588,10 @@ impl Shared {
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn publish(&self) {
-        let marks = self.marks();
+        self.tell(self.marks());
+    }
+
+    fn tell(&self, marks: Marks) {
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
             let newer = marks.version > old.version || changed;
@@ -563,13 +612,9 @@ impl Shared {
         }
     }
 
-    fn wake_for(&self, core: &Core, bytes_before: usize, now_ns: u64) {
-        if core.sleepers == 0 {
-            return;
-        }
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && core.armed_ns.is_none_or(|t| t < now_ns);
-        if core.committer.wants_wake(bytes_before) || unwatched {
+    /// Wakes a thread, if one is wanted; after the lock was given back, which it will ask for at once.
+    fn wake_one(&self, wanted: bool) {
+        if wanted {
             self.work.notify_one();
         }
     }
@@ -598,8 +643,9 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        let marks = core.committer.marks();
         drop(core);
-        self.publish();
+        self.tell(marks);
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }

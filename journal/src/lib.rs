@@ -37,6 +37,7 @@ mod prepare;
 mod producer;
 mod reader;
 pub mod recovery;
+pub mod repair;
 mod seal;
 mod segment_reader;
 pub mod stepper;
@@ -44,7 +45,7 @@ mod verify;
 mod window;
 
 pub use catalog::{Proof, Sealed, Summary};
-pub use committer::{Accepted, Append, RotateAnswer};
+pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};

@@ -118,6 +118,9 @@ impl OfflineLog {
             other => other.map_err(OpenError::io(name.clone()))?,
         };
         match segment.state {
+            State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.meta.log_id => {
+                self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
+            }
             State::Sealed { header, footer, head_checksum } => {
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
                 if first_offset > self.end_offset {

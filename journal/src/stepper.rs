@@ -4,9 +4,9 @@
 //! What must hold: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
 //! may be carried out before one that was begun earlier, or never (then the process died with it).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::background;
+use crate::background::{self, RetentionState};
 use crate::clock::Clock;
 use crate::committer::{Accepted, Append, Job, RotateReply, Step};
 use crate::config::JournalConfig;
@@ -22,6 +22,7 @@ use crate::recovery::Report;
 /// A journal that moves when it is told to.
 pub struct Stepper {
     shared: Arc<Shared>,
+    retention: Mutex<RetentionState>,
 }
 
 /// A job in flight.
@@ -38,6 +39,8 @@ pub enum Kind {
     Write,
     /// A sync.
     Sync,
+    /// A range sync.
+    SyncRange,
     /// Sealing a segment and opening the next.
     Rotate,
     /// Opening a segment where there is none.
@@ -69,7 +72,8 @@ impl Stepper {
         config: JournalConfig,
         observer: Observer,
     ) -> Result<Self, OpenError> {
-        Ok(Self { shared: open_shared(storage, "simulated", clock, config, observer)? })
+        let shared = open_shared(storage, "simulated", clock, config, observer)?;
+        Ok(Self { shared, retention: Mutex::default() })
     }
 
     /// What the start found and did.
@@ -103,7 +107,8 @@ impl Stepper {
             Step::Run(job) => {
                 let kind = match &job {
                     Job::Write { .. } => Kind::Write,
-                    Job::Sync { .. } => Kind::Sync,
+                    Job::Sync { range: None, .. } => Kind::Sync,
+                    Job::Sync { .. } => Kind::SyncRange,
                     Job::Rotate(_) => Kind::Rotate,
                     Job::Open { .. } => Kind::Open,
                     Job::Recover(_) => Kind::Recover,
@@ -125,6 +130,11 @@ impl Stepper {
     /// One look of the background thread: prepares the next segment if one is wanted and there is room.
     pub fn prepare(&self) {
         background::look_for_space(&self.shared);
+    }
+
+    /// The other look of the background thread: what the rules of retention say is removed.
+    pub fn retain(&self) {
+        self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
     }
 
     /// Asks for a rotation; nobody waits for the answer.

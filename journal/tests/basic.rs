@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy, ReadError};
+use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Sender};
 
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
@@ -278,4 +278,46 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
     journal.append(two).unwrap();
     until("the thread's end", &|| journal.heartbeat().is_err());
     assert_eq!(journal.heartbeat(), Err(Stalled::Ended));
+}
+/// One burst is one taking of the lock: whoever appends beside it, its offsets are in a row.
+#[test]
+fn nobody_comes_between_the_appends_of_a_burst() {
+    const BURSTS: u64 = 200;
+    const APPENDS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
+    let start = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for producer in 1..=3u8 {
+            let (journal, start) = (&journal, &start);
+            scope.spawn(move || {
+                let from = Sender { producer: [producer; 16], owner: 1000, producer_epoch: 1, vouch: b"v" };
+                let payload = [producer];
+                start.wait();
+                for burst in 0..BURSTS {
+                    let item = |n| Item {
+                        first_sequence: burst * APPENDS + n,
+                        count: 1,
+                        gap: false,
+                        level: Level::Written,
+                        min_time_ns: 1,
+                        max_time_ns: 2,
+                        payload: &payload,
+                        payload_checksum: clad_journal::format::checksum::plain(&payload),
+                        share: 0,
+                    };
+                    let items: Vec<_> = (0..APPENDS).map(item).collect();
+                    let mut offsets = Vec::new();
+                    journal.append_burst(&from, &items, None, journal.now(), |a| offsets.push(a.unwrap().first_offset));
+                    let row: Vec<_> = (offsets[0]..offsets[0] + APPENDS).collect();
+                    assert_eq!(offsets, row);
+                }
+            });
+        }
+    });
+    let end = 3 * BURSTS * APPENDS;
+    wait(&journal, Level::Durable, end);
+    let all = read_all(&journal);
+    assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
+    assert!(journal.close(Duration::from_secs(20)));
 }

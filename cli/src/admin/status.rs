@@ -22,6 +22,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "epoch": status.epoch,
         "epoch_first_offset": status.epoch_first_offset,
         "durability": durability(status),
+        "durability_reason": absent_if_empty(&status.policy_reason),
         "io_engine": status.io_engine,
         "io_engine_reason": status.io_engine_reason,
         "highest_ack": highest_ack(status),
@@ -32,6 +33,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
             "lowest": status.lowest_offset,
         },
         "segments": status.segments,
+        "segments_recycled": status.segments_recycled,
         "bytes": status.bytes,
         "failed": status.failed,
         "failure": absent_if_empty(&status.failure),
@@ -100,7 +102,13 @@ pub(super) fn sheet(status: &v1::StatusResponse) -> String {
         )
         .row(
             "journal",
-            format!("{}, {} in {}", counted(status.segments, "segment"), bytes(status.bytes), status.journal_dir),
+            format!(
+                "{}, {} in {}{}",
+                counted(status.segments, "segment"),
+                bytes(status.bytes),
+                status.journal_dir,
+                recycled(status)
+            ),
         )
         .row("disk", format!("{} free of {}", bytes(status.disk_free_bytes), bytes(status.disk_total_bytes)))
         .row("stands on", status.substrate.as_ref().map(stands_on).unwrap_or_default())
@@ -121,11 +129,17 @@ fn state(status: &v1::StatusResponse) -> String {
 }
 
 fn promise(status: &v1::StatusResponse) -> String {
-    let why = match status.io_engine_reason.as_str() {
-        "" => String::new(),
-        reason => format!(" ({reason})"),
-    };
-    format!("{}, highest ack {}; io engine {}{why}", durability(status), highest_ack(status), status.io_engine)
+    let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+    let (policy, engine) = (because(&status.policy_reason), because(&status.io_engine_reason));
+    let (durability, highest) = (durability(status), highest_ack(status));
+    format!("{durability}{policy}, highest ack {highest}; io engine {}{engine}", status.io_engine)
+}
+
+fn recycled(status: &v1::StatusResponse) -> String {
+    match status.segments_recycled {
+        0 => String::new(),
+        n => format!("; {} used again", counted(n, "segment")),
+    }
 }
 
 fn stands_on(substrate: &v1::Substrate) -> String {
@@ -227,6 +241,16 @@ mod tests {
 configured by  defaults (no file)
 ";
         assert_eq!(format!("\n{}", sheet(&example())), golden);
+        let ranges = v1::StatusResponse {
+            policy: v1::DurabilityPolicy::SyncFileRange.into(),
+            policy_reason: "every device reports write through".into(),
+            segments_recycled: 3,
+            ..example()
+        };
+        let text = sheet(&ranges);
+        assert!(text.contains("sync_file_range (every device reports write through), highest ack durable;"), "{text}");
+        assert!(text.contains("128.0 MiB in /var/lib/clad; 3 segments used again"), "{text}");
+        assert_eq!(json(&ranges)["durability_reason"], "every device reports write through");
         let failed = v1::StatusResponse { failed: true, failure: "EIO".into(), ..example() };
         assert!(sheet(&failed).contains("FAILED and recovering by itself: EIO"));
     }

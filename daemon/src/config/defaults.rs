@@ -35,6 +35,10 @@ impl Default for Config {
                 max_record_bytes: 2 * MIB,
                 // One segment's worth: a host whose disk is full still has room to be repaired in.
                 reserve_free: 64 * MIB,
+                // Nobody else can know it.
+                power_loss_protected: false,
+                // Half of what a full disk's worth of log writes would be zeroes otherwise.
+                recycle: true,
                 group_commit: GroupCommit {
                     // The order of one device flush: waiting longer for company than a flush takes
                     // would cost more than it saves.

@@ -61,7 +61,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.durability,
         RESTART,
-        "How records reach the disk: group_commit, per_message (each append its own synced write), or fire_and_forget (highest ack: written)."
+        "How records reach the disk: group_commit, per_message (each append its own synced write), sync_file_range (no disk cache is flushed; ext4 and xfs on disks without a volatile cache), or fire_and_forget (highest ack: written)."
     ),
     key!(journal.io_engine, RESTART, "What issues the writes: auto, or blocking."),
     key!(
@@ -74,6 +74,16 @@ pub(super) const KEYS: &[Key] = &[
         journal.reserve_free,
         RESTART,
         "Preparing a segment never takes the file system below this much free space; appends are refused first."
+    ),
+    key!(
+        journal.power_loss_protected,
+        RESTART,
+        "You state that every disk below the data folder keeps what it has taken through a power cut, whatever it reports."
+    ),
+    key!(
+        journal.recycle,
+        RESTART,
+        "Write the next segment over one that retention removes, where zeroes would be written ahead of it otherwise."
     ),
     key!(
         journal.group_commit.max_delay,
@@ -125,7 +135,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.
-pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls", "journal.power_loss_protected"];
+pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls"];
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::clock::Moment;
-use clad_journal::{Accepted, Append, AppendError, Journal, Level, Marks};
-use clad_proto::frame::{AppendHead, Hello, LastStored, Welcome};
+use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
+use clad_proto::frame::{AppendHead, AppendView, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_VERSION, MIN_VERSION};
-use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan, scan_known};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::budget::Budget;
@@ -143,6 +143,70 @@ impl Door {
         Some(Admitted { permit, at })
     }
 
+    /// Counts the bytes of appends that came together, if there is room for all of them right now.
+    pub(crate) fn try_admit_burst(&self, cost: u32) -> Option<OwnedSemaphorePermit> {
+        self.budget.try_take(cost)
+    }
+
+    /// Hands appends over that came together and were checked. `verdicts` gets one for each, in their order.
+    pub(crate) fn take_burst(
+        &self,
+        peer: &Peer,
+        producer: &Producer,
+        items: &[Item<'_>],
+        permit: OwnedSemaphorePermit,
+        at: Arrival,
+        verdicts: &mut Vec<Result<Accepted, AppendError>>,
+    ) {
+        let from = Sender {
+            producer: *producer.id.as_bytes(),
+            owner: producer.owner,
+            producer_epoch: producer.epoch,
+            vouch: &peer.vouch,
+        };
+        verdicts.reserve(items.len());
+        self.journal.append_burst(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        let (mut fresh, mut bytes, mut again) = (0, 0, 0);
+        for (item, accepted) in items.iter().zip(&*verdicts).filter_map(|(i, v)| Some((i, v.as_ref().ok()?))) {
+            match accepted.duplicate {
+                true => again += u64::from(item.count),
+                false => {
+                    fresh += u64::from(item.count);
+                    bytes += item.payload.len() as u64;
+                }
+            }
+        }
+        if fresh > 0 {
+            metrics::appended(peer.label(), fresh, bytes);
+        }
+        if again > 0 {
+            metrics::deduplicated(again);
+        }
+    }
+
+    /// Checks an append's payload and puts it as the journal takes it in a burst; nothing if something is wrong with it.
+    // Inlined, so that it is made where it is kept.
+    #[inline(always)]
+    pub(crate) fn item<'a>(&self, view: &AppendView<'a>, at: Arrival, known: &mut KnownGroup) -> Option<Item<'a>> {
+        let head = &view.head;
+        if self.check_level(head.level).is_err() || !view.checksum_holds() {
+            return None;
+        }
+        let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);
+        let times = scan_known(view.payload, head.count, self.max_record, known).ok()?.times_or(now_ns);
+        Some(Item {
+            first_sequence: head.first_seq,
+            count: head.count,
+            gap: head.gap,
+            level: level(head.level),
+            min_time_ns: i64::try_from(times.min).unwrap_or(i64::MAX),
+            max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
+            payload: view.payload,
+            payload_checksum: head.payload_crc,
+            share: self.cost(view.payload.len()) as usize,
+        })
+    }
+
     /// The clocks now.
     pub(crate) fn arrival(&self) -> Arrival {
         Arrival { since: Instant::now(), moment: self.journal.now() }
@@ -197,7 +261,7 @@ impl Door {
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
         }
         if head.level == AckLevel::Received {
-            metrics::acked(metrics::Level::Received, u64::from(accepted.count), admitted.at.since.elapsed());
+            metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), admitted.at.since.elapsed());
         }
         Ok(accepted)
     }

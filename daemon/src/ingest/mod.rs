@@ -8,6 +8,7 @@
 //! answers; what is dropped without an answer (level `none`) is counted.
 
 mod budget;
+mod burst;
 mod current;
 mod door;
 mod framed;

@@ -38,11 +38,11 @@ pub fn appended(transport: Transport, records: u64, bytes: u64) {
     }
 }
 
-/// The ack of an append was released, `took` after it was decoded.
-pub fn acked(level: Level, records: u64, took: Duration) {
+/// The acks of so many appends were released, `took` after they were decoded.
+pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
     if let Some(m) = meters() {
         m.acked_records.of(level).increment(records);
-        m.append_duration.of(level).observe(nanos(took), 1);
+        m.append_duration.of(level).observe(nanos(took), appends);
     }
 }
 
@@ -144,6 +144,20 @@ pub fn rotated(trigger: Trigger) {
 pub fn unprepared() {
     if let Some(m) = meters() {
         m.unprepared.increment(1);
+    }
+}
+
+/// A segment was written over one that retention removed.
+pub fn recycled() {
+    if let Some(m) = meters() {
+        m.recycled.increment(1);
+    }
+}
+
+/// Whether the operator vouches for the disks.
+pub fn power_loss_protected(stated: bool) {
+    if let Some(m) = meters() {
+        m.power_loss_protected.set(f64::from(u8::from(stated)));
     }
 }
 

@@ -68,6 +68,8 @@ metrics_table! {
     ROTATIONS = "clad_segment_rotations_total", Counter, Trigger::NAME, "Segments sealed.";
     SEGMENTS = "clad_segments", Gauge, "", "Segments of the log.";
     UNPREPARED = "clad_segments_unprepared_total", Counter, "", "Rotations that found no prepared segment.";
+    RECYCLED = "clad_segments_recycled_total", Counter, "", "Segments written over one that retention removed.";
+    POWER_LOSS_PROTECTED = "clad_power_loss_protected", Gauge, "", "1 where the operator states that no disk below loses what it has taken when the power fails.";
     JOURNAL_BYTES = "clad_journal_bytes", Gauge, "", "Bytes that the log takes on the disk.";
     DISK_FREE = "clad_disk_free_bytes", Gauge, "", "Free space of its file system.";
     JOURNAL_FAILED = "clad_journal_failed", Gauge, "", "1 while the journal has failed and recovers.";
@@ -116,6 +118,8 @@ pub(super) struct Meters {
     pub(super) rotations: Family<Trigger, Counter>,
     pub(super) segments: Gauge,
     pub(super) unprepared: Counter,
+    pub(super) recycled: Counter,
+    pub(super) power_loss_protected: Gauge,
     pub(super) journal_bytes: Gauge,
     pub(super) disk_free: Gauge,
     pub(super) journal_failed: Gauge,
@@ -171,6 +175,8 @@ impl Meters {
             rotations: counters(ROTATIONS),
             segments: gauge!(SEGMENTS),
             unprepared: counter!(UNPREPARED),
+            recycled: counter!(RECYCLED),
+            power_loss_protected: gauge!(POWER_LOSS_PROTECTED),
             journal_bytes: gauge!(JOURNAL_BYTES),
             disk_free: gauge!(DISK_FREE),
             journal_failed: gauge!(JOURNAL_FAILED),

@@ -4,6 +4,7 @@
 mod clock;
 mod full;
 mod mounts;
+mod ranges;
 
 use std::path::PathBuf;
 use std::process::Command;

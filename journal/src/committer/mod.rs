@@ -21,6 +21,8 @@
 mod job;
 mod results;
 mod sequencer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,8 +40,8 @@ use crate::marks::Marks;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
-pub use job::{Accepted, Append, RotateAnswer};
-pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step};
+pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
+pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -63,6 +65,8 @@ struct InFlight {
     /// Given back when this entry goes: the memory that was counted is free then.
     _permit: Option<OwnedSemaphorePermit>,
     since_boot_ns: u64,
+    /// Bytes of the file that its write covers.
+    range: (u64, u64),
     written: bool,
     durable: bool,
 }
@@ -134,7 +138,7 @@ pub(crate) struct SpaceNews {
 impl Committer {
     pub(crate) fn new(config: JournalConfig, producers: ProducerTable, next: u64, epoch: u32, now_ns: u64) -> Self {
         let max_bytes = match config.policy {
-            Policy::GroupCommit { max_bytes, .. } => max_bytes as usize,
+            Policy::GroupCommit { max_bytes, .. } | Policy::SyncFileRange { max_bytes, .. } => max_bytes as usize,
             Policy::PerMessage => 0,
             Policy::FireAndForget { .. } => 1 << 20,
         };
@@ -183,6 +187,11 @@ impl Committer {
         (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
     }
 
+    /// Whether segments change hands just now.
+    pub(crate) fn is_rotating(&self) -> bool {
+        self.busy && self.state == State::Running
+    }
+
     /// Whether a segment waits to be used.
     pub(crate) fn has_prepared(&self) -> bool {
         self.prepared.is_some()
@@ -209,7 +218,9 @@ impl Committer {
     /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
     /// which is opened for them.
     pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
-        if let Policy::GroupCommit { max_delay, max_bytes, in_flight } = &mut self.config.policy {
+        if let Policy::GroupCommit { max_delay, max_bytes, in_flight }
+        | Policy::SyncFileRange { max_delay, max_bytes, in_flight } = &mut self.config.policy
+        {
             (*max_delay, *max_bytes) = (delay, bytes);
             *in_flight = writes.min(*in_flight);
             self.gather.set_max_bytes(bytes as usize);
@@ -219,7 +230,8 @@ impl Committer {
 
     /// A segment is there that is open for so many writes.
     fn allow_writes(&mut self, open_for: usize) {
-        if let Policy::GroupCommit { in_flight, .. } = &mut self.config.policy {
+        if let Policy::GroupCommit { in_flight, .. } | Policy::SyncFileRange { in_flight, .. } = &mut self.config.policy
+        {
             *in_flight = self.wanted_writes.min(open_for);
         }
     }
@@ -350,7 +362,8 @@ impl Committer {
         let (_, since, wants_written) = self.gather.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);
         let may = match self.config.policy {
-            Policy::GroupCommit { max_delay, in_flight: max, .. } => {
+            Policy::GroupCommit { max_delay, in_flight: max, .. }
+            | Policy::SyncFileRange { max_delay, in_flight: max, .. } => {
                 let waited = now.boot_ns.saturating_sub(since) >= max_delay.as_nanos() as u64;
                 let worth = self.gather.bytes() >= WORTH_ANOTHER || waited;
                 in_flight == 0 || (wants_written && self.writes == 0) || (worth && self.writes < max)
@@ -364,17 +377,19 @@ impl Committer {
             return None;
         }
         let slot = self.free_files.pop()?;
-        let Gathered { batch, permit, .. } = self.gather.pop().expect("there is a front");
-        for (first, chunk) in batch.chunks().flatten() {
-            self.submitted.store(&chunk.header, first, now.real_ns, &self.connected_set);
+        let Gathered { batch, rows, permit, .. } = self.gather.pop().expect("there is a front");
+        for row in &rows {
+            self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
         }
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
         let fresh = self.writes > 0;
+        let sync = self.how_to_sync();
         let active = self.active.as_mut().expect("checked by step");
         let placed = active.place(&batch, fresh, &self.marks, now);
-        let split = matches!(self.config.policy, Policy::GroupCommit { .. }) && wants_written;
+        let range = placed.range();
+        let split = self.config.policy.grouping().is_some() && wants_written;
         let durability = match self.config.policy {
             Policy::FireAndForget { .. } => Durability::Written,
             _ if split => Durability::Written,
@@ -392,28 +407,39 @@ impl Committer {
             shares,
             _permit: permit,
             since_boot_ns: since,
+            range,
             written: false,
             durable: false,
         });
         self.idle_since_ns = now.boot_ns;
-        Some(Step::Run(Job::Write { id, file, placed, durability }))
+        Some(Step::Run(Job::Write { id, file, placed, durability, sync }))
     }
 
     fn write_deadline(&self) -> Option<u64> {
         let (_, since, _) = self.gather.front()?;
-        match self.config.policy {
-            Policy::GroupCommit { max_delay, in_flight, .. } if self.writes < in_flight && self.vouching.is_none() => {
+        match (self.config.policy, self.config.policy.grouping()) {
+            (_, Some((max_delay, in_flight))) if self.writes < in_flight && self.vouching.is_none() => {
                 Some(since + max_delay.as_nanos() as u64)
             }
-            Policy::FireAndForget { .. } if self.writes == 0 => Some(self.gather_until_ns),
+            (Policy::FireAndForget { .. }, _) if self.writes == 0 => Some(self.gather_until_ns),
             _ => None,
+        }
+    }
+
+    /// How a synced write into the active segment is made safe: by a range sync under its policy, but only over space
+    /// that was seen to be written and its own when the segment was opened.
+    fn how_to_sync(&self) -> SyncBy {
+        let in_place = self.active.as_ref().is_some_and(|a| a.in_place);
+        match self.config.policy {
+            Policy::SyncFileRange { .. } if in_place => SyncBy::Range,
+            _ => SyncBy::Data,
         }
     }
 
     /// Starts a sync, a vouch, or says until when there is nothing to do.
     fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
         let mut until = deadline;
-        if let (Policy::GroupCommit { max_delay, .. }, true) = (self.config.policy, self.writes > 0) {
+        if let (Some((max_delay, _)), true) = (self.config.policy.grouping(), self.writes > 0) {
             // Someone keeps the time while a write is slow: what gathers meanwhile may be due for one of its own.
             let tick = now.boot_ns + (max_delay.as_nanos() as u64).max(1_000_000);
             until = Some(until.map_or(tick, |u| u.max(now.boot_ns).min(tick)));
@@ -465,7 +491,13 @@ impl Committer {
         self.unsynced_bytes = 0;
         let file = active.files.last().expect("one more file than writes in flight").clone();
         // Read before the sync starts: it covers what had completed by now, and nothing later.
-        Step::Run(Job::Sync { file, upto: self.marks.written })
+        let upto = self.marks.written;
+        let waiting = || self.in_flight.iter().filter(|e| !e.durable && e.batch.end_offset() <= upto).map(|e| e.range);
+        let range = match self.how_to_sync() {
+            SyncBy::Data => None,
+            SyncBy::Range => waiting().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+        };
+        Step::Run(Job::Sync { file, upto, range })
     }
 
     fn begin_vouch(&mut self, now: Moment) -> Step {
@@ -483,7 +515,8 @@ impl Committer {
         self.writes += 1;
         self.file_of.insert(id, slot);
         self.vouching = Some((id, placed.shares.clone()));
-        Step::Run(Job::Write { id, file: active.files[slot].clone(), placed, durability: Durability::Written })
+        let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
+        Step::Run(Job::Write { id, file, placed, durability, sync })
     }
 
     fn begin_open(&mut self, now: Moment) -> Step {
@@ -552,6 +585,7 @@ impl Committer {
                 shares: Vec::new(),
                 _permit: g.permit,
                 since_boot_ns: g.since_boot_ns,
+                range: (0, 0),
                 written: false,
                 durable: false,
             });
@@ -571,7 +605,7 @@ impl Committer {
 }
 
 #[cfg(test)]
-mod tests {
+mod space_tests {
     use super::*;
 
     #[test]

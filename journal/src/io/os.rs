@@ -9,7 +9,7 @@
 
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Access, Durability, Entry, EntryKind, File, IoBuf, Lock, Space, Storage};
+use super::extents;
+use super::lease::{self, Lease};
+use super::{Access, Durability, Entry, EntryKind, File, IoBuf, Lock, Space, Storage, TakeOver, Witness};
 
 /// A folder on a real file system.
 pub struct OsStorage {
@@ -123,6 +125,30 @@ impl Storage for OsStorage {
         Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
     }
 
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&self.dir, from, flags, Mode::empty())?;
+        match lease::take(&fd)? {
+            Lease::Held => {}
+            Lease::Busy => return Ok(TakeOver::Refused(Witness::Open)),
+            Lease::Unknown => return Ok(TakeOver::Refused(Witness::Unproven)),
+        }
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_nlink != 1 {
+            return Ok(TakeOver::Refused(Witness::Linked));
+        }
+        if !extents::overwrites_in_place(&fd, stat.st_size as u64)? {
+            return Ok(TakeOver::Refused(Witness::Shared));
+        }
+        self.rename(from, to)?;
+        // Who had found it by its old name and waits for the lease to end would see it change.
+        if lease::is_whole(&fd)? {
+            return Ok(TakeOver::Done);
+        }
+        self.rename(to, from)?;
+        Ok(TakeOver::Refused(Witness::Open))
+    }
+
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.subdir(dir)?)?)
     }
@@ -184,6 +210,23 @@ impl OsFile {
     }
 }
 
+/// All three steps: what was on its way is waited for, the dirty pages are written, and waited for.
+#[allow(unsafe_code)] // no wrapper has it
+fn sync_file_range(fd: &OwnedFd, pos: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(()); // to the kernel 0 means "to the end"
+    }
+    let [Ok(pos), Ok(len)] = [i64::try_from(pos), i64::try_from(len)] else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: it takes integers and an open descriptor, and touches no memory of ours.
+    match unsafe { libc::sync_file_range(fd.as_raw_fd(), pos, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl File for OsFile {
     fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
         let done = match durability {
@@ -226,6 +269,14 @@ impl File for OsFile {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        sync_file_range(&self.fd, pos, len)
+    }
+
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        extents::overwrites_in_place(&self.fd, len)
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.fd)?.st_size as u64)
     }
@@ -265,5 +316,58 @@ impl File for OsFile {
                 done => return Ok(done?),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn storage() -> (tempfile::TempDir, OsStorage) {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let file = storage.create("old", Access::WriteDirect).unwrap();
+        file.write_at(IoBuf::zeroed(64 << 10), 0, Durability::Synced).1.unwrap();
+        (dir, storage)
+    }
+
+    #[test]
+    fn a_file_that_nobody_sees_is_taken_over() {
+        let (dir, storage) = storage();
+        let before = std::fs::metadata(dir.path().join("old")).unwrap().ino();
+        assert_eq!(storage.take_over("old", "new").unwrap(), TakeOver::Done);
+        assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().ino(), before);
+        assert!(storage.open("old", Access::ReadCached).is_err());
+        assert_eq!(storage.take_over("old", "new").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn whoever_could_see_it_change_keeps_it_from_that() {
+        let (dir, storage) = storage();
+        let refused = |why| assert_eq!(storage.take_over("old", "new").unwrap(), TakeOver::Refused(why), "{why}");
+        let reader = storage.open("old", Access::ReadCached).unwrap();
+        refused(Witness::Open);
+        drop(reader);
+        let link = dir.path().join("link");
+        std::fs::hard_link(dir.path().join("old"), &link).unwrap();
+        refused(Witness::Linked);
+        std::fs::remove_file(link).unwrap();
+        let file = storage.open("old", Access::WriteDirect).unwrap();
+        file.set_len(128 << 10).unwrap();
+        drop(file);
+        refused(Witness::Shared);
+        assert!(dir.path().join("old").exists() && !dir.path().join("new").exists());
+    }
+
+    #[test]
+    fn a_range_of_no_bytes_is_none_and_one_beyond_numbers_an_error() {
+        let (_dir, storage) = storage();
+        let file = storage.open("old", Access::WriteCached).unwrap();
+        file.write_at(IoBuf::zeroed(4096), 0, Durability::Written).1.unwrap();
+        file.sync_range(0, 0).unwrap();
+        file.sync_range(0, 4096).unwrap();
+        assert_eq!(file.sync_range(u64::MAX, 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -39,7 +39,8 @@ struct Work {
 
 struct Carrier<'a> {
     storage: &'a dyn Storage,
-    observer: &'a Observer,
+    /// Of a start; elsewhere nobody waits for what is said.
+    observer: Option<&'a Observer>,
     boot_id: [u8; 16],
     now: Moment,
     log_id: [u8; 16],
@@ -70,14 +71,14 @@ pub(super) fn carry_out(
     let said = meta.get();
     let mut c = Carrier {
         storage,
-        observer,
+        observer: Some(observer),
         boot_id,
         now,
         log_id: said.log_id,
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
         producers_known: false,
-        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes))).collect(),
+        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes, said.log_id))).collect(),
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()),
@@ -138,39 +139,79 @@ pub(crate) fn end_at(
     before: Option<Before>,
     producers: ProducerTable,
 ) -> Result<(Vec<Sealed>, Report), OpenError> {
-    let storage = env.storage.as_ref();
-    let file_len = storage
-        .open(&segment_name(number), Access::ReadDirect)
-        .and_then(|f| f.len())
-        .map_err(OpenError::io(segment_name(number)))?;
-    let segment = super::probe(storage, number, file_len).map_err(OpenError::io(segment_name(number)))?;
-    let mut c = Carrier {
-        storage,
-        observer: &env.observer,
+    end(Ending {
+        storage: env.storage.as_ref(),
         boot_id: env.clock.boot_id(),
         now: env.now(),
         log_id: env.meta.get().log_id,
-        report: Report::default(),
+        numbers: vec![number],
+        limit,
+        first_offset,
+        before,
         producers,
         producers_known: true,
+    })
+}
+
+/// Segments in a row that are to be ended by footers, and what has to be known for that.
+pub(crate) struct Ending<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) now: Moment,
+    pub(crate) log_id: [u8; 16],
+    pub(crate) numbers: Vec<u64>,
+    /// A later segment holds the log from this offset on.
+    pub(crate) limit: u64,
+    /// Where the first of them begins.
+    pub(crate) first_offset: u64,
+    pub(crate) before: Option<Before>,
+    pub(crate) producers: ProducerTable,
+    /// They know what is in the segments already.
+    pub(crate) producers_known: bool,
+}
+
+/// Ends them.
+pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
+    let storage = e.storage;
+    let mut c = Carrier {
+        storage,
+        observer: None,
+        boot_id: e.boot_id,
+        now: e.now,
+        log_id: e.log_id,
+        report: Report::default(),
+        producers: e.producers,
+        producers_known: e.producers_known,
         sealed: BTreeMap::new(),
-        before,
-        next_offset: first_offset,
+        before: e.before,
+        next_offset: e.first_offset,
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
     };
-    match segment.state {
+    let mut group = Vec::new();
+    for number in e.numbers {
+        let file_len = storage.open(&segment_name(number), Access::ReadDirect).and_then(|f| f.len());
+        let probed = file_len.and_then(|len| super::probe(storage, number, len));
+        let segment = probed.map_err(OpenError::io(segment_name(number)))?;
         // An attempt before this one came as far as the footer.
-        State::Sealed { .. } => {
+        if matches!(segment.state, State::Sealed { .. }) {
             c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
             c.take_sealed(segment);
+        } else {
+            group.push(segment);
         }
-        _ => c.recover_group(vec![segment], true, Some(limit))?,
     }
+    c.recover_group(group, true, Some(e.limit))?;
     Ok((c.sealed.into_values().collect(), c.report))
 }
 
 impl Carrier<'_> {
+    fn tell(&self, event: &Event) {
+        if let Some(observer) = self.observer {
+            observer(event);
+        }
+    }
+
     /// A footer that can be read may still be a clean page, or one that was never synced: the same bytes again, and
     /// a sync of them, its length and its mode. What lies below it was synced before it was written.
     fn write_footer_again(&self, segment: &Segment) -> io::Result<()> {
@@ -197,7 +238,7 @@ impl Carrier<'_> {
         });
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
         self.epochs.entry(header.epoch).or_insert(footer.first_offset);
-        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, &footer));
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
     }
 
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
@@ -253,10 +294,10 @@ impl Carrier<'_> {
         let number = segment.number;
         let file = self.storage.open(&segment_name(number), Access::WriteDirect)?;
         if !file.try_lock(Lock::Exclusive)? {
-            (self.observer)(&Event::Waiting { segment: number });
+            self.tell(&Event::Waiting { segment: number });
             file.lock(Lock::Exclusive)?;
         }
-        (self.observer)(&Event::Scanning { segment: number });
+        self.tell(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
             State::Unsealed { header } | State::Sealed { header, .. } => (header, false),
@@ -288,6 +329,7 @@ impl Carrier<'_> {
             boot_id: self.boot_id,
             created_ns: self.now.real_ns,
             capacity: file_len,
+            former: None,
         }
     }
 

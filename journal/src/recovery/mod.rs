@@ -20,7 +20,7 @@ mod survey;
 
 use std::sync::Arc;
 
-pub(crate) use carry_out::end_at;
+pub(crate) use carry_out::{Ending, end, end_at};
 pub use report::Report;
 
 use crate::catalog::Sealed;
@@ -35,7 +35,9 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
-pub(crate) use survey::{Segment, State, check_foreign, in_use_above, probe, segments as list_segments};
+pub(crate) use survey::{
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_as, segments as list_segments,
+};
 
 /// A log that is ready to go on.
 pub(crate) struct Recovered {
@@ -81,7 +83,7 @@ pub(crate) fn start(
     Ok(recovered)
 }
 
-fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
+pub(crate) fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
     let name = crate::format::LOCK_NAME;
     let file = match storage.create(name, Access::WriteCached) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => storage.open(name, Access::WriteCached),

@@ -24,7 +24,7 @@ const FEEDS: [(&str, &str); 3] =
 /// The watchdog of the cases that wait for it.
 const WATCHDOG: &str = "[Service]\nWatchdogSec=3\n";
 /// A file system so small that it is soon full.
-const SMALL: Kind = Kind::Loop { make: EXT4, mebibytes: 64, sector: 512 };
+const SMALL: Kind = Kind::Loop { make: EXT4, mebibytes: 64, sector: 512, cache: "write back", options: "rw" };
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     need("systemd-nspawn", &["systemd-container"])?;
