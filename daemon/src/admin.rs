@@ -12,7 +12,7 @@ use clad_proto::{AckLevel, DurabilityPolicy};
 use tonic::{Request, Response, Status};
 
 use crate::health::Health;
-use crate::ingest::Listeners;
+use crate::ingest::{Budget, Listeners};
 use crate::metrics::{self, Recent};
 
 /// Longest that a sync or a rotation is waited for.
@@ -33,7 +33,7 @@ pub(crate) struct Desk {
     pub(crate) recent: Arc<Recent>,
     pub(crate) segment_bytes: u64,
     pub(crate) reserve_free: u64,
-    pub(crate) inflight_limit: u64,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Arc<Listeners>,
     pub(crate) config_files: Vec<String>,
     pub(crate) dir: String,
@@ -98,7 +98,7 @@ impl Desk {
             reserve_free_bytes: self.reserve_free,
             prepared: s.prepared,
             retention: self.journal.retention() != clad_journal::Retention::default(),
-            inflight_limit_bytes: self.inflight_limit,
+            inflight_limit_bytes: self.budget.total() as u64,
         }
     }
 }

@@ -178,6 +178,7 @@ mod tests {
     fn report(base: &Path, sets: &[&str]) -> Report {
         let args = LoadArgs {
             config: None,
+            instance: None,
             base: base.to_owned(),
             sets: sets.iter().map(|&set| set.to_owned()).collect(),
             env: Vec::new(),

@@ -4,12 +4,22 @@ use clad_journal::io::FallbackReason;
 use clad_journal::{Event, Observer};
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::health::Health;
 use crate::metrics::{self, Recovery, Rule, Trigger};
 
-/// The observer that the journal is opened with.
-pub(crate) fn observer(health: Health) -> Observer {
-    Arc::new(move |event| tell(&health, event))
+/// The observer that the journal is opened with. `phase` is told what a start is doing.
+pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
+    Arc::new(move |event| match event {
+        Event::WaitsForWrites { segment, over: false } => {
+            let text = format!("waiting for a dead process's writes to segment {segment} to reach the disk");
+            phase.send_replace(text);
+            tell(&health, event);
+        }
+        Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
+        event => tell(&health, event),
+    })
 }
 
 fn tell(health: &Health, event: &Event) {
@@ -72,7 +82,10 @@ fn tell(health: &Health, event: &Event) {
         Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
         Event::NoSpace(true) => {
             health.degraded("space", "no room for a further segment; appends are refused when this one is full");
-            tracing::error!("no room for a further segment: appends are refused as retryable once this one is full");
+            tracing::error!(
+                "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
+                 system, or set [retention] max_bytes or min_free and reload; they resume by themselves"
+            );
         }
         Event::NoSpace(false) => {
             health.restored("space");
@@ -105,6 +118,7 @@ fn tell(health: &Health, event: &Event) {
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }
+        Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {
             metrics::corrupt(to - from);
             tracing::error!(from, to, "acknowledged records cannot be found any more");

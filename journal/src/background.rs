@@ -38,13 +38,20 @@ pub(crate) fn look_for_space(shared: &Arc<Shared>) {
     let low = !prepare::has_space(shared.env()).unwrap_or(false);
     let has_prepared = shared.with(|c| c.has_prepared());
     let short = low && !has_prepared;
-    if shared.with(|c| c.set_space_low(short)) {
-        shared.env().tell(Event::NoSpace(short));
-        shared.publish();
-        shared.wake_all();
-    }
+    space(shared, short);
     if !low {
         make_ready(shared);
+    }
+}
+
+fn space(shared: &Arc<Shared>, short: bool) {
+    let news = shared.with(|c| c.set_space_low(short));
+    if news.tell {
+        shared.env().tell(Event::NoSpace(short));
+    }
+    if news.changed {
+        shared.publish();
+        shared.wake_all();
     }
 }
 
@@ -60,10 +67,7 @@ fn make_ready(shared: &Arc<Shared>) {
         Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
-            if shared.with(|c| c.set_space_low(true)) {
-                shared.env().tell(Event::NoSpace(true));
-                shared.publish();
-            }
+            space(shared, true);
         }
         Err(e) => shared.env().tell(Event::SegmentFailed { reason: format!("prepare segment {number}: {e}") }),
     }

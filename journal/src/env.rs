@@ -1,6 +1,7 @@
 //! What every part of an open journal stands on: the disk, the clock, `clad.meta`, the settings, and where to tell
 //! what happened.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,11 @@ use crate::metafile::MetaFile;
 /// Something that an operator wants counted or told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A start reads this segment, which has no footer.
+    Scanning {
+        /// Its number.
+        segment: u64,
+    },
     /// A batch was written (and synced, where the policy does both at once).
     Batch {
         /// Records in it.
@@ -160,6 +166,8 @@ pub(crate) struct Env {
     pub config: JournalConfig,
     /// Where events go.
     pub observer: Observer,
+    /// Writes in flight that the next segment is opened for.
+    pub(crate) in_flight: Arc<AtomicUsize>,
     /// `clad.meta`.
     pub(crate) meta: Arc<MetaFile>,
     /// Held by whoever makes, renames or removes the file of the next segment: the background thread, or a rotation

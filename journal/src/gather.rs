@@ -173,6 +173,11 @@ impl Gather {
         Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes, expected: 0 }
     }
 
+    /// Closes batches at another size from now on.
+    pub(crate) fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.closed.is_empty() && self.open.is_none()
     }

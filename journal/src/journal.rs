@@ -8,7 +8,7 @@
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
+    pub(crate) at_disk: AtomicUsize,
     /// Segments that were used again.
     pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
@@ -61,6 +63,20 @@ pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
     active_header: Option<SegmentHeader>,
+    /// Signs of life that were asked for, and the last that a writing thread gave.
+    pub(crate) asked: u64,
+    pub(crate) given: u64,
+}
+
+/// Why a journal does not get on by itself any more, for a watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stalled {
+    /// A thread has ended though the journal is open.
+    #[error("a thread of the journal has ended")]
+    Ended,
+    /// No writing thread answered since the last question, and not all of them wait for the disk.
+    #[error("the journal's writing threads do not get on, and it is not the disk that they wait for")]
+    Silent,
 }
 
 /// A journal's numbers at one moment.
@@ -160,19 +176,24 @@ impl Journal {
 
     fn spawn_threads(&self) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = self.shared.storage().ring();
-        let beside = if ring.is_some() { 0 } else { self.shared.env().config.policy.in_flight() };
-        for i in 0..=beside {
-            let shared = self.shared.clone();
-            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
-            threads.push(named.spawn(move || workers::run(&shared))?);
-        }
-        if let Some(ring) = ring {
+        if let Some(ring) = self.shared.storage().ring() {
             ring.attach(workers::on_ring(&self.shared));
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
         threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
+    }
+
+    /// One more thread than there may be writes in flight, or a single one beside a ring; with them stands the one that
+    /// prepares.
+    fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
+        let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
+        for i in threads.len() - 1..=beside {
+            let shared = self.shared.clone();
+            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            threads.push(named.spawn(move || workers::run(&shared))?);
+        }
         Ok(())
     }
 
@@ -274,6 +295,34 @@ impl Journal {
         answer
     }
 
+    /// Asks the writing threads for a sign of life, and tells whether the one asked for by the call before came. To be
+    /// called every few seconds: between two calls a thread that can run has run.
+    ///
+    /// A slow disk is no stall: threads inside a call to it answer when it is over.
+    ///
+    /// # Errors
+    /// [`Stalled`]: a restart may help, waiting will not.
+    pub fn heartbeat(&self) -> Result<(), Stalled> {
+        if self.shared.is_closing() {
+            return Ok(()); // threads end, and the drain has a deadline of its own
+        }
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.iter().any(JoinHandle::is_finished) {
+            return Err(Stalled::Ended);
+        }
+        let writers = threads.len().saturating_sub(1); // one prepares
+        drop(threads);
+        let mut core = self.shared.core();
+        let answered = core.given == core.asked;
+        if answered {
+            core.asked += 1;
+        }
+        drop(core);
+        self.shared.work.notify_one();
+        let all_at_disk = writers > 0 && self.shared.at_disk.load(Ordering::Relaxed) >= writers;
+        if answered || all_at_disk { Ok(()) } else { Err(Stalled::Silent) }
+    }
+
     /// A reader from `from` on, of what is below `level`.
     pub fn reader(&self, from: u64, level: Level) -> Reader {
         Reader::new(self.shared.clone(), from, level)
@@ -298,6 +347,33 @@ impl Journal {
     pub fn set_rotate_after(&self, age: Duration) {
         self.shared.with(|c| c.set_rotate_after(age));
         self.shared.wake_all();
+    }
+
+    /// Replaces how batches gather, under `group_commit` and `sync_file_range`; does nothing under another policy. `max_delay` and `max_bytes` hold from
+    /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
+    ///
+    /// # Errors
+    /// Where a thread for a further write cannot be started; then nothing was changed.
+    pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. } | Policy::SyncFileRange { .. }) {
+            return Ok(());
+        }
+        let in_flight = in_flight.max(1);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.add_writers(&mut threads, in_flight)?;
+        }
+        drop(threads);
+        self.shared.env().in_flight.store(in_flight, Ordering::Relaxed);
+        self.shared.with(|c| c.set_group_commit(max_delay, max_bytes, in_flight));
+        self.shared.wake_all();
+        Ok(())
+    }
+
+    /// Replaces how many producers are remembered. Where it is less than there are, nobody is forgotten for it before its
+    /// time: newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    pub fn set_max_producers(&self, max: usize) {
+        self.shared.with(|c| c.set_max_producers(max));
     }
 
     /// The numbers of the moment.
@@ -431,7 +507,8 @@ pub(crate) fn open_shared(
 ) -> Result<Arc<Shared>, OpenError> {
     config.check().map_err(OpenError::Config)?;
     let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
-    let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
+    let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
+    let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
     let left_over = recovery_left_over(&env)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
@@ -441,7 +518,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, watch: Watch::default(), active_header: None };
+    let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -451,6 +528,7 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        at_disk: AtomicUsize::new(0),
         recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),

@@ -53,7 +53,7 @@ pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
 pub use gather::Batch;
 pub use io::bulk;
-pub use journal::{Journal, SegmentSummary, Status};
+pub use journal::{Journal, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Level, Marks};
 pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};

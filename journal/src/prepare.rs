@@ -11,6 +11,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::env::Env;
 use crate::format::segment::{self, Former, SegmentHeader};
@@ -262,7 +263,7 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
         env.storage.sync_dir("")?;
     }
     let open_one = |_| segment_file::open(env.storage.as_ref(), &name, write_access(env));
-    let files = (0..=env.config.policy.in_flight()).map(open_one).collect::<io::Result<_>>()?;
+    let files = (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect::<io::Result<_>>()?;
     Ok((header, files))
 }
 

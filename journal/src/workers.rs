@@ -15,6 +15,7 @@
 //!   lost, and one who is awake is not woken.
 //! - A thread of the ring that is gone (a bug) gives its turn to the thread.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -103,6 +104,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     let mut core = shared.core();
     loop {
         let now = shared.env().now();
+        core.given = core.asked;
         if shared.turn(&core, now) == Turn::Ring {
             shared.wake(&mut core, Turn::Ring);
             core = sleep(shared, core, None, now.boot_ns);
@@ -121,7 +123,9 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 }
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
+                shared.at_disk.fetch_add(1, Ordering::Relaxed);
                 let (done, back) = shared.executor.run(job, buf);
+                shared.at_disk.fetch_sub(1, Ordering::Relaxed);
                 buf = if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back };
                 shared.finish(done);
                 if wake_others {

@@ -187,6 +187,100 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
     }
 }
 
+/// Records of the batches so far.
+fn batches(events: &Mutex<Vec<Event>>) -> Vec<u32> {
+    let seen = events.lock().unwrap();
+    seen.iter().filter_map(|e| if let Event::Batch { records, .. } = e { Some(*records) } else { None }).collect()
+}
+
+#[test]
+fn group_commit_changes_while_it_runs() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let (journal, events) = open(folder.path(), config(policy));
+    journal.append(append(0, b"before", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, 1);
+    journal.set_group_commit(Duration::from_millis(1), 4096, 4).unwrap();
+    let payload = [7; 1000];
+    let mut sequence = 1;
+    // In the segment that is open for one write, and in one that is open for four.
+    for _ in 0..2 {
+        let before = batches(&events).len();
+        for _ in 0..100 {
+            journal.append(append(sequence, &payload, Level::Durable)).unwrap();
+            sequence += 1;
+        }
+        wait(&journal, Level::Durable, sequence);
+        let sizes = batches(&events)[before..].to_vec();
+        assert!(sizes.iter().all(|&records| records <= 4), "four of 1000 bytes fit 4096: {sizes:?}");
+        assert_eq!(sizes.iter().sum::<u32>(), 100);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    }
+    journal.set_group_commit(Duration::from_millis(1), 1 << 20, 1).unwrap();
+    journal.append(append(sequence, b"after", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, sequence + 1);
+    assert_eq!(read_all(&journal).len() as u64, sequence + 1);
+    assert!(journal.close(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_thread() {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use clad_journal::Stalled;
+
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // One write at a time, and two threads: one for the write, one for the sync behind the write before. An observer that
+    // waits is what a device that hangs looks like from outside: the thread is inside its call.
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let (synced, written) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (first_sync, inside) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let (sync_hangs, write_hangs, counted) = (synced.clone(), written.clone(), inside.clone());
+    let observer = Arc::new(move |e: &Event| match e {
+        Event::Synced { .. } if first_sync.fetch_add(1, Ordering::Relaxed) == 0 => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            sync_hangs.wait();
+        }
+        Event::Batch { records: 3, .. } => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            write_hangs.wait();
+        }
+        Event::Batch { records: 2, .. } => panic!("a bug"),
+        _ => {}
+    });
+    let journal = Journal::open_dir(folder.path(), config(policy), observer).unwrap();
+    let pause = || std::thread::sleep(Duration::from_millis(50));
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+            pause();
+        }
+    };
+    for _ in 0..3 {
+        journal.heartbeat().unwrap();
+        pause();
+    }
+    journal.append(append(0, b"its sync hangs", Level::Written)).unwrap();
+    until("the sync", &|| inside.load(Ordering::SeqCst) == 1);
+    let mut three = append(1, b"its write hangs", Level::Written);
+    three.count = 3;
+    journal.append(three).unwrap();
+    until("the write", &|| inside.load(Ordering::SeqCst) == 2);
+    let beats: Vec<_> = (0..5).map(|_| journal.heartbeat()).inspect(|_| pause()).collect();
+    // Judged when nobody hangs any more: a test that fails ends, too.
+    synced.wait();
+    written.wait();
+    assert_eq!(beats, vec![Ok(()); 5]);
+    wait(&journal, Level::Durable, 4);
+    // A thread that falls over leaves its write undone for ever: that is no slow disk.
+    let mut two = append(4, b"two", Level::Durable);
+    two.count = 2;
+    journal.append(two).unwrap();
+    until("the thread's end", &|| journal.heartbeat().is_err());
+    assert_eq!(journal.heartbeat(), Err(Stalled::Ended));
+}
 /// One burst is one taking of the lock: whoever appends beside it, its offsets are in a row.
 #[test]
 fn nobody_comes_between_the_appends_of_a_burst() {

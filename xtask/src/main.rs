@@ -1,8 +1,9 @@
-//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask ci NAME`, `cargo xtask mixin`.
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`, `cargo xtask mixin`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
 mod ci;
 mod mixin;
+mod package;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,11 @@ use clap::{Parser, Subcommand};
 enum Task {
     /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
     Tidy,
+    /// Build a package: `deb`
+    Package {
+        /// Kind of package
+        kind: Vec<String>,
+    },
     /// Run a suite that needs root or other programs; without a name, list them
     Ci(Ci),
     /// Render the dashboards and rules of deploy/mixin
@@ -59,6 +65,10 @@ fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
         Task::Tidy => tidy::run(&root()),
         Task::Mixin(Mixin { to, options }) => mixin::run(&to.unwrap_or_else(|| mixin::folder(&root())), &options),
+        Task::Package { kind } => {
+            println!("{}", package::run(&root(), &kind)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Ci(Ci { suite: None }) => {
             ci::list();
             Ok(ExitCode::SUCCESS)

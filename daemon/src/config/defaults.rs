@@ -90,25 +90,30 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Turns the listeners off that an instance would share with the host's log; answers their keys.
+    pub(super) fn no_network(&mut self) -> [&'static str; 3] {
+        self.ingest.tcp.listen = None;
+        self.ingest.grpc.listen = None;
+        self.metrics.listen = None;
+        ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"]
+    }
+
     /// Fills in what hangs on the surroundings, for the keys that nobody set, and says where each came
     /// from: the data folder from `state`, the sockets from `runtime`, else from the data folder.
     pub(super) fn settle(
         &mut self,
-        state: Option<&Path>,
-        runtime: Option<&Path>,
+        state: Option<(PathBuf, &'static str)>,
+        runtime: Option<(PathBuf, &'static str)>,
         is_set: impl Fn(&str) -> bool,
     ) -> Vec<(&'static str, &'static str)> {
         let mut origins = Vec::new();
-        if let Some(state) = state
+        if let Some((state, origin)) = state
             && !is_set("journal.dir")
         {
-            self.journal.dir = state.to_owned();
-            origins.push(("journal.dir", "$STATE_DIRECTORY"));
+            self.journal.dir = state;
+            origins.push(("journal.dir", origin));
         }
-        let (folder, origin) = match runtime {
-            Some(runtime) => (runtime, "$RUNTIME_DIRECTORY"),
-            None => (self.journal.dir.as_path(), "journal.dir"),
-        };
+        let (folder, origin) = runtime.unwrap_or_else(|| (self.journal.dir.clone(), "journal.dir"));
         let sockets = [
             ("ingest.unix.path", INGEST_SOCKET, &mut self.ingest.unix.path),
             ("admin.path", ADMIN_SOCKET, &mut self.admin.path),

@@ -91,11 +91,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key!(
         journal.group_commit.max_delay,
-        RESTART,
+        LIVE,
         "Longest that a gathered batch waits for company while another write is in flight."
     ),
-    key!(journal.group_commit.max_bytes, RESTART, "Largest batch; an append larger than this is a batch of its own."),
-    key!(journal.group_commit.in_flight, RESTART, "Batches that may be on their way to the disk at once, 1 to 16."),
+    key!(journal.group_commit.max_bytes, LIVE, "Largest batch; an append larger than this is a batch of its own."),
+    key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once, 1 to 16."),
     key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
     key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
     key!(retention.max_bytes, LIVE, "Remove the oldest sealed segments while the log takes more than this; 0 is off."),
@@ -127,19 +127,15 @@ pub(super) const KEYS: &[Key] = &[
     key!(access.read_group, RESTART, "Group that may read, beside root and the daemon's user; \"\" is nobody else."),
     key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
-    key!(log.format, RESTART, "How they are written to stderr: auto, text, json or journald."),
+    key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
     key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
     key!(limits.max_connections, LIVE, "Connections over all listeners."),
-    key!(limits.max_append_bytes, RESTART, "Largest append; it must hold journal.max_record_bytes."),
-    key!(
-        limits.max_inflight_bytes,
-        RESTART,
-        "Bytes of appends in memory over all connections; beyond it, senders wait."
-    ),
-    key!(limits.max_connection_inflight_bytes, RESTART, "Bytes of appends in memory for one connection."),
-    key!(limits.max_producers, RESTART, "Producers remembered, so that what they resend is stored once."),
-    key!(limits.handshake_timeout, RESTART, "Longest that a new connection may take to say who it is."),
-    key!(limits.idle_timeout, RESTART, "Close a connection after this much silence; 0 is never."),
+    key!(limits.max_append_bytes, LIVE, "Largest append; it must hold journal.max_record_bytes."),
+    key!(limits.max_inflight_bytes, LIVE, "Bytes of appends in memory over all connections; beyond it, senders wait."),
+    key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
+    key!(limits.max_producers, LIVE, "Producers remembered, so that what they resend is stored once."),
+    key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
+    key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.

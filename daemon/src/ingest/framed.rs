@@ -24,9 +24,10 @@ use clad_proto::frame::{
 use clad_proto::limits::{FRAME_HEADER_BYTES, MAX_READS_PER_CONNECTION};
 use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use super::budget::Budget;
 use super::burst::Burst;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
@@ -52,8 +53,7 @@ pub(crate) struct Service {
     pub(crate) door: Arc<Door>,
     pub(crate) reads: Arc<Reads>,
     /// Bytes of large frames that are being put together, over all connections.
-    pub(crate) assembly: Arc<Semaphore>,
-    pub(crate) assembly_bytes: usize,
+    pub(crate) assembly: Arc<Budget>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
@@ -571,12 +571,11 @@ impl Connection {
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
         let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
         if missing > SMALL_FRAME && self.assembled.is_none() {
-            let wanted = (missing + self.buf.len()).min(self.service.assembly_bytes) as u32;
-            match self.service.assembly.clone().try_acquire_many_owned(wanted) {
-                Ok(permit) => self.assembled = Some(permit),
-                Err(_) => {
-                    let assembly = self.service.assembly.clone();
-                    self.assembling = Some(Box::pin(async move { assembly.acquire_many_owned(wanted).await.ok() }));
+            let wanted = self.service.assembly.share(missing + self.buf.len());
+            match self.service.assembly.try_take(wanted) {
+                Some(permit) => self.assembled = Some(permit),
+                None => {
+                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
                     return;
                 }
             }

@@ -19,8 +19,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
+use super::current::Current;
 use super::door::count_refusal;
-use super::framed::{Service, serve};
+use super::framed::serve;
 use super::peer::Peer;
 use crate::access::Access;
 use crate::metrics::{self, Label};
@@ -101,7 +102,7 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
 /// Accepts on a Unix socket until `stop`.
 pub(crate) async fn unix(
     listener: UnixListener,
-    service: Service,
+    current: Current,
     listeners: Arc<Listeners>,
     access: Arc<Access>,
     mut stop: watch::Receiver<bool>,
@@ -123,7 +124,7 @@ pub(crate) async fn unix(
             tokio::spawn(too_many(stream));
             continue;
         };
-        let (service, access) = (service.clone(), access.clone());
+        let (service, access) = (current.service(), access.clone());
         tokio::spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
@@ -140,7 +141,7 @@ pub(crate) async fn unix(
 /// Accepts on a TCP socket until `stop`.
 pub(crate) async fn tcp(
     listener: TcpListener,
-    service: Service,
+    current: Current,
     listeners: Arc<Listeners>,
     may_read: bool,
     mut stop: watch::Receiver<bool>,
@@ -162,7 +163,7 @@ pub(crate) async fn tcp(
             tokio::spawn(too_many(stream));
             continue;
         };
-        let service = service.clone();
+        let service = current.service();
         tokio::spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);

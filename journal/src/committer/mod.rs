@@ -100,6 +100,8 @@ pub(crate) struct Committer {
     in_flight: VecDeque<InFlight>,
     writes: usize,
     free_files: Vec<usize>,
+    /// Writes in flight that the operator wants; the segment in use may be open for fewer.
+    wanted_writes: usize,
     file_of: HashMap<u64, usize>,
     vouching: Option<(u64, Vec<Arc<Batch>>)>,
     sync_running: bool,
@@ -121,8 +123,18 @@ pub(crate) struct Committer {
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     space_low: bool,
+    /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
+    space_told: bool,
     open_retry_ns: u64,
     rewritten: bool,
+}
+
+/// What a look at the free space brought.
+pub(crate) struct SpaceNews {
+    /// Appends are refused that were taken before, or the other way round.
+    pub(crate) changed: bool,
+    /// The operator does not know yet.
+    pub(crate) tell: bool,
 }
 
 impl Committer {
@@ -146,6 +158,7 @@ impl Committer {
             writes: 0,
             free_files: (0..config.policy.in_flight()).rev().collect(),
             file_of: HashMap::new(),
+            wanted_writes: config.policy.in_flight(),
             vouching: None,
             sync_running: false,
             busy: false,
@@ -163,6 +176,7 @@ impl Committer {
             rotate_replies: Vec::new(),
             closing: false,
             space_low: false,
+            space_told: false,
             open_retry_ns: 0,
             rewritten: false,
             config,
@@ -204,6 +218,32 @@ impl Committer {
         self.config.rotate_after = age;
     }
 
+    /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
+    /// which is opened for them.
+    pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
+        if let Policy::GroupCommit { max_delay, max_bytes, in_flight }
+        | Policy::SyncFileRange { max_delay, max_bytes, in_flight } = &mut self.config.policy
+        {
+            (*max_delay, *max_bytes) = (delay, bytes);
+            *in_flight = writes.min(*in_flight);
+            self.gather.set_max_bytes(bytes as usize);
+            self.wanted_writes = writes;
+        }
+    }
+
+    /// A segment is there that is open for so many writes.
+    fn allow_writes(&mut self, open_for: usize) {
+        if let Policy::GroupCommit { in_flight, .. } | Policy::SyncFileRange { in_flight, .. } = &mut self.config.policy
+        {
+            *in_flight = self.wanted_writes.min(open_for);
+        }
+    }
+
+    pub(crate) fn set_max_producers(&mut self, max: usize) {
+        self.producers.set_max(max);
+        self.submitted.set_max(max);
+    }
+
     /// Part of the active segment that is used, 0 to 1.
     pub(crate) fn fill(&self) -> f64 {
         self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
@@ -221,14 +261,17 @@ impl Committer {
         }
     }
 
-    pub(crate) fn set_space_low(&mut self, low: bool) -> bool {
+    /// Whether there is room for a further segment, as somebody has just seen.
+    pub(crate) fn set_space_low(&mut self, low: bool) -> SpaceNews {
         let changed = self.space_low != low;
+        let tell = self.space_told != low;
         self.space_low = low;
+        self.space_told = low;
         if changed {
             self.marks.version += 1;
             self.open_retry_ns = 0;
         }
-        changed
+        SpaceNews { changed, tell }
     }
 
     /// The batch that holds an offset, if it is written and still in memory.
@@ -571,5 +614,35 @@ impl Committer {
             producers: self.producers.clone(),
             rewritten: self.rewritten,
         })))
+    }
+}
+
+#[cfg(test)]
+mod space_tests {
+    use super::*;
+
+    #[test]
+    fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(true);
+        assert!(news.tell && !news.changed);
+        assert!(!c.set_space_low(true).tell);
+        let news = c.set_space_low(false);
+        assert!(news.tell && news.changed);
+    }
+
+    #[test]
+    fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(false);
+        assert!(!news.tell && news.changed);
     }
 }

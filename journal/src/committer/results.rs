@@ -71,6 +71,11 @@ impl Committer {
             self.open_retry_ns = now.boot_ns + SPACE_NS;
             self.space_low = true;
         }
+        // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
+        if let Some(active) = &next {
+            self.free_files = (0..active.files.len() - 1).rev().collect();
+            self.allow_writes(active.files.len() - 1);
+        }
         self.active = next;
     }
 

@@ -12,7 +12,7 @@ use super::{Recovered, table};
 use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
-use crate::env::{Env, Observer};
+use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Footer, IndexEntry};
@@ -288,6 +288,7 @@ impl Carrier<'_> {
     fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
         let number = segment.number;
         let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer)?;
+        (self.observer)(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
             State::Unsealed { header } | State::Sealed { header, .. } => (header, false),

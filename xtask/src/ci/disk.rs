@@ -223,8 +223,8 @@ fn set_cache(device: &str, cache: &str) -> Result<()> {
 }
 
 /// A mounted file system; gone when dropped.
-struct Mount {
-    point: PathBuf,
+pub(super) struct Mount {
+    pub(super) point: PathBuf,
     device: Option<String>,
     mounted: bool,
     _folder: tempfile::TempDir,
@@ -239,7 +239,7 @@ pub(super) fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<
 }
 
 impl Mount {
-    fn new(kind: &Kind) -> Result<Self> {
+    pub(super) fn new(kind: &Kind) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("clad-disk-").tempdir().context("no temporary folder")?;
         let point = folder.path().join("mount");
         fs::create_dir(&point)?;

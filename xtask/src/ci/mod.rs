@@ -22,7 +22,11 @@ struct Suite {
 }
 
 const SUITES: &[Suite] = &[
-    Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run },
+    Suite {
+        name: "systemd",
+        about: "the package on a booted Debian, through an operator's days and mistakes; the units are closed enough",
+        run: systemd::run,
+    },
     Suite {
         name: "kill",
         about: "what was acknowledged survives kill -9, 50 times, on every transport",
@@ -135,6 +139,6 @@ fn build(root: &Path, package: &str) -> Result<PathBuf> {
 }
 
 /// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
