@@ -331,7 +331,8 @@ mod tests {
         let probed = probe(&storage, number, bytes.len() as u64).unwrap();
         assert!(matches!(probed.state, State::Sealed { .. }));
         let mut meta = meta(highest);
-        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap())).unwrap();
+        let nobody: Observer = std::sync::Arc::new(|_| {});
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &nobody).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }
