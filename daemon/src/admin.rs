@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::health::Health;
 use crate::ingest::Listeners;
+use crate::metrics::{self, Recent};
 
 /// Longest that a sync or a rotation is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,6 +30,10 @@ pub(crate) struct Desk {
     /// The operator states it.
     pub(crate) power_loss_protected: bool,
     pub(crate) started: Instant,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) reserve_free: u64,
+    pub(crate) inflight_limit: u64,
     pub(crate) connections: Arc<Listeners>,
     pub(crate) config_files: Vec<String>,
     pub(crate) dir: String,
@@ -43,7 +48,7 @@ impl Desk {
         let s = self.journal.status();
         let report = self.journal.report();
         let m = s.marks;
-        let not_ready = self.health.state().not_ready;
+        let crate::health::State { not_ready, degraded } = self.health.state();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             log_id: s.log_id.to_vec().into(),
@@ -76,7 +81,7 @@ impl Desk {
                 rewritten_bytes: report.rewritten_bytes,
                 records: report.rewritten_records,
             }),
-            connections: HashMap::from([("all".to_owned(), self.connections.open() as u64)]),
+            connections: self.connections.by_transport(),
             producers: s.producers as u64,
             inflight_bytes: s.in_flight_bytes as u64,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -84,8 +89,22 @@ impl Desk {
             config_files: self.config_files.clone(),
             journal_dir: self.dir.clone(),
             listeners: self.listeners.clone(),
+            counters: Some(metrics::counters(self.started)),
+            counters_before: self.recent.oldest(),
+            degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),
+            oldest_undurable_us: micros(s.oldest_undurable.unwrap_or_default()),
+            oldest_segment_time: s.oldest_segment_ns.and_then(|ns| u64::try_from(ns).ok()),
+            segment_bytes: self.segment_bytes,
+            reserve_free_bytes: self.reserve_free,
+            prepared: s.prepared,
+            retention: self.journal.retention() != clad_journal::Retention::default(),
+            inflight_limit_bytes: self.inflight_limit,
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn substrate(s: &Substrate, power_loss_protected: bool) -> v1::Substrate {

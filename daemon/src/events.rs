@@ -5,7 +5,7 @@ use clad_journal::{Event, Observer};
 use std::sync::Arc;
 
 use crate::health::Health;
-use crate::metrics::{self, Rule, Trigger};
+use crate::metrics::{self, Recovery, Rule, Trigger};
 
 /// The observer that the journal is opened with.
 pub(crate) fn observer(health: Health) -> Observer {
@@ -39,6 +39,7 @@ fn tell(health: &Health, event: &Event) {
                 clad_journal::Trigger::Size => metrics::rotated(Trigger::Size),
                 clad_journal::Trigger::Age => metrics::rotated(Trigger::Age),
                 clad_journal::Trigger::Command => metrics::rotated(Trigger::Command),
+                clad_journal::Trigger::Recovery => metrics::rotated(Trigger::Recovery),
                 clad_journal::Trigger::Close => {}
             }
             tracing::info!(segment, first_offset, end_offset, ?trigger, "segment sealed");
@@ -58,11 +59,13 @@ fn tell(health: &Health, event: &Event) {
         }
         Event::Recovered { epoch, from, to } => {
             metrics::journal_failed(false);
+            metrics::recovery(Recovery::Done);
             health.ready();
             health.restored("recovery");
             tracing::warn!(epoch, from, to, "the journal recovered: these offsets were written again elsewhere");
         }
         Event::RecoveryFailed { reason, retry_in } => {
+            metrics::recovery(Recovery::Failed);
             health.degraded("recovery", format!("recovery failed: {reason}"));
             tracing::error!(reason, ?retry_in, "recovery failed, it is tried again");
         }

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 mod events;
 pub mod exit;
+mod gauges;
 mod grpc;
 pub mod health;
 mod hint;

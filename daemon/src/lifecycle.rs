@@ -14,7 +14,7 @@ use crate::config::{Config, LoadArgs, reload_diff};
 use crate::health::Health;
 use crate::ingest::Listeners;
 use crate::logging::Logging;
-use crate::metrics::{self, Watermark};
+use crate::metrics::{self, Recent};
 use crate::systemd::{Notifier, watchdog_interval};
 
 /// A disk that has not finished for so long is told as degraded.
@@ -52,6 +52,10 @@ pub(crate) struct Running {
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) config: Config,
     pub(crate) args: LoadArgs,
+    /// What was counted in the last seconds.
+    pub(crate) recent: Arc<Recent>,
+    /// When the process began to run.
+    pub(crate) started: Instant,
 }
 
 impl Running {
@@ -80,13 +84,8 @@ impl Running {
     }
 
     fn look(&self) {
+        self.recent.look(self.started);
         let s = self.journal.status();
-        metrics::offset(Watermark::Received, s.marks.received);
-        metrics::offset(Watermark::Written, s.marks.written);
-        metrics::offset(Watermark::Durable, s.marks.durable);
-        metrics::inflight_bytes(s.in_flight_bytes as u64);
-        metrics::oldest_undurable(s.oldest_undurable.unwrap_or_default());
-        metrics::space(s.segments as u64, s.bytes, s.space.free);
         match s.oldest_undurable {
             Some(age) if age > SLOW => {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
@@ -104,6 +103,7 @@ impl Running {
     fn reload(&mut self) {
         self.notifier.reloading();
         let began = Instant::now();
+        metrics::config_loaded(None);
         match Config::load(&self.args) {
             Err(errors) => tracing::error!(%errors, "HUP: the configuration is bad, nothing was changed"),
             Ok(loaded) => match reload_diff(&self.config, &loaded.config) {
@@ -113,6 +113,7 @@ impl Running {
                         tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
                     }
                     self.apply(loaded.config);
+                    metrics::config_loaded(Some(unix_time()));
                     tracing::info!(changes = changes.len(), took = ?began.elapsed(), "HUP: reloaded");
                 }
             },
@@ -127,6 +128,11 @@ impl Running {
         self.listeners.set_max(config.limits.max_connections as usize);
         self.config = config;
     }
+}
+
+/// Now, since 1970.
+pub(crate) fn unix_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 async fn beat(watchdog: &mut Option<tokio::time::Interval>) {

@@ -24,11 +24,11 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::ingest::{Door, FramedService, Listeners, bind_unix};
-use crate::lifecycle::{Running, Signals};
+use crate::lifecycle::{Running, Signals, unix_time};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::read::Reads;
 use crate::systemd::Notifier;
-use crate::{events, grpc, hint, ingest, metrics, setup};
+use crate::{events, gauges, grpc, hint, ingest, metrics, setup};
 
 /// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
 #[must_use]
@@ -79,7 +79,12 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
         Err(exit) => return exit,
     };
     let (stop, stopped) = watch::channel(false);
-    let world = World { config, health, journal, substrate, grounds, stopped };
+    let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
+    metrics::config_loaded(Some(unix_time()));
+    metrics::inflight_limit(config.limits.max_inflight_bytes);
+    let (watched, state, reserve) = (journal.clone(), health.clone(), config.journal.reserve_free);
+    scrape.look_with(move || gauges::look(&watched, &state, reserve));
+    let world = World { config, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
     let served = match world.serve(scrape, &notifier, &args).await {
         Ok(served) => served,
         Err(exit) => return exit,
@@ -99,6 +104,8 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
         listeners: served.listeners.clone(),
         config: world.config.clone(),
         args,
+        recent,
+        started,
     };
     running.until_told(&mut signals).await;
     drain(&running, &stop, &served).await
@@ -190,6 +197,8 @@ struct World {
     /// What the policy's promise rests on.
     grounds: String,
     stopped: watch::Receiver<bool>,
+    recent: Arc<metrics::Recent>,
+    started: Instant,
 }
 
 /// What serving made.
@@ -304,7 +313,11 @@ impl World {
             highest,
             grounds: self.grounds.clone(),
             power_loss_protected: self.config.journal.power_loss_protected,
-            started: Instant::now(),
+            started: self.started,
+            recent: self.recent.clone(),
+            segment_bytes: self.config.journal.segment_bytes,
+            reserve_free: self.config.journal.reserve_free,
+            inflight_limit: self.config.limits.max_inflight_bytes,
             connections,
             config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
             dir: self.config.journal.dir.display().to_string(),

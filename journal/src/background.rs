@@ -26,6 +26,10 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         // First, because what it removes may become the segment that is wanted.
         retention.apply(shared);
         look_for_space(shared);
+        // Known from now on, so that who asks how far back the log reaches need not wait for the disk.
+        if let Some(oldest) = shared.catalog().first() {
+            let _ = oldest.summary(shared.storage().as_ref());
+        }
     }
 }
 

@@ -90,6 +90,11 @@ impl Sealed {
         Ok(*self.summary.get_or_init(|| read))
     }
 
+    /// What is remembered of it, if it was read already: for who must not wait for the disk.
+    pub(crate) fn known_summary(&self) -> Option<Summary> {
+        self.summary.get().copied().flatten()
+    }
+
     /// Its header and footer, from the disk: an index and a table of producers are too large to be kept for each.
     ///
     /// # Errors
@@ -147,6 +152,11 @@ impl Catalog {
     /// All, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Sealed>> {
         self.read().values().cloned().collect()
+    }
+
+    /// The oldest.
+    pub(crate) fn first(&self) -> Option<Arc<Sealed>> {
+        self.read().values().next().cloned()
     }
 
     /// Segments and their bytes.

@@ -131,6 +131,8 @@ pub enum Trigger {
     Command,
     /// The journal closed.
     Close,
+    /// The journal recovered from a failure: what it gave up, and what it wrote again.
+    Recovery,
 }
 
 /// Why a segment was removed.

@@ -275,7 +275,14 @@ impl Executor {
             let producers = rescue.producers.clone();
             let ended = recovery::end_at(&self.env, number, rescue.from, first_offset, before, producers);
             let (sealed, report) = ended.map_err(|e| io::Error::other(e.to_string()))?;
-            sealed.into_iter().for_each(|s| self.catalog.add(s));
+            for s in sealed {
+                if let Some(known) = s.known_summary() {
+                    let (first_offset, end_offset) = (known.first_offset, known.end_offset);
+                    let trigger = Trigger::Recovery;
+                    self.env.tell(Event::Sealed { segment: s.number, first_offset, end_offset, trigger });
+                }
+                self.catalog.add(s);
+            }
             for d in report.damage {
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
             }
@@ -427,7 +434,7 @@ impl Executor {
         });
         let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
         self.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
-        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
+        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Recovery });
         Ok(())
     }
 }

@@ -76,6 +76,11 @@ pub struct Status {
     pub segments: usize,
     /// Bytes that they hold.
     pub bytes: u64,
+    /// Whether the next segment is ready.
+    pub prepared: bool,
+    /// Greatest append time in the oldest sealed segment, real: everything appended later is kept. `None` before one is
+    /// sealed, or in the moment after a start or a removal in which its footer was not read yet.
+    pub oldest_segment_ns: Option<i64>,
     /// Why the journal does not take appends, if it failed.
     pub failure: Option<String>,
     /// Bytes that wait for the disk.
@@ -279,6 +284,11 @@ impl Journal {
         self.shared.env().meta.get()
     }
 
+    /// The rules of retention.
+    pub fn retention(&self) -> Retention {
+        self.shared.retention()
+    }
+
     /// Replaces the rules of retention.
     pub fn set_retention(&self, retention: Retention) {
         *self.shared.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
@@ -295,6 +305,7 @@ impl Journal {
         let shared = &self.shared;
         let meta = shared.env().meta.get();
         let (sealed, sealed_bytes) = shared.catalog.totals();
+        let oldest_segment_ns = shared.catalog.first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
         let core = shared.core();
@@ -305,6 +316,8 @@ impl Journal {
             lowest_offset: meta.lowest_offset,
             segments: sealed + c.segments_held(),
             bytes: sealed_bytes + c.segments_held() as u64 * capacity,
+            prepared: c.has_prepared(),
+            oldest_segment_ns,
             failure: c.failure(),
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),

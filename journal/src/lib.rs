@@ -52,6 +52,7 @@ pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
 pub use gather::Batch;
+pub use io::bulk;
 pub use journal::{Journal, SegmentSummary, Status};
 pub use marks::{Accepting, Level, Marks};
 pub use offline::{OfflineLog, OfflineReader};

@@ -18,11 +18,11 @@ use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
-use super::interrupt::Interrupt;
 use super::stats::new_histogram;
 use super::wire::Wire;
 use crate::clock;
 use crate::exit::told;
+use crate::interrupt::Interrupt;
 
 /// Stack of a connection's thread: there may be a thousand of them.
 const STACK: usize = 256 * 1024;

@@ -73,7 +73,7 @@ pub(super) fn accept(
                     continue;
                 }
             };
-            let Some(place) = listeners.place() else {
+            let Some(place) = listeners.place(metrics::Transport::Grpc) else {
                 tokio::spawn(too_many(stream));
                 continue;
             };

@@ -1,7 +1,7 @@
 //! The values that labels may take: closed sets, so that no client can make a series.
 
 /// A label: its name, and everything it may say.
-pub(super) trait Label: Copy + 'static {
+pub(crate) trait Label: Copy + 'static {
     /// Name of the label.
     const NAME: &'static str;
     /// Every value, in the order of [`Label::index`].
@@ -123,6 +123,16 @@ label! {
         Command = "command",
         /// The journal recovered from a failure.
         Recovery = "recovery",
+    }
+}
+
+label! {
+    /// How a recovery in the running process ended.
+    Recovery, "outcome" {
+        /// The journal takes appends again.
+        Done = "done",
+        /// It is tried again.
+        Failed = "failed",
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) struct Committer {
     vouching: Option<(u64, Vec<Arc<Batch>>)>,
     sync_running: bool,
     busy: bool,
+    /// What is under way is one more try to open a segment.
+    opening: bool,
     next_id: u64,
     active: Option<Active>,
     prepared: Option<Prepared>,
@@ -147,6 +149,7 @@ impl Committer {
             vouching: None,
             sync_running: false,
             busy: false,
+            opening: false,
             next_id: 0,
             active: None,
             prepared: None,
@@ -497,7 +500,7 @@ impl Committer {
         if now.boot_ns < self.open_retry_ns {
             return Step::Wait(Some(self.open_retry_ns));
         }
-        self.busy = true;
+        (self.busy, self.opening) = (true, true);
         // Nothing is in flight, so what was submitted is written: the next batch goes on there.
         Step::Run(Job::Open { prepared: self.prepared.take(), next: self.marks.written, epoch: self.marks.epoch })
     }

@@ -50,7 +50,7 @@ impl Committer {
                 self.take_active(next, now);
             }
             Done::Opened { next } => {
-                self.busy = false;
+                (self.busy, self.opening) = (false, false);
                 self.take_active(next, now);
             }
             Done::Recovered { next, epoch, end, producers } => self.recovered(next, epoch, end, producers, now),

@@ -138,7 +138,9 @@ impl Committer {
         if !self.space_low || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
             return Ok(());
         }
-        if self.busy {
+        // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
+        // nor for who asks whether appends are taken.
+        if self.busy && !self.opening {
             // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
             return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
                 true => Ok(()),
@@ -232,5 +234,27 @@ impl Committer {
     pub(crate) fn close(&mut self) {
         self.closing = true;
         self.marks.version += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::committer::{Done, Job, Step};
+    use crate::config::JournalConfig;
+    use crate::producer::ProducerTable;
+
+    /// A journal on a full disk tries to open a segment five times a second. Whoever looks in such a moment must not see
+    /// room where there is none.
+    #[test]
+    fn one_more_try_to_open_a_segment_is_no_room() {
+        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 0, 1, 0);
+        let mut now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        committer.complete(Ok(Done::Opened { next: None }), now);
+        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
+        now.boot_ns += 10 * 1_000_000_000;
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
     }
 }

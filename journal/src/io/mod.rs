@@ -17,12 +17,14 @@
 //! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
 
 mod buffer;
+pub mod bulk;
 pub mod device;
 mod engine;
 mod extents;
 mod latch;
 mod lease;
 mod os;
+pub mod probe;
 pub mod uring;
 
 use std::io;

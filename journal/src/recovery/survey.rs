@@ -329,7 +329,7 @@ mod tests {
         let file = storage.create(&segment_name(number), Access::WriteCached).unwrap();
         file.write_at(IoBuf::copy_of(&bytes), 0, Durability::Written).1.unwrap();
         let probed = probe(&storage, number, bytes.len() as u64).unwrap();
-        assert!(matches!(probed.state, State::Sealed { .. }));
+        assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
         let mut meta = meta(highest);
         let nobody: Observer = std::sync::Arc::new(|_| {});
         adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &nobody).unwrap();

@@ -6,6 +6,7 @@
 
 mod disk;
 mod kill;
+mod prometheus;
 mod systemd;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,11 @@ const SUITES: &[Suite] = &[
         name: "kill",
         about: "what was acknowledged survives kill -9, 50 times, on every transport",
         run: kill::run,
+    },
+    Suite {
+        name: "prometheus",
+        about: "dashboards give data and each alert is raised by its fault, on a real Prometheus",
+        run: prometheus::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
 ];
