@@ -49,16 +49,19 @@ fn identity(sheet: &mut Sheet, status: &v1::StatusResponse) {
     let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({reason})") };
     let (policy, engine) = (because(&status.policy_reason), because(&status.io_engine_reason));
     let (durability, highest) = (durability(status), highest_ack(status));
+    let mut engine = format!("{}{engine}", status.io_engine);
+    if status.inline_batches > 0 {
+        let _ = write!(engine, ", {} batches written inline", count(status.inline_batches));
+    }
+    for fallback in &status.io_fallbacks {
+        let _ = write!(engine, "\n{fallback}");
+    }
     sheet
         .row(
             "log",
             format!("{}, epoch {} from offset {}", log_id(status), status.epoch, count(status.epoch_first_offset)),
         )
-        .row(
-            "durability",
-            format!("{durability}{policy}, highest ack {highest}; io engine {}{engine}", status.io_engine),
-        )
-        .row("inline", inline(status))
+        .row("durability", format!("{durability}{policy}, highest ack {highest}; io engine {engine}"))
         .row("stands on", status.substrate.as_ref().map(stands_on).unwrap_or_default());
 }
 
@@ -176,17 +179,6 @@ fn refused(sheet: &mut Sheet, counters: &v1::Counters) {
     if !all.is_empty() {
         sheet.row("since start", all.join("; "));
     }
-}
-
-/// Batches that needed no hand-over, and what had to be done without.
-fn inline(status: &v1::StatusResponse) -> String {
-    let noun = if status.inline_batches == 1 { "batch" } else { "batches" };
-    let mut text = format!("{} {noun} written by the thread that took them", count(status.inline_batches));
-    for fallback in &status.io_fallbacks {
-        text.push('\n');
-        text.push_str(fallback);
-    }
-    text
 }
 
 fn journal(status: &v1::StatusResponse, now_ns: u64) -> String {

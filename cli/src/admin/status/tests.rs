@@ -11,8 +11,6 @@ pub(in crate::admin) fn at_rest() -> v1::StatusResponse {
         epoch_first_offset: 1200,
         policy: v1::DurabilityPolicy::GroupCommit.into(),
         io_engine: "blocking".into(),
-        io_fallbacks: vec!["no direct I/O here".into()],
-        inline_batches: 7,
         highest_ack: v1::AckLevel::Durable.into(),
         offsets: Some(v1::Offsets { received: 1234, written: 1234, durable: 1234 }),
         segments: 2,
@@ -91,8 +89,6 @@ fn a_daemon_at_rest() {
          clad  0.0.1, pid 99, up 1 min 1 s, taking appends
           log  abababababababababababababababab, epoch 3 from offset 1,200
    durability  group_commit, highest ack durable; io engine blocking
-       inline  7 batches written by the thread that took them
-               no direct I/O here
     stands on  ext4 at / (rw)
                vda: cache write back
                a virtual disk
@@ -220,8 +216,6 @@ fn for_programs() {
         ("/log_id", json!("abababababababababababababababab")),
         ("/epoch", json!(3)),
         ("/durability", json!("group_commit")),
-        ("/io_fallbacks/0", json!("no direct I/O here")),
-        ("/inline_batches", json!(7)),
         ("/io_engine", json!("blocking")),
         ("/highest_ack", json!("durable")),
         ("/offsets/received", json!(125_234)),
