@@ -1,0 +1,243 @@
+//! What a power cut leaves of a trace.
+//!
+//! What must hold: what was flushed (with a volatile cache) or complete (without) is on the image; what the device was
+//! never told is not; all the rest is there or not, sector by sector, as the seed says. The same trace, place and seed
+//! give the same image.
+
+use std::fmt;
+
+use bytes::Bytes;
+use clad_sim::Rng;
+pub use clad_sim::disk::Survival;
+
+use super::pages::SECTOR;
+use super::{Event, Pages, Trace};
+
+/// What the device does with a write that it has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// It may keep it in memory until it is flushed.
+    Volatile,
+    /// It has it.
+    None,
+}
+
+impl Cache {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Volatile, Self::None];
+
+    /// What `queue/write_cache` calls it.
+    #[must_use]
+    pub const fn queue_name(self) -> &'static str {
+        match self {
+            Self::Volatile => "write back",
+            Self::None => "write through",
+        }
+    }
+
+    /// The one of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cache| cache.to_string() == name)
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Volatile => "volatile",
+            Self::None => "none",
+        })
+    }
+}
+
+/// A place to cut, and what decides about the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// So many events have happened.
+    pub at: usize,
+    /// Decides what survives of that which may be lost.
+    pub seed: u64,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.at, self.seed)
+    }
+}
+
+impl Cut {
+    /// The one that its text names.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (at, seed) = text.split_once(':')?;
+        Some(Self { at: at.parse().ok()?, seed: seed.parse().ok()? })
+    }
+
+    /// Which kind of choice it makes.
+    #[must_use]
+    pub fn survival(self) -> Survival {
+        Survival::ALL[Rng::new(self.seed).index(Survival::ALL.len())]
+    }
+
+    /// The pages that the cut leaves over the base of a trace, and how many sectors may have been lost.
+    #[must_use]
+    pub fn leaves(self, trace: &Trace, cache: Cache) -> (Pages, usize) {
+        let split = Split::of(&trace.events[..self.at], cache);
+        let mut over = Pages::default();
+        for at in &split.kept {
+            let (offset, data) = write_at(trace, *at);
+            over.write(&trace.base, offset, data);
+        }
+        let mut rng = Rng::new(self.seed);
+        let survival = Survival::ALL[rng.index(Survival::ALL.len())];
+        let mut sectors = Vec::new();
+        for (write, at) in split.open.iter().enumerate() {
+            let length = write_at(trace, *at).1.len();
+            sectors.extend((0..length.div_ceil(SECTOR)).map(|sector| (write, sector)));
+        }
+        for (write, sector) in choose(survival, &sectors, split.open.len(), &mut rng) {
+            let (offset, data) = write_at(trace, split.open[write]);
+            let from = sector * SECTOR;
+            let piece = data.slice(from..data.len().min(from + SECTOR));
+            over.write(&trace.base, offset + from as u64, &piece);
+        }
+        (over, sectors.len())
+    }
+}
+
+fn write_at(trace: &Trace, at: usize) -> (u64, &Bytes) {
+    match &trace.events[at] {
+        Event::Write { offset, data } => (*offset, data),
+        other => panic!("event {at} is no write: {other:?}"),
+    }
+}
+
+/// Writes that surely survive, in the order in which they were answered, and those that may, as they were taken.
+struct Split {
+    kept: Vec<usize>,
+    open: Vec<usize>,
+}
+
+impl Split {
+    fn of(events: &[Event], cache: Cache) -> Self {
+        let all = events.len();
+        // Complete before this place is on the disk: the latest start of a flush that was answered, or now.
+        let line = match cache {
+            Cache::None => all,
+            Cache::Volatile => {
+                let flushed = events.iter().filter_map(|event| match event {
+                    Event::Flushed(start) => Some(*start),
+                    _ => None,
+                });
+                flushed.max().unwrap_or(0)
+            }
+        };
+        let mut is_kept = vec![false; all];
+        let mut kept = Vec::new();
+        for event in &events[..line] {
+            if let Event::Done(write) = event {
+                is_kept[*write] = true;
+                kept.push(*write);
+            }
+        }
+        let open = (0..all).filter(|at| matches!(events[*at], Event::Write { .. }) && !is_kept[*at]).collect();
+        Self { kept, open }
+    }
+}
+
+/// Which of these (write, sector) survive; in their order, so that a later one lies over an earlier one.
+fn choose(survival: Survival, sectors: &[(usize, usize)], writes: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+    if sectors.is_empty() {
+        return Vec::new();
+    }
+    let pick = |rng: &mut Rng, holds: &mut dyn FnMut(&mut Rng, (usize, usize)) -> bool| {
+        sectors.iter().copied().filter(|sector| holds(rng, *sector)).collect()
+    };
+    match survival {
+        Survival::None => Vec::new(),
+        Survival::All => sectors.to_vec(),
+        Survival::Half => pick(rng, &mut |rng, _| rng.coin()),
+        Survival::Most => pick(rng, &mut |rng, _| !rng.chance(1, 8)),
+        Survival::Writes => {
+            let whole: Vec<bool> = (0..writes).map(|_| rng.coin()).collect();
+            pick(rng, &mut |_, (write, _)| whole[write])
+        }
+        Survival::Prefix => sectors[..rng.index(sectors.len() + 1)].to_vec(),
+        Survival::Suffix => sectors[rng.index(sectors.len() + 1)..].to_vec(),
+        Survival::Single => {
+            let mut few: Vec<usize> = (0..1 + rng.below(3)).map(|_| rng.index(sectors.len())).collect();
+            few.sort_unstable();
+            few.dedup();
+            few.into_iter().map(|at| sectors[at]).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::cuts::pages::PAGE;
+
+    fn write(page: u64, byte: u8) -> Event {
+        Event::Write { offset: page * PAGE as u64, data: Bytes::from(vec![byte; PAGE]) }
+    }
+
+    /// What each sector of a page may hold, over many seeds.
+    fn seen(trace: &Trace, at: usize, cache: Cache, page: u64) -> BTreeSet<u8> {
+        let mut seen = BTreeSet::new();
+        for seed in 0..400 {
+            let (over, _) = Cut { at, seed }.leaves(trace, cache);
+            let bytes = over.read(&trace.base, page * PAGE as u64, PAGE);
+            for sector in bytes.chunks(SECTOR) {
+                assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
+                seen.insert(sector[0]);
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn only_what_was_complete_before_the_flush_began_is_safe() {
+        // Write 0 is complete before the flush, write 1 while it runs, write 2 was only taken.
+        let events = vec![
+            write(0, 1),
+            write(1, 2),
+            Event::Done(0),
+            Event::Flush,
+            Event::Done(1),
+            write(2, 3),
+            Event::Flushed(3),
+            write(3, 4),
+        ];
+        let trace = Trace { base: Pages::default(), events };
+        assert_eq!(seen(&trace, 7, Cache::Volatile, 0), [1].into());
+        assert_eq!(seen(&trace, 7, Cache::Volatile, 1), [0, 2].into());
+        assert_eq!(seen(&trace, 7, Cache::Volatile, 2), [0, 3].into());
+        assert_eq!(seen(&trace, 7, Cache::Volatile, 3), [0].into(), "it was not taken yet");
+        assert_eq!(seen(&trace, 6, Cache::Volatile, 0), [0, 1].into(), "the flush was not answered yet");
+        assert_eq!(seen(&trace, 7, Cache::None, 1), [2].into());
+        assert_eq!(seen(&trace, 7, Cache::None, 2), [0, 3].into());
+    }
+
+    #[test]
+    fn each_of_several_writes_may_be_what_is_there() {
+        let events = vec![write(0, 1), Event::Done(0), write(0, 2), Event::Done(2), write(0, 3), Event::Done(4)];
+        let trace = Trace { base: Pages::default(), events };
+        assert_eq!(seen(&trace, 6, Cache::Volatile, 0), [0, 1, 2, 3].into());
+        assert_eq!(seen(&trace, 6, Cache::None, 0), [3].into());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_image() {
+        let events = (0..40).map(|page| write(page, page as u8 + 1)).collect();
+        let trace = Trace { base: Pages::default(), events };
+        for seed in 0..50 {
+            let cut = Cut { at: 40, seed };
+            assert_eq!(cut.leaves(&trace, Cache::Volatile).0.all(), cut.leaves(&trace, Cache::Volatile).0.all());
+            assert_eq!(Cut::parse(&cut.to_string()), Some(cut));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Power cuts under a real kernel: `cargo xtask ci cuts`, as root. See `clad_e2e::cuts` for what is cut and how.
+
+mod lab;
+mod methods;
+mod table;
