@@ -39,6 +39,8 @@ pub enum Event {
 pub enum Word {
     /// A daemon is ready.
     Ready {
+        /// The log, in hexadecimal digits.
+        log_id: String,
         /// Its epoch.
         epoch: u32,
         /// The first offset that it gives in that epoch.
