@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clad_sim::Rng;
 pub use clad_sim::disk::Survival;
 
-use super::pages::SECTOR;
+use super::pages::{PAGE, SECTOR};
 use super::{Event, Pages, Trace};
 
 /// What the device does with a write that it has answered.
@@ -58,11 +58,13 @@ pub struct Cut {
     pub at: usize,
     /// Decides what survives of that which may be lost.
     pub seed: u64,
+    /// Bytes that survive as one or not at all: those of a sector, or of a block.
+    pub grain: usize,
 }
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.at, self.seed)
+        write!(f, "{}:{}:{}", self.at, self.seed, self.grain)
     }
 }
 
@@ -70,8 +72,17 @@ impl Cut {
     /// The one that its text names.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (at, seed) = text.split_once(':')?;
-        Some(Self { at: at.parse().ok()?, seed: seed.parse().ok()? })
+        let mut numbers = text.split(':');
+        let at = numbers.next()?.parse().ok()?;
+        let seed = numbers.next()?.parse().ok()?;
+        let grain = numbers.next()?.parse().ok().filter(|grain| [SECTOR, PAGE].contains(grain))?;
+        Some(Self { at, seed, grain })
+    }
+
+    /// A cut that tears writes at sectors.
+    #[must_use]
+    pub const fn new(at: usize, seed: u64) -> Self {
+        Self { at, seed, grain: SECTOR }
     }
 
     /// Which kind of choice it makes.
@@ -80,9 +91,15 @@ impl Cut {
         Survival::ALL[Rng::new(self.seed).index(Survival::ALL.len())]
     }
 
-    /// The pages that the cut leaves over the base of a trace, and how many sectors may have been lost.
+    /// The same cut on a disk that tears no block of 4096 bytes.
     #[must_use]
-    pub fn leaves(self, trace: &Trace, cache: Cache) -> (Pages, usize) {
+    pub const fn in_blocks(self) -> Self {
+        Self { grain: PAGE, ..self }
+    }
+
+    /// The pages that the cut leaves over the base of a trace.
+    #[must_use]
+    pub fn leaves(self, trace: &Trace, cache: Cache) -> Pages {
         let split = Split::of(&trace.events[..self.at], cache);
         let mut over = Pages::default();
         for at in &split.kept {
@@ -93,17 +110,29 @@ impl Cut {
         let survival = Survival::ALL[rng.index(Survival::ALL.len())];
         let mut sectors = Vec::new();
         for (write, at) in split.open.iter().enumerate() {
-            let length = write_at(trace, *at).1.len();
-            sectors.extend((0..length.div_ceil(SECTOR)).map(|sector| (write, sector)));
+            let (offset, data) = write_at(trace, *at);
+            sectors.extend(parts(offset, data.len(), self.grain).map(|part| (write, part)));
         }
-        for (write, sector) in choose(survival, &sectors, split.open.len(), &mut rng) {
+        for (write, (from, to)) in choose(survival, &sectors, split.open.len(), &mut rng) {
             let (offset, data) = write_at(trace, split.open[write]);
-            let from = sector * SECTOR;
-            let piece = data.slice(from..data.len().min(from + SECTOR));
-            over.write(&trace.base, offset + from as u64, &piece);
+            over.write(&trace.base, offset + from as u64, &data.slice(from..to));
         }
-        (over, sectors.len())
+        over
     }
+}
+
+/// From where to where a part of a write goes that survives or not as one.
+type Part = (usize, usize);
+
+/// The sectors of a write.
+fn parts(offset: u64, length: usize, grain: usize) -> impl Iterator<Item = Part> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let step = grain - ((offset + from as u64) % grain as u64) as usize;
+        let part = (from, length.min(from + step));
+        from = part.1;
+        (part.0 < part.1).then_some(part)
+    })
 }
 
 fn write_at(trace: &Trace, at: usize) -> (u64, &Bytes) {
@@ -147,11 +176,11 @@ impl Split {
 }
 
 /// Which of these (write, sector) survive; in their order, so that a later one lies over an earlier one.
-fn choose(survival: Survival, sectors: &[(usize, usize)], writes: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+fn choose(survival: Survival, sectors: &[(usize, Part)], writes: usize, rng: &mut Rng) -> Vec<(usize, Part)> {
     if sectors.is_empty() {
         return Vec::new();
     }
-    let pick = |rng: &mut Rng, holds: &mut dyn FnMut(&mut Rng, (usize, usize)) -> bool| {
+    let pick = |rng: &mut Rng, holds: &mut dyn FnMut(&mut Rng, (usize, Part)) -> bool| {
         sectors.iter().copied().filter(|sector| holds(rng, *sector)).collect()
     };
     match survival {
@@ -179,7 +208,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::cuts::pages::PAGE;
 
     fn write(page: u64, byte: u8) -> Event {
         Event::Write { offset: page * PAGE as u64, data: Bytes::from(vec![byte; PAGE]) }
@@ -189,7 +217,7 @@ mod tests {
     fn seen(trace: &Trace, at: usize, cache: Cache, page: u64) -> BTreeSet<u8> {
         let mut seen = BTreeSet::new();
         for seed in 0..400 {
-            let (over, _) = Cut { at, seed }.leaves(trace, cache);
+            let over = Cut::new(at, seed).leaves(trace, cache);
             let bytes = over.read(&trace.base, page * PAGE as u64, PAGE);
             for sector in bytes.chunks(SECTOR) {
                 assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
@@ -231,12 +259,23 @@ mod tests {
     }
 
     #[test]
+    fn in_blocks_nothing_is_torn() {
+        let trace = Trace { base: Pages::default(), events: vec![write(0, 1), Event::Done(0)] };
+        for seed in 0..400 {
+            let over = Cut::new(2, seed).in_blocks().leaves(&trace, Cache::Volatile);
+            let bytes = over.read(&trace.base, 0, PAGE);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn under seed {seed}");
+        }
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_image() {
         let events = (0..40).map(|page| write(page, page as u8 + 1)).collect();
         let trace = Trace { base: Pages::default(), events };
         for seed in 0..50 {
-            let cut = Cut { at: 40, seed };
-            assert_eq!(cut.leaves(&trace, Cache::Volatile).0.all(), cut.leaves(&trace, Cache::Volatile).0.all());
+            let cut = Cut::new(40, seed);
+            let leaves = || cut.leaves(&trace, Cache::Volatile).all();
+            assert_eq!(leaves(), leaves());
             assert_eq!(Cut::parse(&cut.to_string()), Some(cut));
         }
     }

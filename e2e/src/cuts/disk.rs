@@ -20,6 +20,15 @@ use super::{Cache, Pages, Told};
 const UNMOUNTS: u32 = 500;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
 
+const NOT_MOUNTED: &str = "does not mount what the cut has left";
+
+/// Whether an error says that the file system itself did not survive the cut: the kernel does not mount it, or calls
+/// its structure damaged (EUCLEAN, EBADMSG).
+#[must_use]
+pub fn is_of_filesystem(error: &str) -> bool {
+    [NOT_MOUNTED, "(os error 117)", "(os error 74)"].iter().any(|words| error.contains(words))
+}
+
 /// A file system that the log may stand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Filesystem {
@@ -195,14 +204,8 @@ impl Disk {
     /// When the kernel does not.
     pub fn mount(&mut self) -> Told {
         let filesystem = self.filesystem;
-        mount(
-            Some(&self.device()),
-            &self.point,
-            Some(filesystem.name()),
-            MsFlags::empty(),
-            Some(filesystem.options()),
-        )
-        .map_err(|e| format!("a crash image of {} is not mounted: {e}", filesystem.name()))?;
+        mount(Some(&self.device()), &self.point, Some(filesystem.name()), MsFlags::empty(), Some(filesystem.options()))
+            .map_err(|e| format!("{} {NOT_MOUNTED}: {e}", filesystem.name()))?;
         self.mounted = true;
         Ok(())
     }
@@ -238,7 +241,10 @@ impl Disk {
     fn clear(&mut self) -> Told {
         self.unmount()?;
         if std::mem::take(&mut self.attached) {
-            let _ = umount2(&fs::canonicalize(Path::new("/sys/block").join(&self.name)).unwrap_or_default(), MntFlags::MNT_DETACH);
+            let _ = umount2(
+                &fs::canonicalize(Path::new("/sys/block").join(&self.name)).unwrap_or_default(),
+                MntFlags::MNT_DETACH,
+            );
             let _ = fs::write(self.sys.join("queue/write_cache"), Cache::Volatile.queue_name());
             output(Command::new("losetup").arg("--detach").arg(self.device()))?;
         }

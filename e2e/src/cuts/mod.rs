@@ -15,6 +15,9 @@
 //!   512-byte sector by a coin, most sectors, whole writes, a prefix with a torn end, only the latest, single sectors.
 //! - Without one, what is complete survives, and the choice is over what was in flight. The loop device is told that
 //!   its writes go through, so that the kernel sends no flushes.
+//! - File systems survive much of that, but not all: ext4 does not mount with a torn superblock, xfs not with some
+//!   directory blocks that were torn while it replayed its log. Such a state says nothing about what lies on it. It is
+//!   counted, and made again as on a disk of 4096-byte sectors; a file system that does not survive that is a failure.
 //! - The machine is another boot afterwards: the daemon is shown another boot id.
 //! - The power can be cut again while the file system is replayed, and while the daemon recovers: what does that is
 //!   recorded by the same device.

@@ -62,6 +62,8 @@ pub enum Word {
         /// One past the last.
         below: u64,
     },
+    /// A daemon is told to end.
+    Ending,
     /// A daemon has ended.
     Ended {
         /// After everything was drained, synced and sealed.
@@ -163,7 +165,8 @@ impl Trace {
     /// # Errors
     /// When it cannot be read.
     pub fn load(folder: &Path) -> Told<Self> {
-        let read = |name: &str| fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
+        let read =
+            |name: &str| fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
         let data = Bytes::from(read("data")?);
         let slice = |at: u64, length: usize| {
             let at = usize::try_from(at).unwrap_or(usize::MAX);

@@ -125,7 +125,8 @@ impl Client {
         match frame {
             Frame::Accepted(accepted) => {
                 let first = |flight: &Flight| self.history[flight.at].0;
-                let flight = flights.iter_mut().find(|flight| first(flight) == accepted.first_seq && flight.ack.is_none());
+                let flight =
+                    flights.iter_mut().find(|flight| first(flight) == accepted.first_seq && flight.ack.is_none());
                 let flight = flight.ok_or_else(|| format!("nobody waits for {accepted:?}"))?;
                 let known = &mut self.history[flight.at].2;
                 if accepted.duplicate && known.is_some_and(|offset| offset != accepted.first_offset) {

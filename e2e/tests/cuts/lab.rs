@@ -51,7 +51,7 @@ pub(crate) fn places(trace: &Trace, from: usize, count: usize, rng: &mut Rng, is
     for _ in 0..count {
         let anywhere = from as u64 + rng.below((end - from) as u64 + 1);
         let at = if rng.coin() && !told.is_empty() { told[rng.index(told.len())] + 1 } else { anywhere as usize };
-        cuts.push(Cut { at, seed: rng.number() >> 16 });
+        cuts.push(Cut::new(at, rng.number() >> 16));
     }
     cuts
 }

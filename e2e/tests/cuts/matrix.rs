@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+use clad_e2e::cuts::disk::is_of_filesystem;
 use clad_e2e::cuts::inside::inside;
 use clad_e2e::cuts::trace::Word;
 use clad_e2e::cuts::{Cut, Event, Filesystem, Pages, Told, Trace};
@@ -29,6 +30,9 @@ const APPENDS: usize = 45;
 /// Segments that a record must have used, at least, or it shows nothing of rotations.
 const LEAST_SEGMENTS: u64 = 6;
 
+/// One state in so many may be one that the file system itself does not survive torn.
+const UNTORN: u64 = 20;
+
 /// What came of a cell.
 #[derive(Debug)]
 enum Result {
@@ -44,6 +48,8 @@ enum Result {
 struct Sums {
     states: u64,
     seconds: u64,
+    /// States, of these and the second cuts, that the file system itself did not survive torn.
+    unmounted: u64,
     counts: Counts,
     typed: u64,
     segments: u64,
@@ -55,6 +61,7 @@ impl Sums {
     fn add(&mut self, other: &Self) {
         self.states += other.states;
         self.seconds += other.seconds;
+        self.unmounted += other.unmounted;
         self.counts.add(other.counts);
         self.typed += other.typed;
         self.segments += other.segments;
@@ -69,7 +76,8 @@ fn states() -> usize {
 
 /// Where a failure is kept: it outlives the test.
 fn kept_folder() -> PathBuf {
-    std::env::var_os("CLAD_CUTS_KEEP").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuts"), PathBuf::from)
+    std::env::var_os("CLAD_CUTS_KEEP")
+        .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuts"), PathBuf::from)
 }
 
 #[test]
@@ -118,15 +126,17 @@ fn what_was_acknowledged_survives() {
         began.elapsed().as_secs()
     );
     assert_eq!(failed, 0, "see above");
+    let most = (sums.states + sums.seconds) / UNTORN + 2;
+    assert!(sums.unmounted <= most, "the file systems themselves did not survive: is the device right?");
     assert!(kept > 0, "no cell ran");
 }
 
 impl Sums {
     fn words(&self) -> String {
-        let Self { states, seconds, counts, typed, segments, removed, resent } = self;
+        let Self { states, seconds, unmounted, counts, typed, segments, removed, resent } = self;
         let Counts { acks, durable, gone } = counts;
         format!(
-            "{states} states and {seconds} second cuts, {acks} appends looked for, {durable} of them durable, {gone} lost \
+            "{states} states and {seconds} second cuts ({unmounted} had to be made again untorn), {acks} appends looked for, {durable} of them durable, {gone} lost \
              that were not, {typed} lost receipts typed; {segments} segments, {removed} removed, {resent} appends resent"
         )
     }
@@ -173,12 +183,13 @@ fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Told<Re
         let record = record(bench, cell, &mut rng)?;
         sums.add(&record.sums);
         for cut in places(&record.trace, record.from, now, &mut rng, is_told) {
-            let image = Case { seed: record.seed, trace: &record.trace, cut, promise: Promise::new(record.seed) };
+            let mut image = Case { seed: record.seed, trace: &record.trace, cut, promise: Promise::new(record.seed) };
             let chance = rng.number();
-            let outcome = checked(bench, cell, &image, chance, None)?;
+            let outcome = checked(bench, cell, &mut image, chance, None, &mut sums)?;
             let after = image.promise_then()?.having_found(&outcome.found);
-            let second = Case { seed: record.seed, trace: &outcome.trace, cut: somewhere(&outcome.trace, &mut rng), promise: after };
-            let again = checked(bench, cell, &second, rng.number(), Some((&image, chance)))?;
+            let cut = somewhere(&outcome.trace, &mut rng);
+            let mut second = Case { seed: record.seed, trace: &outcome.trace, cut, promise: after };
+            let again = checked(bench, cell, &mut second, rng.number(), Some((&image, chance)), &mut sums)?;
             sums.states += 1;
             sums.seconds += 1;
             for outcome in [outcome, again] {
@@ -205,7 +216,7 @@ impl Case<'_> {
     }
 
     fn image(&self, cell: &Cell) -> Pages {
-        self.trace.base.under(&self.cut.leaves(self.trace, cell.cache).0)
+        self.trace.base.under(&self.cut.leaves(self.trace, cell.cache))
     }
 }
 
@@ -218,10 +229,27 @@ fn somewhere(trace: &Trace, rng: &mut Rng) -> Cut {
 }
 
 /// Checks one image; what fails is kept, with the words that try it again.
-fn checked(bench: &mut Bench, cell: &Cell, case: &Case<'_>, chance: u64, first: Option<(&Case<'_>, u64)>) -> Told<Outcome> {
-    let done = caught(|| check(bench, cell, case.image(cell), &case.promise_then()?, &mut Rng::new(chance)));
+fn checked(
+    bench: &mut Bench,
+    cell: &Cell,
+    case: &mut Case<'_>,
+    chance: u64,
+    first: Option<(&Case<'_>, u64)>,
+    sums: &mut Sums,
+) -> Told<Outcome> {
+    let promise = case.promise_then()?;
+    let mut once = |case: &Case<'_>| {
+        let done = caught(|| check(bench, cell, case.image(cell), &promise, &mut Rng::new(chance)));
+        let unmounted = bench.disk.unmount();
+        done.and_then(|outcome| unmounted.map(|()| outcome))
+    };
+    let mut done = once(case);
+    if done.as_ref().is_err_and(|error| is_of_filesystem(error)) {
+        sums.unmounted += 1;
+        case.cut = case.cut.in_blocks();
+        done = once(case);
+    }
     done.map_err(|error| {
-        let _ = bench.disk.unmount();
         let kept = keep(cell, case, chance, first).unwrap_or_else(|e| format!("the trace is not kept: {e}"));
         format!("{error}\ncut at {} ({:?}); {kept}", case.cut, case.cut.survival())
     })
@@ -316,7 +344,13 @@ fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Record> {
     Ok(Record { seed, trace, from, sums })
 }
 
-fn life(daemon: &Daemon, cell: &Cell, clients: &mut [Client], recorder: &clad_e2e::cuts::Recorder, rng: &mut Rng) -> Told {
+fn life(
+    daemon: &Daemon,
+    cell: &Cell,
+    clients: &mut [Client],
+    recorder: &clad_e2e::cuts::Recorder,
+    rng: &mut Rng,
+) -> Told {
     let levels: Vec<_> = crate::client::LEVELS.into_iter().filter(|level| *level <= cell.highest()).collect();
     let (socket, admin) = (daemon.socket(), daemon.admin());
     let pauses: Vec<u64> = (0..3).map(|_| rng.below(120)).collect();

@@ -83,7 +83,13 @@ pub(crate) const METHODS: &[Method] = &[
     method("fallocated, `RWF_DSYNC`", Space::Fallocated, Sync::Dsync, true, KEPT),
     method("ftruncated, `RWF_DSYNC`", Space::Ftruncated, Sync::Dsync, true, KEPT),
     method("zero-written, `O_DIRECT` + `RWF_DSYNC`", Space::Zeroed, Sync::DirectDsync, true, KEPT),
-    method("sync thread that reads the mark before `fdatasync`", Space::Appended, Sync::Thread { late: false }, true, KEPT),
+    method(
+        "sync thread that reads the mark before `fdatasync`",
+        Space::Appended,
+        Sync::Thread { late: false },
+        true,
+        KEPT,
+    ),
     method("write, `fsync`, rename, `fsync` of the folder", Space::Appended, Sync::Rename { folder: true }, true, KEPT),
     method("zero-written, `sync_file_range`", Space::Zeroed, Sync::Range, false, NOT_BTRFS),
     method("zero-written without copy-on-write, `sync_file_range`", Space::ZeroedNoCow, Sync::Range, false, KEPT),
@@ -91,8 +97,20 @@ pub(crate) const METHODS: &[Method] = &[
     method("ftruncated, `sync_file_range`", Space::Ftruncated, Sync::Range, false, LOST),
     method("append, `sync_file_range`", Space::Appended, Sync::Range, false, LOST),
     method("zero-written, `O_DIRECT`, no sync", Space::Zeroed, Sync::Direct, false, NOT_BTRFS),
-    method("sync thread that reads the mark after `fdatasync`", Space::Appended, Sync::Thread { late: true }, false, LOST),
-    method("write, `fsync`, rename, no `fsync` of the folder", Space::Appended, Sync::Rename { folder: false }, false, LOST),
+    method(
+        "sync thread that reads the mark after `fdatasync`",
+        Space::Appended,
+        Sync::Thread { late: true },
+        false,
+        LOST,
+    ),
+    method(
+        "write, `fsync`, rename, no `fsync` of the folder",
+        Space::Appended,
+        Sync::Rename { folder: false },
+        false,
+        LOST,
+    ),
 ];
 
 /// A block's content: its number, and bytes that follow from it.

@@ -66,6 +66,8 @@ pub(crate) struct Promise {
     epoch: u32,
     durable: u64,
     clean: bool,
+    /// A daemon was told to end: the mark of a clean end may be there before anybody heard of it.
+    ending: bool,
     /// A daemon was ready once.
     pub(crate) was_ready: bool,
     /// Retention may have removed segments.
@@ -97,12 +99,13 @@ impl Promise {
             Word::Ready { log_id, epoch, first, retention } => {
                 self.was_ready = true;
                 self.retention |= retention;
-                self.clean = false;
+                (self.clean, self.ending) = (false, false);
                 self.log_id = Some(log_id.clone());
                 self.epoch = self.epoch.max(*epoch);
                 // Offsets from here on are given again, to other records.
                 let abandoned = self.given.split_off(first);
-                let lost = abandoned.values().find(|ack| ack.epoch < *epoch && ack.level >= AckLevel::Durable as u8).copied();
+                let lost =
+                    abandoned.values().find(|ack| ack.epoch < *epoch && ack.level >= AckLevel::Durable as u8).copied();
                 self.given.extend(abandoned.into_iter().filter(|(_, ack)| ack.epoch == *epoch));
                 lost.map_or(Ok(()), |ack| Err(format!("epoch {epoch} begins at {first}, below {ack:?}")))
             }
@@ -125,8 +128,12 @@ impl Promise {
                 self.durable = self.durable.max(*below);
                 Ok(())
             }
+            Word::Ending => {
+                self.ending = true;
+                Ok(())
+            }
             Word::Ended { clean } => {
-                self.clean = *clean;
+                (self.clean, self.ending) = (*clean, false);
                 Ok(())
             }
             Word::Block(_) | Word::Note(_) => Ok(()),
@@ -168,7 +175,9 @@ impl Promise {
         if self.log_id.as_ref().is_some_and(|id| *id != found.log_id) {
             return Err(format!("another log: {} after {:?}", found.log_id, self.log_id));
         }
-        let raised = found.epoch > self.epoch || (self.clean && found.epoch == self.epoch);
+        // With nothing lost, an end that nobody heard of may have been a clean one.
+        let whole = self.clean || (self.ending && self.given.values().all(|ack| ack.offset < found.end));
+        let raised = found.epoch > self.epoch || (whole && found.epoch == self.epoch);
         if self.was_ready && !raised {
             return Err(format!("epoch {} after {} (clean end: {})", found.epoch, self.epoch, self.clean));
         }

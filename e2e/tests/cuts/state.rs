@@ -70,6 +70,7 @@ fn on_mounted(
 /// Ends it, cleanly or not; whether it was.
 pub(crate) fn end(daemon: &mut Daemon, clean: bool, recorder: &Recorder) -> Told<bool> {
     if clean {
+        recorder.say(Word::Ending);
         let code = daemon.term();
         if code != Some(0) {
             return Err(format!("a clean end has exit code {code:?}:\n{}", daemon.said()));
@@ -190,14 +191,7 @@ fn receipts(raw: &mut Raw, log_id: &clad_proto::LogId, promise: &Promise, found:
 }
 
 /// A client of before goes on: the daemon knows what it has of it, and takes what is sent again.
-fn goes_on(
-    daemon: &Daemon,
-    recorder: &Recorder,
-    cell: &Cell,
-    promise: &Promise,
-    found: &Found,
-    rng: &mut Rng,
-) -> Told {
+fn goes_on(daemon: &Daemon, recorder: &Recorder, cell: &Cell, promise: &Promise, found: &Found, rng: &mut Rng) -> Told {
     let mut clients: Vec<u64> = promise.sent.keys().copied().collect();
     clients.sort_unstable();
     let client = if clients.is_empty() { 0 } else { clients[rng.index(clients.len())] };
