@@ -141,7 +141,11 @@ fn read_all(raw: &mut Raw, found: &mut Found) -> Told {
     raw.send(|buf| ask.encode(buf));
     loop {
         match raw.answer() {
-            Frame::Gap(gap) if gap.reason == GapReason::Retention && found.records.is_empty() => found.first = gap.to,
+            // Retention goes on while this reads: then what was read is gone, and the log begins later.
+            Frame::Gap(gap) if gap.reason == GapReason::Retention => {
+                found.records.clear();
+                found.first = gap.to;
+            }
             Frame::Records(records) => {
                 let (head, mut offset) = (records.head, records.head.first_offset);
                 let view = PayloadView::parse(&records.payload, head.count).map_err(|e| format!("{e:?}"))?;
