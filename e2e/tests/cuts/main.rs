@@ -2,9 +2,11 @@
 
 mod cells;
 mod client;
+mod kept;
 mod lab;
 mod matrix;
 mod methods;
 mod promise;
+mod record;
 mod state;
 mod table;

@@ -28,7 +28,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("perl", &["perl-base"])?;
     let binary = built_tests(&run.root, "cuts")?;
     if std::env::var_os("CLAD_CUTS_TRACE").is_some() {
-        run.case("a kept trace", || test(&binary, "matrix::a_kept_trace_again", 0));
+        run.case("a kept trace", || test(&binary, "kept::a_kept_trace_again", 0));
         return Ok(());
     }
     run.case("the device sees what is lost, and what is kept", || {
@@ -49,7 +49,8 @@ fn test(binary: &Path, name: &str, states: u64) -> Result<()> {
     let mut said = String::new();
     for line in std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().context("a pipe")?)) {
         let line = line?;
-        if line.starts_with("cuts: ") || line.starts_with("  ") || line.starts_with('|') || line.contains("CLAD_SEED=") {
+        if line.starts_with("cuts: ") || line.starts_with("  ") || line.starts_with('|') || line.contains("CLAD_SEED=")
+        {
             println!("          {}", line.trim());
         }
         said.push_str(&line);
