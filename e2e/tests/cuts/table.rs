@@ -11,7 +11,7 @@ use clad_e2e::cuts::{Cache, Event, Filesystem, Told};
 use clad_e2e::{Rng, seed};
 
 use crate::lab::{Bench, Lab, SLOW, places};
-use crate::methods::{METHODS, Method};
+use crate::methods::{Expected, METHODS, Method};
 
 /// States of each method × file system × cache, where `CLAD_CUTS_STATES` says nothing else.
 const STATES: usize = 20;
@@ -105,9 +105,10 @@ fn filesystem_index(filesystem: Filesystem) -> usize {
 /// What must hold of a cell, and does not.
 fn unexpected(cell: &Cell) -> Option<String> {
     let method = &METHODS[cell.method];
-    let kept = match cell.cache {
-        Cache::Volatile => method.volatile,
-        Cache::None => method.none[filesystem_index(cell.filesystem)],
+    let kept = match method.expected {
+        Expected::Kept => true,
+        Expected::Lost { but } => cell.cache == Cache::None && but[filesystem_index(cell.filesystem)],
+        Expected::Unknown => return None,
     };
     let Cell { filesystem, cache, states, lost, .. } = cell;
     let name = format!("{} on {} with cache {cache}", method.name, filesystem.name());
