@@ -29,8 +29,8 @@ pub(crate) struct Found {
     pub(crate) first: u64,
     /// One past the last.
     pub(crate) end: u64,
-    /// Bytes in sealed segments.
-    pub(crate) sealed: u64,
+    /// Sealed segments: number and bytes.
+    pub(crate) sealed: Vec<(u64, u64)>,
     pub(crate) records: Vec<Stored>,
 }
 
@@ -185,8 +185,11 @@ impl Promise {
             return Err(format!("LOST: the log begins at {} and nothing was to be removed", found.first));
         }
         // Retention removes the oldest segment only while there is more than it may leave.
-        if found.first > 0 && found.sealed + SEGMENT <= RETAINED {
-            return Err(format!("LOST: retention of {RETAINED} bytes has left {} in sealed segments", found.sealed));
+        let left: u64 = found.sealed.iter().map(|(_, bytes)| bytes).sum();
+        if found.first > 0 && left + SEGMENT <= RETAINED {
+            let before = self.found.as_ref().map(|earlier| &earlier.sealed);
+            let now = &found.sealed;
+            return Err(format!("LOST: retention of {RETAINED} bytes has left {left}: {now:?}; before: {before:?}"));
         }
         Ok(())
     }
@@ -288,7 +291,7 @@ mod tests {
             body: body(7, 1, *index),
         };
         let records: Vec<_> = (0..).zip(indices).map(stored).collect();
-        Found { log_id: "a".into(), epoch, first: 0, end: records.len() as u64, sealed: 0, records }
+        Found { log_id: "a".into(), epoch, first: 0, end: records.len() as u64, sealed: Vec::new(), records }
     }
 
     fn promise(words: &[Word]) -> Promise {

@@ -9,7 +9,7 @@ use clad_e2e::{Daemon, Rng, Setup};
 
 use crate::cells::Cell;
 use crate::client::{Client, LEVELS};
-use crate::kept::{caught, words_of};
+use crate::kept::words_of;
 use crate::lab::{Bench, SLOW};
 use crate::state::{end, say_ready};
 
@@ -94,12 +94,15 @@ fn life(daemon: &Daemon, cell: &Cell, clients: &mut [Client], recorder: &Recorde
         for client in clients {
             running.push(scope.spawn(move || client.run(socket, recorder, levels, APPENDS)));
         }
-        for pause in pauses {
+        let ordered = pauses.into_iter().try_for_each(|pause| {
             thread::sleep(Duration::from_millis(pause));
             let below = admin.sync()?;
             recorder.say(Word::Durable { below });
-            admin.rotate()?;
-        }
-        running.into_iter().try_for_each(|one| caught(|| one.join().map_err(|panic| words_of(&*panic))?))
+            admin.rotate().map(drop)
+        });
+        // All are waited for, whatever became of one.
+        let joined: Vec<_> = running.into_iter().map(|one| one.join()).collect();
+        let clients = joined.into_iter().map(|one| one.unwrap_or_else(|panic| Err(words_of(&*panic))));
+        clients.fold(ordered, |sum, client| sum.and(client))
     })
 }

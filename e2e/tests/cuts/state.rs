@@ -122,7 +122,7 @@ fn with_daemon(
     read_all(&mut raw, &mut found)?;
     if promise.retention {
         let segments = daemon.admin().segments()?;
-        found.sealed = segments.iter().filter(|segment| segment.sealed).map(|segment| segment.bytes).sum();
+        found.sealed = segments.iter().filter(|one| one.sealed).map(|one| (one.number, one.bytes)).collect();
     }
     let counts = promise.check(&found)?;
     let typed = receipts(&mut raw, &welcome.log_id, promise, &found)?;
