@@ -16,8 +16,8 @@ use clad_proto::frame::{AppendHead, Frame, encode_append};
 
 use crate::promise::body;
 
-/// Appends that a client has under way, at most.
-const IN_FLIGHT: usize = 8;
+/// Appends that a client has under way, at most; one of these. The last is more than a segment takes, from all clients.
+pub(crate) const WINDOWS: [usize; 3] = [4, 8, 48];
 /// What they ask for.
 pub(crate) const LEVELS: [AckLevel; 3] = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
 
@@ -28,6 +28,7 @@ pub(crate) struct Client {
     seed: u64,
     rng: Rng,
     next: u64,
+    window: usize,
     /// What it sent: first record, how many, and the offset once known.
     history: Vec<(u64, u32, Option<u64>)>,
     pub(crate) resent: u64,
@@ -50,14 +51,14 @@ pub(crate) fn id_of(seed: u64, number: u64) -> ProducerId {
 }
 
 impl Client {
-    pub(crate) fn new(number: u64, seed: u64) -> Self {
+    pub(crate) fn new(number: u64, seed: u64, window: usize) -> Self {
         let rng = Rng::new(seed ^ number << 50);
-        Self { number, seed, rng, next: 0, history: Vec::new(), resent: 0 }
+        Self { number, seed, rng, next: 0, window, history: Vec::new(), resent: 0 }
     }
 
     /// One that goes on where the log says that it was.
     pub(crate) fn resumed(number: u64, seed: u64, next: u64, chance: u64) -> Self {
-        Self { number, seed, rng: Rng::new(chance), next, history: Vec::new(), resent: 0 }
+        Self { number, seed, rng: Rng::new(chance), next, window: WINDOWS[1], history: Vec::new(), resent: 0 }
     }
 
     /// Appends so many times, or until the daemon is gone, and hears what comes.
@@ -72,7 +73,7 @@ impl Client {
         let mut flights: VecDeque<Flight> = VecDeque::new();
         let mut left = appends;
         loop {
-            while flights.len() < IN_FLIGHT && (left > 0 || !again.is_empty()) {
+            while flights.len() < self.window && (left > 0 || !again.is_empty()) {
                 let at = match again.pop_front() {
                     Some(at) => at,
                     None => {

@@ -17,7 +17,7 @@ use crate::record::record;
 /// States of each cell, where `CLAD_CUTS_STATES` says nothing else.
 const STATES: usize = 20;
 /// States that are cut from one record; then the workload runs anew.
-const STATES_A_RECORD: usize = 50;
+const STATES_A_RECORD: usize = 20;
 /// One state in so many may be one that the file system itself does not survive torn.
 const UNTORN: u64 = 20;
 

@@ -8,14 +8,14 @@ use clad_e2e::cuts::{Pages, Recorder, Told, Trace};
 use clad_e2e::{Daemon, Rng, Setup};
 
 use crate::cells::Cell;
-use crate::client::{Client, LEVELS};
+use crate::client::{Client, LEVELS, WINDOWS};
 use crate::kept::words_of;
 use crate::lab::{Bench, SLOW};
 use crate::state::{end, say_ready};
 
 const CLIENTS: u64 = 3;
 /// Appends of each client in each of the two lives.
-const APPENDS: usize = 45;
+const APPENDS: usize = 60;
 /// Segments that a record must have used, at least, or it shows nothing of rotations.
 const LEAST_SEGMENTS: u64 = 6;
 /// The longest pause between two orders of the operator, in milliseconds: at times long enough for a vouch.
@@ -42,7 +42,8 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
     bench.disk.mount()?;
     recorder.slow(SLOW.0, SLOW.1, Rng::new(rng.number()));
     let from = recorder.say(Word::Note(format!("{cell}, seed {seed}")));
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(number, seed)).collect();
+    let window = WINDOWS[rng.index(WINDOWS.len())];
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(number, seed, window)).collect();
     let (mut segments, mut removed) = (0, 0);
     let choices = choices(rng);
     let dir = bench.disk.point().join("log");
@@ -51,6 +52,10 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
             let setup = choices.iter().fold(cell.setup(&dir, retention), |setup, (key, value)| setup.set(key, value));
             let started = Setup::try_start(setup);
             let mut daemon = started.map_err(|ended| format!("clad does not start:\n{}", ended.said))?;
+            let engine = daemon.status().io_engine;
+            if engine != cell.engine {
+                return Err(format!("it runs with the engine {engine}"));
+            }
             say_ready(&daemon, &recorder, retention)?;
             life(&daemon, cell, &mut clients, &recorder, rng).map_err(|e| format!("{e}\n{}", daemon.said()))?;
             let numbers: Vec<u64> = daemon.admin().segments()?.iter().map(|segment| segment.number).collect();
