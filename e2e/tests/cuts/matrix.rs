@@ -21,6 +21,9 @@ const STATES_A_RECORD: usize = 20;
 /// One state in so many may be one that the file system itself does not survive torn.
 const UNTORN: u64 = 20;
 
+/// In so many cells some segment is used again: retention that comes too late for a rotation gives it none.
+const RECYCLES: u64 = 6;
+
 /// What came of a cell.
 #[derive(Debug)]
 enum Verdict {
@@ -46,6 +49,8 @@ struct Sums {
     /// Segments that the records used, and that retention removed.
     segments: u64,
     removed: u64,
+    /// Of these, that were used again.
+    recycled: u64,
     /// Appends that clients sent again while it was recorded.
     resent: u64,
 }
@@ -59,6 +64,7 @@ impl Sums {
         self.typed += other.typed;
         self.segments += other.segments;
         self.removed += other.removed;
+        self.recycled += other.recycled;
         self.resent += other.resent;
     }
 }
@@ -116,16 +122,17 @@ fn what_was_acknowledged_survives() {
     let most = (sums.states + sums.seconds) / UNTORN + 2;
     assert!(sums.unmounted <= most, "the file systems themselves did not survive: is the device right?");
     assert!(kept > 0, "no cell ran");
+    assert!(sums.recycled > 0 || kept < RECYCLES, "no segment was used again: nothing is shown of recycling");
 }
 
 impl Sums {
     fn words(&self) -> String {
-        let Self { states, seconds, unmounted, counts, typed, segments, removed, resent } = self;
+        let Self { states, seconds, unmounted, counts, typed, segments, removed, recycled, resent } = self;
         let Counts { acks, durable, gone } = counts;
         format!(
             "{states} states and {seconds} second cuts ({unmounted} had to be made again untorn), {acks} appends looked \
              for, {durable} of them durable, {gone} lost that were not, {typed} lost receipts typed; {segments} \
-             segments, {removed} removed, {resent} appends resent"
+             segments, {removed} removed and {recycled} of them used again, {resent} appends resent"
         )
     }
 }
@@ -161,6 +168,7 @@ fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Told<Ve
         let record = record(bench, cell, &mut rng)?;
         sums.segments += record.segments;
         sums.removed += record.removed;
+        sums.recycled += record.recycled;
         sums.resent += record.resent;
         for cut in places(&record.trace, record.from, now, &mut rng, is_told) {
             let mut image = Case { seed: record.seed, trace: &record.trace, cut, promise: Promise::new(record.seed) };

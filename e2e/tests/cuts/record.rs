@@ -30,6 +30,8 @@ pub(crate) struct Record {
     /// Segments that were used, and that retention removed.
     pub(crate) segments: u64,
     pub(crate) removed: u64,
+    /// Of these, that became the next segment.
+    pub(crate) recycled: u64,
     /// Appends that were sent again.
     pub(crate) resent: u64,
 }
@@ -44,7 +46,7 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
     let from = recorder.say(Word::Note(format!("{cell}, seed {seed}")));
     let window = WINDOWS[rng.index(WINDOWS.len())];
     let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(number, seed, window)).collect();
-    let (mut segments, mut removed) = (0, 0);
+    let (mut segments, mut removed, mut recycled) = (0, 0, 0);
     let choices = choices(rng);
     let dir = bench.disk.point().join("log");
     let done = (|| {
@@ -62,6 +64,7 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
             segments = numbers.iter().max().copied().unwrap_or(0);
             let lowest = numbers.iter().min().copied().unwrap_or(0);
             removed = if retention { lowest - removed } else { lowest };
+            recycled += daemon.status().segments_recycled;
             end(&mut daemon, rng.coin(), &recorder)?;
         }
         Ok(())
@@ -74,7 +77,7 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
         return Err(format!("{segments} segments and {removed} removed: nothing is shown of rotations"));
     }
     let resent = clients.iter().map(|client| client.resent).sum();
-    Ok(Record { seed, trace, from, segments, removed, resent })
+    Ok(Record { seed, trace, from, segments, removed, recycled, resent })
 }
 
 /// What differs from record to record: how much gathers while a write is under way, and how often `fire_and_forget`
