@@ -79,6 +79,11 @@ impl Cell {
         }
     }
 
+    /// Whether segments are used again here: where it pays to write into blocks that were written before.
+    pub(crate) fn recycles(&self) -> bool {
+        self.policy != "fire_and_forget" && self.filesystem != Filesystem::Btrfs
+    }
+
     /// The highest level that it must offer.
     pub(crate) fn highest(&self) -> AckLevel {
         if self.policy == "fire_and_forget" { AckLevel::Written } else { AckLevel::Durable }
