@@ -113,6 +113,31 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
     }
 }
 
+/// What gathers while a write is under way may be more than a segment holds. Behind the end of a segment there is no
+/// space that was prepared, so that a range sync would keep nothing there.
+#[test]
+fn no_segment_grows_beyond_its_size() {
+    let background = Policy::FireAndForget { sync_interval: Duration::ZERO };
+    for policy in [Policy::GROUP_COMMIT, background] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let config = JournalConfig { segment_bytes: 64 << 10, max_append_bytes: 32 << 10, ..config(policy) };
+        let (journal, _) = open(dir.path(), config);
+        let payload = vec![b'x'; 5000];
+        for sequence in 0..200 {
+            journal.append(append(sequence, &payload, Level::Received)).unwrap();
+        }
+        wait(&journal, Level::Written, 200);
+        assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+        let segments = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
+        let sizes: Vec<u64> = segments
+            .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "clog"))
+            .map(|entry| entry.metadata().unwrap().len())
+            .collect();
+        assert!(sizes.len() >= 200 * 5000 / (64 << 10), "{policy:?}: {sizes:?}");
+        assert!(sizes.iter().all(|size| *size <= 64 << 10), "{policy:?}: {sizes:?}");
+    }
+}
+
 #[test]
 fn a_reader_behind_retention_is_told_the_gap() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

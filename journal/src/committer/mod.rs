@@ -31,7 +31,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::active::Active;
 use crate::clock::Moment;
-use crate::config::{JournalConfig, Policy};
+use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
 use crate::env::Trigger;
 use crate::format::segment::SegmentHeader;
 use crate::gather::{Batch, Gather, Gathered};
@@ -144,6 +144,9 @@ impl Committer {
             Policy::PerMessage => 0,
             Policy::FireAndForget { .. } => 1 << 20,
         };
+        // A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
+        let largest = config.segment_bytes.saturating_sub(SEGMENT_SLACK);
+        let max_bytes = max_bytes.min(usize::try_from(largest).unwrap_or(usize::MAX));
         let marks =
             Marks { epoch, epoch_first: next, received: next, written: next, durable: next, ..Marks::default() };
         Self {

@@ -4,6 +4,7 @@
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
 //! passed. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 
+mod cuts;
 mod disk;
 mod kill;
 mod prometheus;
@@ -38,6 +39,7 @@ const SUITES: &[Suite] = &[
         run: prometheus::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
+    Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];
 
 /// A suite under way.
