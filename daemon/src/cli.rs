@@ -157,7 +157,7 @@ mod tests {
             (&["--config"], Exit::Usage),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
-            (&["--set", "journal.io_engine=uring"], Exit::Config),
+            (&["--set", "journal.io_engine=rings"], Exit::Config),
             (&["--help"], Exit::Done),
             (&["--version"], Exit::Done),
         ] {
