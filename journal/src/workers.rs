@@ -82,11 +82,11 @@ impl Shared {
 
     fn wake(&self, core: &mut Core, turn: Turn) {
         match (turn, self.storage().ring()) {
-            (Turn::Ring, Some(ring)) => {
-                if std::mem::take(&mut core.watch.ring_rests) {
-                    ring.wake();
-                }
+            (Turn::Ring, Some(ring)) if core.watch.ring_rests => {
+                core.watch.ring_rests = false;
+                ring.wake();
             }
+            (Turn::Ring, Some(_)) => {} // it is awake
             _ if core.watch.sleepers > 0 => self.work.notify_one(),
             _ => {}
         }
