@@ -185,7 +185,7 @@ mod tests {
             (&["--instance", "no-such-instance-anywhere"], Exit::Config),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
-            (&["--set", "journal.io_engine=uring"], Exit::Config),
+            (&["--set", "journal.io_engine=rings"], Exit::Config),
             (&["--help"], Exit::Done),
             (&["--version"], Exit::Done),
         ] {

@@ -39,8 +39,6 @@ pub(crate) struct Watch {
     ring_rests: bool,
     /// When it looks by itself.
     ring_armed_ns: Option<u64>,
-    /// It was the ring's turn when last somebody looked.
-    ring_turn: bool,
 }
 
 impl Shared {
@@ -69,7 +67,6 @@ impl Shared {
             return None;
         }
         if turn == Turn::Ring {
-            core.watch.ring_turn = true;
             core.watch.ring_rests = false;
         }
         Some(turn)
@@ -86,12 +83,11 @@ impl Shared {
 
     fn wake(&self, core: &mut Core, turn: Turn) {
         match (turn, self.storage().ring()) {
-            (Turn::Ring, Some(ring)) => {
-                core.watch.ring_turn = true;
-                if std::mem::take(&mut core.watch.ring_rests) {
-                    ring.wake();
-                }
+            (Turn::Ring, Some(ring)) if core.watch.ring_rests => {
+                core.watch.ring_rests = false;
+                ring.wake();
             }
+            (Turn::Ring, Some(_)) => {} // it is awake
             _ if core.watch.sleepers > 0 => self.work.notify_one(),
             _ => {}
         }
@@ -187,8 +183,8 @@ impl Source for OnRing {
                 Step::Wait(at) => until = at,
                 Step::Exit => return Next::Done,
             }
-            core.watch.ring_turn = true;
-        } else if std::mem::take(&mut core.watch.ring_turn) {
+        } else {
+            // What just ended here may be what it waits for: to rotate, to close, to write what is left.
             shared.wake(&mut core, Turn::Thread);
         }
         core.watch.ring_rests = true;
