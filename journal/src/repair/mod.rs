@@ -11,6 +11,7 @@
 //! - Each action by itself leaves a log that is no worse; cut anywhere and made again, the same end is reached; made
 //!   again after its end, nothing is left to do.
 //! - A dry run writes nothing and names the same actions.
+//! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
 //! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
 
 mod header;
@@ -176,6 +177,7 @@ pub fn repair_storage(
     clock: &dyn Clock,
     dry_run: bool,
 ) -> Result<RepairReport, OpenError> {
+    refuse_without_a_log(storage, dir)?;
     let _lock = match dry_run {
         true => look_at_lock(storage, dir)?,
         false => Some(recovery::take_lock(storage, dir)?),
@@ -183,12 +185,21 @@ pub fn repair_storage(
     let mut repair =
         Repair { storage, clock, files: BTreeMap::new(), report: RepairReport { dry_run, ..RepairReport::default() } };
     repair.refuse_newer(dir)?;
-    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
     let meta = repair.whose(dir)?;
+    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     repair.reseal(&meta)?;
     Ok(repair.report)
+}
+
+/// A folder of anything else, named by mistake: not even a lock is made in it.
+fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
+    let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
+    match entries.iter().any(|entry| entry.name == META_NAME) || !recovery::list_segments(&entries).is_empty() {
+        true => Ok(()),
+        false => Err(OpenError::MetaLost { dir: dir.to_owned(), segments: 0 }),
+    }
 }
 
 /// A dry run makes no lock file; where there is none, nobody has the log.
@@ -251,10 +262,16 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte are corrected.
+    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte count, and are
+    /// corrected once it is certain.
     fn whose(&mut self, dir: &str) -> Result<Option<Meta>, OpenError> {
-        for number in self.files.keys().copied().collect::<Vec<_>>() {
-            self.correct_header(number).map_err(OpenError::io(segment_name(number)))?;
+        let mut corrected = Vec::new();
+        for (&number, seen) in self.files.iter_mut().filter(|(_, seen)| seen.header.is_err()) {
+            let found = header::correct(self.storage, number).map_err(OpenError::io(segment_name(number)))?;
+            if let Some((byte, header)) = found {
+                seen.header = Ok(header.clone());
+                corrected.push((byte, header));
+            }
         }
         let meta = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
@@ -274,18 +291,14 @@ impl Repair<'_> {
             (None, Some(id), None) => id,
             _ => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: self.files.len() }),
         };
-        Ok(meta)
-    }
-
-    fn correct_header(&mut self, number: u64) -> std::io::Result<()> {
-        let Some(seen) = self.files.get_mut(&number).filter(|s| s.header.is_err()) else { return Ok(()) };
-        let Some((byte, corrected)) = header::correct(self.storage, number)? else { return Ok(()) };
-        seen.header = Ok(corrected.clone());
-        if !self.report.dry_run {
-            header::keep_and_write(self.storage, &corrected)?;
+        for (byte, header) in corrected {
+            if !self.dry() {
+                let io = OpenError::io(segment_name(header.number));
+                header::keep_and_write(self.storage, &header).map_err(io)?;
+            }
+            self.report.actions.push(Action::CorrectedHeader { segment: header.number, byte });
         }
-        self.report.actions.push(Action::CorrectedHeader { segment: number, byte });
-        Ok(())
+        Ok(meta)
     }
 
     /// Each segment under its own name, and none of another log.
