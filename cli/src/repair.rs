@@ -111,6 +111,7 @@ fn action(action: &Action) -> Value {
             json!({ "action": "set_aside_other_log", "segment": segment, "log_id": log_id })
         }
         Action::SetAsideCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
+        Action::SetAsideNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
         Action::PutBack { segment, to } => json!({ "action": "put_back", "segment": segment, "to": to }),
         Action::CorrectedHeader { segment, byte } => {
             json!({ "action": "corrected_header", "segment": segment, "position": byte })
