@@ -566,7 +566,7 @@ fn several_at_once() {
             "segment 2",
         ],
         left: None,
-        lost: 0..0,
+        lost: 51..60,
         ends: 1,
     }
     .both();
