@@ -549,27 +549,25 @@ fn a_file_of_somebody_else() {
 #[test]
 fn several_at_once() {
     let other = made(true);
-    Damage {
-        hit: &|files| {
-            files.remove(Path::new("clad.meta")).expect("it was there");
-            files.insert("core.1234".into(), (vec![7; 5000], 0o600));
-            files.insert(name(7), other[&name(0)].clone());
-            change(files, name(1), |bytes| bytes[60] ^= 0x40);
-            change(files, name(2), |bytes| bytes.truncate(place(bytes, 51)));
-        },
-        verify: Some("no part of a log"),
-        actions: &[
-            "segment 1 had a wrong byte",
-            "`core.1234`",
-            "segment 7 belongs to the log",
-            "clad.meta",
-            "segment 2",
-        ],
-        left: None,
-        lost: 51..60,
-        ends: 1,
+    let hit = |files: &mut Files| {
+        files.remove(Path::new("clad.meta")).expect("it was there");
+        files.insert("core.1234".into(), (vec![7; 5000], 0o600));
+        files.insert(name(7), other[&name(0)].clone());
+        change(files, name(1), |bytes| bytes[60] ^= 0x40);
+        change(files, name(2), |bytes| bytes.truncate(place(bytes, 51)));
+    };
+    let actions = [
+        "segment 1 had a wrong byte",
+        "`core.1234`",
+        "segment 7 belongs to the log",
+        "clad.meta was lost",
+        "segment 2 had lost its footer",
+    ];
+    // Where no footer is behind it, segment 2 is left to the start, as any other that a killed daemon left.
+    for (clean, actions) in [(true, &actions[..]), (false, &actions[..4])] {
+        let verify = Some("no part of a log");
+        Damage { hit: &hit, verify, actions, lost: 51..60, ends: 1, left: None }.to(clean);
     }
-    .both();
 }
 
 /// Nothing is repaired under a daemon that runs, and nothing is touched.
