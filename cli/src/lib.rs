@@ -1,4 +1,4 @@
-//! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, export, probe,
+//! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, repair, export, probe,
 //! bench, top, completions.
 //!
 //! What must hold: stdout carries the result and nothing else, and only `output` prints; what a program reads
@@ -12,7 +12,7 @@
 //! | `read` | `query` and `tail`, from a daemon or from files |
 //! | `format`, `output` | how things look; where they are printed |
 //! | `admin` | orders over the admin socket |
-//! | `verify` | the check of a folder |
+//! | `verify`, `repair` | the check of a folder, and what brings a damaged one back |
 //! | `export` | records off the host, in several goes if need be |
 //! | `bench` | the load generator |
 //! | `probe` | what a disk can do, and what to set |
@@ -34,6 +34,7 @@ mod output;
 mod probe;
 mod reach;
 mod read;
+mod repair;
 mod verify;
 
 pub use cli::main;

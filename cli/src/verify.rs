@@ -2,7 +2,7 @@
 //!
 //! What must hold: nothing is changed; damage is named by its offsets and ends in 1; a torn tail is a note and ends in 0.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clad_journal::{Problem, VerifyReport};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::admin::Form;
 use crate::clock;
 use crate::context::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::{bytes, count, counted, duration};
 use crate::output::Progress;
 
@@ -30,20 +30,25 @@ pub(crate) struct VerifyArgs {
 
 /// `clactl verify`.
 pub(crate) fn run(context: &mut Context, args: &VerifyArgs) -> Outcome {
-    let progress = Progress::bytes("checking", 0);
-    let start = clock::now();
-    let report = clad_journal::verify(&args.dir, &mut |done, total| progress.at(done, total));
-    drop(progress);
-    let report = report.map_err(anyhow::Error::new)?;
+    let (report, took) = check(&args.dir)?;
     let text = match args.output {
-        Form::Text => text(&report, start.elapsed()),
+        Form::Text => text(&report, took),
         Form::Json => format!("{}\n", json(&report)),
     };
     context.output.write(text.as_bytes())?;
     Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
-fn text(report: &VerifyReport, took: Duration) -> String {
+/// Reads everything, with a bar on a terminal.
+pub(crate) fn check(dir: &Path) -> Result<(VerifyReport, Duration), Stop> {
+    let progress = Progress::bytes("checking", 0);
+    let start = clock::now();
+    let report = clad_journal::verify(dir, &mut |done, total| progress.at(done, total));
+    drop(progress);
+    Ok((report.map_err(anyhow::Error::new)?, start.elapsed()))
+}
+
+pub(crate) fn text(report: &VerifyReport, took: Duration) -> String {
     let mut out = format!(
         "log {}: {} from offset {} to {} in {}, {} read in {}\n",
         LogId::from_bytes(report.log_id),
@@ -81,7 +86,7 @@ fn describe(problem: &Problem) -> String {
     if place.is_empty() { problem.text.clone() } else { format!("{}: {}", place.join(", "), problem.text) }
 }
 
-fn json(report: &VerifyReport) -> Value {
+pub(crate) fn json(report: &VerifyReport) -> Value {
     let problem = |problem: &Problem| {
         json!({
             "segment": problem.segment,

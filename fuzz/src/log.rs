@@ -6,7 +6,7 @@
 //!
 //! Bounds: two logs of four segments (one ended cleanly, one killed), at most 64 changes to their files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +56,14 @@ pub(crate) fn recovery(data: &[u8]) {
         disk.install(name, bytes);
     }
     let repaired = repair(&files, *first);
+    // Segments that are all there, under whatever names and however often, are all a repair needs.
+    let contents = |files: &BTreeMap<String, Vec<u8>>| -> BTreeSet<Vec<u8>> {
+        files.iter().filter(|f| f.0 != META_NAME).map(|f| f.1.clone()).collect()
+    };
+    if log.clean && contents(&files) == contents(&log.files) {
+        let repaired = repaired.as_ref().expect("whole segments can be repaired");
+        assert!(*repaired == log.appends, "a repair of whole segments lost records");
+    }
     let Some((outcome, told)) = start(&disk) else { return };
     if let Some(repaired) = &repaired {
         for (offset, append) in &outcome.read {
@@ -163,7 +171,7 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) {
     let scale = u32::from_le_bytes([change[2], change[3], change[4], 0]) as usize;
     let bytes = files.get_mut(name).expect("one of its names");
     let at = if bytes.is_empty() { 0 } else { scale * bytes.len() / (1 << 24) };
-    match change[1] % 12 {
+    match change[1] % 13 {
         0..=2 if !bytes.is_empty() => bytes[at] ^= 1 << (change[5] % 8),
         3 if !bytes.is_empty() => bytes[at] = change[5],
         // The front and the end are where the meaning is.
@@ -182,6 +190,12 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) {
         9 => {
             let copy = bytes.clone();
             files.insert(other, copy);
+        }
+        12 if *name != META_NAME && other != META_NAME => {
+            let moved = files.remove(name).unwrap_or_default();
+            if let Some(back) = files.insert(other, moved) {
+                files.insert(name.clone(), back);
+            }
         }
         10 if names.len() > 1 => {
             files.remove(name);

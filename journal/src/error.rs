@@ -12,7 +12,7 @@ pub enum OpenError {
         dir: String,
     },
     /// Something lies in the folder that is none of the log's.
-    #[error("{dir} holds `{name}`, which is no part of a log: give clad a folder of its own")]
+    #[error("{dir} holds `{name}`, which is no part of a log: give clad a folder of its own, or see `clactl repair`")]
     Foreign {
         /// The folder.
         dir: String,
@@ -20,7 +20,7 @@ pub enum OpenError {
         name: String,
     },
     /// A segment of another log.
-    #[error("segment {segment} belongs to another log ({found}, this one is {expected})")]
+    #[error("segment {segment} belongs to another log ({found}, this one is {expected}): see `clactl repair`")]
     ForeignSegment {
         /// Its number.
         segment: u64,
@@ -30,9 +30,7 @@ pub enum OpenError {
         expected: String,
     },
     /// Segments without a `clad.meta`, or with one that cannot be read in either slot.
-    #[error(
-        "{dir} holds {segments} segments but no readable clad.meta: nothing was touched; restore clad.meta, or move the segments away to start a new log"
-    )]
+    #[error("{}", meta_lost(dir, *.segments))]
     MetaLost {
         /// The folder.
         dir: String,
@@ -59,6 +57,16 @@ impl OpenError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+}
+
+fn meta_lost(dir: &str, segments: usize) -> String {
+    match segments {
+        0 => format!("{dir} holds no log: neither clad.meta nor a segment can be read there"),
+        n => format!(
+            "{dir} holds {n} segments but no readable clad.meta: nothing was touched; restore clad.meta, or have \
+             `clactl repair` make it anew from the segments, or move them away to start a new log"
+        ),
     }
 }
 

@@ -27,6 +27,8 @@ const ROUNDS: u64 = 12;
 const MORE: u64 = 4;
 /// Acks of all clients together between two kills, at least and at most.
 const ACKS: (u64, u64) = (30, 1500);
+/// Starts of a storm.
+const STORM: u64 = 20;
 /// Each so many starts, one is killed before it is over.
 const EARLY: u64 = 5;
 
@@ -52,6 +54,52 @@ fn what_was_acknowledged_survives_sync_file_range() {
         Ok(_) => survives("sync_file_range", &LEVELS, 3),
         Err(refusal) => clad_e2e::not_run("sync_file_range under kill -9", &refusal.to_string()),
     }
+}
+
+/// Starts that follow each other so fast that hardly one ends its recovery, or serves: clients resend all the while.
+#[test]
+#[expect(clippy::print_stdout, reason = "the counts are the result")]
+fn a_storm_of_restarts() {
+    let seed = seed();
+    let mut rng = Rng::new(seed);
+    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB");
+    let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();
+    let world = Arc::new(World::new(seed));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let clients = Client::all(&LEVELS, |transport| daemon.address(transport));
+    let running: Vec<_> = clients.iter().map(|client| runtime.spawn(client.clone().run(world.clone()))).collect();
+    world.wait_acked(ACKS.0);
+    daemon.kill9();
+    let mut served = 0;
+    for _ in 0..STORM {
+        if rng.chance(1, 2) {
+            daemon.start_and_kill9();
+        } else {
+            daemon.restart();
+            served += 1;
+            daemon.kill9();
+        }
+    }
+    daemon.restart();
+    world.wait_acked(world.acked() + ACKS.1);
+    world.stop();
+    for client in running {
+        runtime.block_on(client).expect("no client fails");
+    }
+    let resent: u64 = clients.iter().map(|client| client.resent()).sum();
+    assert!(resent > 0, "nothing was sent again: nothing was shown");
+    let acks = world.acks();
+    let all = runtime.block_on(readback::served(&daemon.address("unix")));
+    let counts = check::all(&world, &acks, &all);
+    ends_clean(&mut daemon, &all);
+    println!(
+        "storm, seed {seed}: {STORM} starts killed, {served} of them when they served, {} appends acked ({counts}), \
+         {resent} records resent, {} appends given up as forgotten, {} records read back",
+        acks.len(),
+        world.forgotten(),
+        all.len()
+    );
 }
 
 #[expect(clippy::print_stdout, reason = "the counts are the result")]

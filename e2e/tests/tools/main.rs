@@ -8,6 +8,7 @@ mod follow;
 mod orders;
 mod pages;
 mod probe;
+mod repair;
 mod signals;
 mod there_and_back;
 mod top;

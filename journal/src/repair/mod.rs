@@ -11,6 +11,7 @@
 //! - Each action by itself leaves a log that is no worse; cut anywhere and made again, the same end is reached; made
 //!   again after its end, nothing is left to do.
 //! - A dry run writes nothing and names the same actions.
+//! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
 //! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
 
 mod header;
@@ -55,7 +56,12 @@ pub enum Action {
         /// The number in its header.
         of: u64,
     },
-    /// A segment under a wrong name was put back under its own, which was free.
+    /// A segment without a header that can be believed was moved to `quarantine/`: another file is that segment, whole.
+    SetAsideNoHeader {
+        /// The number in its name.
+        segment: u64,
+    },
+    /// A segment under a wrong name was put back under its own.
     PutBack {
         /// The number that was in its name.
         segment: u64,
@@ -120,6 +126,10 @@ impl fmt::Display for Action {
             Self::SetAsideCopy { segment, of } => {
                 write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
             }
+            Self::SetAsideNoHeader { segment } => write!(
+                f,
+                "segment {segment} has no header that can be believed, and lies elsewhere too: moved to {QUARANTINE}/"
+            ),
             Self::PutBack { segment, to } => {
                 write!(f, "segment {to} lay under the name of segment {segment}: put back")
             }
@@ -176,6 +186,7 @@ pub fn repair_storage(
     clock: &dyn Clock,
     dry_run: bool,
 ) -> Result<RepairReport, OpenError> {
+    refuse_without_a_log(storage, dir)?;
     let _lock = match dry_run {
         true => look_at_lock(storage, dir)?,
         false => Some(recovery::take_lock(storage, dir)?),
@@ -183,12 +194,21 @@ pub fn repair_storage(
     let mut repair =
         Repair { storage, clock, files: BTreeMap::new(), report: RepairReport { dry_run, ..RepairReport::default() } };
     repair.refuse_newer(dir)?;
-    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
     let meta = repair.whose(dir)?;
+    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     repair.reseal(&meta)?;
     Ok(repair.report)
+}
+
+/// A folder of anything else, named by mistake: not even a lock is made in it.
+fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
+    let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
+    match entries.iter().any(|entry| entry.name == META_NAME) || !recovery::list_segments(&entries).is_empty() {
+        true => Ok(()),
+        false => Err(OpenError::MetaLost { dir: dir.to_owned(), segments: 0 }),
+    }
 }
 
 /// A dry run makes no lock file; where there is none, nobody has the log.
@@ -206,10 +226,18 @@ fn look_at_lock(storage: &dyn Storage, dir: &str) -> Result<Option<Arc<dyn crate
 /// A segment's file.
 #[derive(Clone, Debug)]
 struct Seen {
+    /// The number in the name under which it was found.
+    named: u64,
     /// The number in the name under which its bytes lie: a dry run moves nothing.
     lies_at: u64,
     len: u64,
     header: Result<SegmentHeader, HeaderError>,
+}
+
+impl Seen {
+    fn is_misplaced(&self, number: u64) -> bool {
+        self.header.as_ref().is_ok_and(|header| header.number != number)
+    }
 }
 
 struct Repair<'a> {
@@ -236,7 +264,7 @@ impl Repair<'_> {
             if let Ok(header) = &header {
                 header.check_writable().map_err(|e| OpenError::Newer(format!("segment {number}: {e}")))?;
             }
-            self.files.insert(number, Seen { lies_at: number, len, header });
+            self.files.insert(number, Seen { named: number, lies_at: number, len, header });
         }
         Ok(())
     }
@@ -251,10 +279,16 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte are corrected.
+    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte count, and are
+    /// corrected once it is certain.
     fn whose(&mut self, dir: &str) -> Result<Option<Meta>, OpenError> {
-        for number in self.files.keys().copied().collect::<Vec<_>>() {
-            self.correct_header(number).map_err(OpenError::io(segment_name(number)))?;
+        let mut corrected = Vec::new();
+        for (&number, seen) in self.files.iter_mut().filter(|(_, seen)| seen.header.is_err()) {
+            let found = header::correct(self.storage, number).map_err(OpenError::io(segment_name(number)))?;
+            if let Some((byte, header)) = found {
+                seen.header = Ok(header.clone());
+                corrected.push((byte, header));
+            }
         }
         let meta = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
@@ -274,44 +308,76 @@ impl Repair<'_> {
             (None, Some(id), None) => id,
             _ => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: self.files.len() }),
         };
-        Ok(meta)
-    }
-
-    fn correct_header(&mut self, number: u64) -> std::io::Result<()> {
-        let Some(seen) = self.files.get_mut(&number).filter(|s| s.header.is_err()) else { return Ok(()) };
-        let Some((byte, corrected)) = header::correct(self.storage, number)? else { return Ok(()) };
-        seen.header = Ok(corrected.clone());
-        if !self.report.dry_run {
-            header::keep_and_write(self.storage, &corrected)?;
+        for (byte, header) in corrected {
+            if !self.dry() {
+                let io = OpenError::io(segment_name(header.number));
+                header::keep_and_write(self.storage, &header).map_err(io)?;
+            }
+            self.report.actions.push(Action::CorrectedHeader { segment: header.number, byte });
         }
-        self.report.actions.push(Action::CorrectedHeader { segment: number, byte });
-        Ok(())
+        Ok(meta)
     }
 
     /// Each segment under its own name, and none of another log.
     fn put_in_order(&mut self) -> std::io::Result<()> {
         for (number, seen) in self.files.clone() {
-            let Ok(header) = seen.header.clone() else { continue };
-            if header.log_id != self.report.log_id {
+            if let Ok(SegmentHeader { log_id, .. }) = seen.header
+                && log_id != self.report.log_id
+            {
                 self.move_aside(&segment_name(number))?;
                 self.files.remove(&number);
-                self.report.actions.push(Action::SetAsideOtherLog { segment: number, log_id: header.log_id });
-            } else if header.number != number {
-                self.files.remove(&number);
-                if self.files.contains_key(&header.number) {
-                    self.move_aside(&segment_name(number))?;
-                    self.report.actions.push(Action::SetAsideCopy { segment: number, of: header.number });
-                } else {
-                    if !self.dry() {
-                        self.storage.rename(&segment_name(number), &segment_name(header.number))?;
-                        self.storage.sync_dir("")?;
-                    }
-                    self.report.actions.push(Action::PutBack { segment: number, to: header.number });
-                    let lies_at = if self.dry() { number } else { header.number };
-                    self.files.insert(header.number, Seen { lies_at, ..seen });
-                }
+                self.report.actions.push(Action::SetAsideOtherLog { segment: number, log_id });
             }
         }
+        loop {
+            let misplaced: Vec<u64> =
+                self.files.iter().filter_map(|(n, seen)| seen.is_misplaced(*n).then_some(*n)).collect();
+            let Some(&first) = misplaced.first() else { return Ok(()) };
+            let mut moved = false;
+            for number in misplaced {
+                moved |= self.put_back(number)?;
+            }
+            if !moved {
+                // Each lies under the name of another: one steps aside, under a number that nobody has.
+                let free = self.files.keys().next_back().map_or(0, |highest| highest + 1);
+                self.rename(first, free)?;
+            }
+        }
+    }
+
+    /// False where another misplaced segment has its name.
+    fn put_back(&mut self, number: u64) -> std::io::Result<bool> {
+        let (named, to) = match self.files.get(&number) {
+            Some(Seen { named, header: Ok(header), .. }) => (*named, header.number),
+            _ => return Ok(true),
+        };
+        match self.files.get(&to) {
+            Some(there) if there.is_misplaced(to) => return Ok(false),
+            Some(Seen { header: Ok(_), .. }) => {
+                self.move_aside(&segment_name(number))?;
+                self.files.remove(&number);
+                self.report.actions.push(Action::SetAsideCopy { segment: named, of: to });
+                return Ok(true);
+            }
+            Some(Seen { header: Err(_), .. }) => {
+                self.move_aside(&segment_name(to))?;
+                self.report.actions.push(Action::SetAsideNoHeader { segment: to });
+            }
+            None => {}
+        }
+        self.rename(number, to)?;
+        self.report.actions.push(Action::PutBack { segment: named, to });
+        Ok(true)
+    }
+
+    fn rename(&mut self, number: u64, to: u64) -> std::io::Result<()> {
+        let Some(seen) = self.files.remove(&number) else { return Ok(()) };
+        if !self.dry() {
+            self.storage.rename(&segment_name(number), &segment_name(to))?;
+            self.storage.sync_dir("")?;
+        }
+        let lies_at = if self.dry() { seen.lies_at } else { to };
+        self.files.insert(to, Seen { lies_at, ..seen });
         Ok(())
     }
 
