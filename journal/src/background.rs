@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::catalog::Sealed;
 use crate::env::{Event, Rule};
+use crate::faults::Fault;
 use crate::format::segment_name;
 use crate::journal::Shared;
 use crate::prepare::{self, Space};
@@ -76,15 +77,16 @@ fn make_ready(shared: &Arc<Shared>) {
     }
 }
 
+/// What retention remembers between two looks.
 #[derive(Default)]
-struct RetentionState {
+pub(crate) struct RetentionState {
     /// Real time minus boot time at the last look.
     offset_ns: Option<i64>,
     paused_until_boot_ns: u64,
 }
 
 impl RetentionState {
-    fn apply(&mut self, shared: &Arc<Shared>) {
+    pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
         let r = shared.retention();
         if r == crate::config::Retention::default() {
             return;
@@ -146,6 +148,9 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     let next = || Some(following.summary(storage.as_ref()).ok()??.first_offset);
     let end_offset = summary.map(|s| s.end_offset).or_else(next)?;
     let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
+    if shared.env().config.faults.has(Fault::RetentionBeforeMeta) {
+        let _ = storage.remove(&segment_name(sealed.number));
+    }
     let passed = shared.env().meta.update(|m| {
         m.lowest_segment = sealed.number + 1;
         m.lowest_offset = end_offset;

@@ -18,6 +18,7 @@ use crate::active::Active;
 use crate::catalog::{Catalog, Proof, Sealed};
 use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation};
 use crate::env::{Env, Event, Trigger};
+use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::footer::{Before, Damage};
 use crate::format::meta::NONE;
@@ -64,6 +65,8 @@ impl Executor {
             Job::Sync { file, upto } => {
                 let began = self.env.clock.boot_ns();
                 let synced = file.sync_data();
+                let again = synced.is_err() && self.env.config.faults.has(Fault::RetryAfterFailedSync);
+                let synced = if again { file.sync_data() } else { synced };
                 if synced.is_ok() {
                     self.env.tell(Event::Synced { took: self.since(began) });
                 }
@@ -98,7 +101,7 @@ impl Executor {
     fn seal_active(&self, rotation: &Rotation) -> io::Result<()> {
         let active = &rotation.active;
         let file = active.files.last().expect("a file for syncs");
-        if rotation.unsynced {
+        if rotation.unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {
             file.sync_data()?;
         }
         let name = segment_name(active.number);
@@ -162,7 +165,9 @@ impl Executor {
 
     fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
         let (header, files) = prepare::open(&self.env, ready, epoch)?;
-        self.env.meta.update(|m| m.highest_segment = header.number)?;
+        if !self.env.config.faults.has(Fault::SegmentNotNamed) {
+            self.env.meta.update(|m| m.highest_segment = header.number)?;
+        }
         Ok(Active::new(header, files, next, *self.before()))
     }
 
@@ -237,7 +242,7 @@ impl Executor {
         }
         // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
         // something may have been lost: no mark from now on may speak for it.
-        let epoch = meta.epoch() + 2;
+        let epoch = if self.env.config.faults.has(Fault::OffsetReused) { meta.epoch() } else { meta.epoch() + 2 };
         let end = rescue.next;
         self.env.meta.update(|m| {
             m.push_epoch(epoch, end);

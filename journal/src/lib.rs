@@ -26,6 +26,7 @@ mod config;
 mod env;
 mod error;
 mod executor;
+mod faults;
 pub mod format;
 mod gather;
 pub mod io;
@@ -48,6 +49,9 @@ pub use committer::{Accepted, Append, RotateAnswer};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
+#[cfg(feature = "faults")]
+pub use faults::Fault;
+pub use faults::Faults;
 pub use gather::Batch;
 pub use journal::{Journal, SegmentSummary, Status};
 pub use marks::{Accepting, Level, Marks};

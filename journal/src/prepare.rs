@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::env::Env;
+use crate::faults::Fault;
 use crate::format::segment::{self, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Lock, Storage};
@@ -42,7 +43,9 @@ fn write_access(env: &Env) -> Access {
 /// A fresh header for a segment that holds nothing.
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32) -> io::Result<SegmentHeader> {
     let mut salt = [0; 8];
-    env.clock.fill_random(&mut salt)?;
+    if !env.config.faults.has(Fault::SaltNotUsed) {
+        env.clock.fill_random(&mut salt)?;
+    }
     Ok(SegmentHeader {
         compatible: 0,
         read_only_compatible: 0,
@@ -120,8 +123,13 @@ fn fill(
     let header = new_header(env, number, epoch)?;
     write_header(file, &header)?;
     file.sync_all()?;
-    env.storage.sync_dir("")?;
+    sync_folder(env)?;
     Ok(Some(header))
+}
+
+/// Makes the segment's name durable.
+fn sync_folder(env: &Env) -> io::Result<()> {
+    if env.config.faults.has(Fault::FolderNeverSynced) { Ok(()) } else { env.storage.sync_dir("") }
 }
 
 /// Opens a prepared segment for writing: one file description for each write in flight and one for syncs, each with
@@ -141,7 +149,7 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
         env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
         file.sync_all()?;
-        env.storage.sync_dir("")?;
+        sync_folder(env)?;
     }
     let open_one = |_| {
         let file = env.storage.open(&name, write_access(env))?;

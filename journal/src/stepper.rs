@@ -4,9 +4,9 @@
 //! What must hold: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
 //! may be carried out before one that was begun earlier, or never (then the process died with it).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::background;
+use crate::background::{self, RetentionState};
 use crate::clock::Clock;
 use crate::committer::{Accepted, Append, Job, RotateReply, Step};
 use crate::config::JournalConfig;
@@ -22,6 +22,7 @@ use crate::recovery::Report;
 /// A journal that moves when it is told to.
 pub struct Stepper {
     shared: Arc<Shared>,
+    retention: Mutex<RetentionState>,
 }
 
 /// A job in flight.
@@ -69,7 +70,8 @@ impl Stepper {
         config: JournalConfig,
         observer: Observer,
     ) -> Result<Self, OpenError> {
-        Ok(Self { shared: open_shared(storage, "simulated", clock, config, observer)? })
+        let shared = open_shared(storage, "simulated", clock, config, observer)?;
+        Ok(Self { shared, retention: Mutex::default() })
     }
 
     /// What the start found and did.
@@ -125,6 +127,16 @@ impl Stepper {
     /// One look of the background thread: prepares the next segment if one is wanted and there is room.
     pub fn prepare(&self) {
         background::look_for_space(&self.shared);
+    }
+
+    /// The other look of the background thread: applies retention.
+    pub fn retain(&self) {
+        self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
+    }
+
+    /// Bytes of appends that wait for the disk.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.shared.with(|c| c.in_flight_bytes())
     }
 
     /// Asks for a rotation; nobody waits for the answer.

@@ -3,6 +3,7 @@
 use crate::active::Active;
 use crate::clock::Moment;
 use crate::error::AppendError;
+use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::Footer;
 use crate::gather::Entering;
@@ -37,6 +38,7 @@ impl Committer {
         };
         match self.producers.check(&header, a.gap, now.real_ns, &self.connected_set) {
             Verdict::Fresh => {}
+            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => {}
             Verdict::Duplicate { first_offset } => return Ok(given(first_offset, true, &self.marks)),
             Verdict::Fenced { current } => return Err(AppendError::Fenced { current }),
             Verdict::NotOwner => return Err(AppendError::NotOwner),

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::faults::{Fault, Faults};
 use crate::format::ALIGN;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
@@ -56,13 +57,17 @@ pub struct Scan {
 /// # Errors
 /// Only for want of memory: a place that cannot be read is garbage.
 pub fn scan(file: Arc<dyn File>, header: &SegmentHeader) -> io::Result<Scan> {
+    scan_with(file, header, Faults::default())
+}
+
+pub(super) fn scan_with(file: Arc<dyn File>, header: &SegmentHeader, faults: Faults) -> io::Result<Scan> {
     let seed = header.seed();
     let block = u64::from(header.block_size);
     let mut window = Window::new(file, header.block_size)?;
     let mut found = Scan::default();
     let mut pos = block;
     while pos < window.len() {
-        if let Some(batch) = intact(&mut window, &seed, header.epoch, pos)? {
+        if let Some(batch) = intact(&mut window, &seed, header.epoch, pos, faults)? {
             pos = align(batch.end);
             found.batches.push(batch);
         } else if let Some(sealed) = whole_footer(&mut window, &seed, block, pos)? {
@@ -103,31 +108,38 @@ fn note(garbage: &mut Vec<(u64, u64)>, from: u64, to: u64) {
     }
 }
 
-fn intact(window: &mut Window, seed: &Seed, epoch: u32, pos: u64) -> io::Result<Option<Found>> {
+fn intact(window: &mut Window, seed: &Seed, epoch: u32, pos: u64, faults: Faults) -> io::Result<Option<Found>> {
     let Some(decoded) = BatchHeader::decode(window.get(pos, batch::LEN)?, seed, pos) else {
-        return long_header(window, seed, epoch, pos);
+        return long_header(window, seed, epoch, pos, faults);
     };
-    body(window, seed, epoch, pos, decoded)
+    body(window, seed, epoch, pos, decoded, faults)
 }
 
 /// A header that a later version made longer is believed as well, if its own checksum holds.
-fn long_header(window: &mut Window, seed: &Seed, epoch: u32, pos: u64) -> io::Result<Option<Found>> {
+fn long_header(window: &mut Window, seed: &Seed, epoch: u32, pos: u64, faults: Faults) -> io::Result<Option<Found>> {
     if window.get(pos, 4)? != batch::MAGIC {
         return Ok(None);
     }
     match BatchHeader::decode(window.get(pos, 4096)?, seed, pos) {
-        Some(decoded) => body(window, seed, epoch, pos, decoded),
+        Some(decoded) => body(window, seed, epoch, pos, decoded, faults),
         None => Ok(None),
     }
 }
 
-fn body(window: &mut Window, seed: &Seed, epoch: u32, pos: u64, decoded: batch::Decoded) -> io::Result<Option<Found>> {
+fn body(
+    window: &mut Window,
+    seed: &Seed,
+    epoch: u32,
+    pos: u64,
+    decoded: batch::Decoded,
+    faults: Faults,
+) -> io::Result<Option<Found>> {
     let end = pos + decoded.total_len();
     if decoded.header.epoch != epoch || end > window.len() {
         return Ok(None);
     }
     let bytes = window.get(pos + decoded.header_len as u64, decoded.header.stored_len as usize)?;
-    if !decoded.body_holds(seed, pos, bytes) {
+    if !decoded.body_holds(seed, pos, bytes) && !faults.has(Fault::ChecksumNotChecked) {
         return Ok(None);
     }
     let header_len = decoded.header_len as u32;
