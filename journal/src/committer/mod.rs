@@ -338,7 +338,7 @@ impl Committer {
         let split = matches!(self.config.policy, Policy::GroupCommit { .. }) && wants_written;
         let durability = match self.config.policy {
             Policy::FireAndForget { .. } => Durability::Written,
-            _ if self.config.faults.has(Fault::PerMessageNeverFlushes) => Durability::Written,
+            Policy::PerMessage if self.config.faults.has(Fault::PerMessageNeverFlushes) => Durability::Written,
             _ if split => Durability::Written,
             _ => Durability::Synced,
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::active::Active;
 use crate::clock::Moment;
+use crate::config::Policy;
 use crate::faults::Fault;
 use crate::gather::Batch;
 use crate::io::Durability;
@@ -32,7 +33,8 @@ impl Committer {
                     self.unsynced_bytes += entry.batch.stored_len();
                     entry.durable = durability == Durability::Synced;
                     entry.durable |= self.config.faults.has(Fault::AckBeforeSync);
-                    entry.durable |= self.config.faults.has(Fault::PerMessageNeverFlushes);
+                    let lies = self.config.policy == Policy::PerMessage;
+                    entry.durable |= lies && self.config.faults.has(Fault::PerMessageNeverFlushes);
                 }
             }
             Done::Sync { upto } => {

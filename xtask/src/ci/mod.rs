@@ -6,6 +6,7 @@
 
 mod disk;
 mod kill;
+mod sim;
 mod systemd;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,12 @@ const SUITES: &[Suite] = &[
         name: "kill",
         about: "what was acknowledged survives kill -9, 50 times, on every transport",
         run: kill::run,
+    },
+    Suite { name: "faults", about: "each wrong version of the journal is caught, and by what", run: sim::faults },
+    Suite {
+        name: "sim",
+        about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
+        run: sim::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
 ];
