@@ -49,9 +49,8 @@ pub use committer::{Accepted, Append, RotateAnswer};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
-#[cfg(feature = "faults")]
-pub use faults::Fault;
-pub use faults::Faults;
+#[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
+pub use faults::{Fault, Faults};
 pub use gather::Batch;
 pub use journal::{Journal, SegmentSummary, Status};
 pub use marks::{Accepting, Level, Marks};

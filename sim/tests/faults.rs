@@ -26,8 +26,11 @@ fn broken(seed: u64, faults: Faults) -> Option<String> {
     }
 }
 
+/// A scene: its test in `scene.rs`, and what runs it with a fault.
+type Scene = (&'static str, fn(Faults));
+
 /// The scene that shows a fault which the histories cannot: what it needs is too rare there, or is not in them.
-fn scene(fault: Fault) -> Option<(&'static str, fn(Faults))> {
+fn scene(fault: Fault) -> Option<Scene> {
     Some(match fault {
         Fault::PermitReleasedEarly => ("permits_stay_while_the_write_is_in_flight", scenes::permits),
         Fault::DamageCutOff => ("damage_below_the_proven_end_is_named_and_never_cut", scenes::damage),

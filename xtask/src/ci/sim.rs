@@ -25,7 +25,7 @@ pub(super) fn faults(run: &mut Run) -> Result<()> {
         Ok(())
     });
     run.case("every deliberate fault is caught", || {
-        let args = ["test", "--quiet", "--profile", "sim", "--package", "clad-sim", "--features", "faults"];
+        let args = ["test", "--profile", "sim", "--package", "clad-sim", "--features", "faults"];
         let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
         told(&said, &["caught ", "faults: "])
     });
@@ -45,7 +45,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     for (test, name) in tests {
         run.case(name, || {
             let mut command = cargo(&root);
-            command.args(["test", "--quiet", "--profile", "sim", "--package", "clad-sim", "--test", test]);
+            command.args(["test", "--profile", "sim", "--package", "clad-sim", "--test", test]);
             command.args(["--", "--nocapture"]).env("CLAD_SIM_RUNS", seeds.to_string());
             let began = Instant::now();
             let said = output(&mut command)?;
