@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Run, output};
 
 /// Fresh histories; `cargo xtask ci sim 200000` says otherwise.
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 10_000;
 
 /// Each deliberate fault is caught; and no release can have one.
 pub(super) fn faults(run: &mut Run) -> Result<()> {
