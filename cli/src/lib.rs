@@ -1,4 +1,5 @@
-//! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, bench.
+//! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, export, probe,
+//! bench, top, completions.
 //!
 //! What must hold: stdout carries the result and nothing else, and only `output` prints; what a program reads
 //! (`-o json`) has its units in its names; the exit code is 0 for done, 1 for failed or damaged, 2 for a wrong call.
@@ -12,18 +13,25 @@
 //! | `format`, `output` | how things look; where they are printed |
 //! | `admin` | orders over the admin socket |
 //! | `verify` | the check of a folder |
+//! | `export` | records off the host, in several goes if need be |
 //! | `bench` | the load generator |
+//! | `probe` | what a disk can do, and what to set |
+//! | `completions` | scripts for shells |
 
 mod admin;
 mod append;
 mod bench;
 mod cli;
 mod clock;
+mod completions;
 mod context;
 mod exit;
+mod export;
 mod format;
+mod interrupt;
 mod locate;
 mod output;
+mod probe;
 mod reach;
 mod read;
 mod verify;

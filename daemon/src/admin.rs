@@ -12,7 +12,8 @@ use clad_proto::{AckLevel, DurabilityPolicy};
 use tonic::{Request, Response, Status};
 
 use crate::health::Health;
-use crate::ingest::Listeners;
+use crate::ingest::{Budget, Listeners};
+use crate::metrics::{self, Recent};
 
 /// Longest that a sync or a rotation is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +25,15 @@ pub(crate) struct Desk {
     pub(crate) substrate: Substrate,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
+    /// What the policy's promise rests on.
+    pub(crate) grounds: String,
+    /// The operator states it.
+    pub(crate) power_loss_protected: bool,
     pub(crate) started: Instant,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) reserve_free: u64,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Arc<Listeners>,
     pub(crate) config_files: Vec<String>,
     pub(crate) dir: String,
@@ -39,15 +48,17 @@ impl Desk {
         let s = self.journal.status();
         let report = self.journal.report();
         let m = s.marks;
-        let not_ready = self.health.state().not_ready;
+        let crate::health::State { not_ready, degraded } = self.health.state();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             log_id: s.log_id.to_vec().into(),
             epoch: m.epoch,
             epoch_first_offset: m.epoch_first,
             policy: v1::DurabilityPolicy::from(self.policy).into(),
-            io_engine: "blocking".to_owned(),
-            io_engine_reason: "the only engine of this version".to_owned(),
+            io_engine: s.engine.engine.name().to_owned(),
+            io_engine_reason: s.engine.why,
+            io_fallbacks: s.engine.fallbacks.iter().map(ToString::to_string).collect(),
+            inline_batches: s.inline_batches,
             highest_ack: v1::AckLevel::from(self.highest).into(),
             offsets: Some(v1::Offsets { received: m.received, written: m.written, durable: m.durable }),
             lowest_offset: s.lowest_offset,
@@ -59,7 +70,9 @@ impl Desk {
             not_ready_reason: not_ready.unwrap_or_default(),
             disk_free_bytes: s.space.free,
             disk_total_bytes: s.space.total,
-            substrate: Some(substrate(&self.substrate)),
+            substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
+            policy_reason: self.grounds.clone(),
+            segments_recycled: s.recycled,
             recovery: Some(v1::Recovery {
                 summary: report.to_string(),
                 clean: report.clean,
@@ -68,7 +81,7 @@ impl Desk {
                 rewritten_bytes: report.rewritten_bytes,
                 records: report.rewritten_records,
             }),
-            connections: HashMap::from([("all".to_owned(), self.connections.open() as u64)]),
+            connections: self.connections.by_transport(),
             producers: s.producers as u64,
             inflight_bytes: s.in_flight_bytes as u64,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -76,11 +89,25 @@ impl Desk {
             config_files: self.config_files.clone(),
             journal_dir: self.dir.clone(),
             listeners: self.listeners.clone(),
+            counters: Some(metrics::counters(self.started)),
+            counters_before: self.recent.oldest(),
+            degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),
+            oldest_undurable_us: micros(s.oldest_undurable.unwrap_or_default()),
+            oldest_segment_time: s.oldest_segment_ns.and_then(|ns| u64::try_from(ns).ok()),
+            segment_bytes: self.segment_bytes,
+            reserve_free_bytes: self.reserve_free,
+            prepared: s.prepared,
+            retention: self.journal.retention() != clad_journal::Retention::default(),
+            inflight_limit_bytes: self.budget.total() as u64,
         }
     }
 }
 
-fn substrate(s: &Substrate) -> v1::Substrate {
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn substrate(s: &Substrate, power_loss_protected: bool) -> v1::Substrate {
     let device = |d: &clad_journal::io::device::Device| v1::Device {
         name: d.name.clone(),
         cache: match d.write_cache {
@@ -99,7 +126,7 @@ fn substrate(s: &Substrate) -> v1::Substrate {
         mount_options: s.mount_options.join(","),
         devices: s.devices.iter().map(device).collect(),
         notes: s.notes.clone(),
-        power_loss_protected: false,
+        power_loss_protected,
     }
 }
 

@@ -5,11 +5,13 @@
 use std::fmt;
 use std::path::Path;
 
+use clad_journal::io::device::discover;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, access};
 
 use crate::config::{Config, Durability, Loaded};
 use crate::exit::Exit;
+use crate::setup;
 use crate::text::printable;
 
 /// Outcome of a check: lines of (what, finding), and the exit code they amount to.
@@ -101,10 +103,15 @@ fn nearest_existing(path: &Path) -> &Path {
 fn policy(config: &Config, report: &mut Report) {
     let journal = &config.journal;
     let highest = match journal.durability {
-        Durability::GroupCommit | Durability::PerMessage => "durable",
+        Durability::GroupCommit | Durability::PerMessage | Durability::SyncFileRange => "durable",
         Durability::FireAndForget => "written",
     };
     report.note("policy", format!("{}, io engine {}, highest ack {highest}", journal.durability, journal.io_engine));
+    match setup::grounds(config, &discover(&journal.dir)) {
+        Ok(grounds) if grounds.is_empty() => {}
+        Ok(grounds) => report.note("policy", grounds),
+        Err(refusal) => report.fail("policy", refusal.to_string(), Exit::Config),
+    }
 }
 
 fn listeners(config: &Config, report: &mut Report) {
@@ -171,6 +178,7 @@ mod tests {
     fn report(base: &Path, sets: &[&str]) -> Report {
         let args = LoadArgs {
             config: None,
+            instance: None,
             base: base.to_owned(),
             sets: sets.iter().map(|&set| set.to_owned()).collect(),
             env: Vec::new(),

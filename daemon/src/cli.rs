@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::check::check;
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
+use crate::reload::reload;
 
 /// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
 #[derive(Debug, Parser)]
@@ -32,6 +33,9 @@ pub struct LayerFlags {
     /// Read this file in place of /etc/clad/clad.toml and /etc/clad/clad.d/
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The instance that runs as clad@NAME.service: /etc/clad/NAME.toml, folders of its own, no network unless set
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "config", value_parser = instance)]
+    pub instance: Option<String>,
     /// Set one key, over files and environment; may be repeated
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
@@ -44,6 +48,11 @@ pub enum Command {
     Run,
     /// Check the configuration and say what the daemon would do
     Check,
+    /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
+    Reload {
+        /// Process id of the daemon; its $RUNTIME_DIRECTORY must be set here, too
+        pid: u32,
+    },
     /// Print the effective configuration and where each value came from
     Config {
         /// Form of the output
@@ -72,23 +81,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             return if error.use_stderr() { Exit::Usage } else { Exit::Done };
         }
     };
-    let args = LoadArgs::of_process(cli.layers.config, cli.layers.set);
-    let loaded = match Config::load(&args) {
-        Ok(loaded) => loaded,
-        Err(errors) => {
-            say(io::stderr(), &format!("clad: {errors}\n"));
-            return Exit::Config;
-        }
-    };
-    match cli.command.unwrap_or(Command::Run) {
-        Command::Run => run(loaded, args),
-        Command::Check => {
+    let args = LoadArgs::of_process(cli.layers.config, cli.layers.instance, cli.layers.set);
+    let outcome = match cli.command.unwrap_or(Command::Run) {
+        Command::Run => load(&args).map(|loaded| run(loaded, args)),
+        Command::Check => load(&args).map(|loaded| {
             warn(&loaded);
             let report = check(&loaded);
             say(io::stdout(), &report.to_string());
             report.exit
-        }
-        Command::Config { output } => {
+        }),
+        Command::Config { output } => load(&args).map(|loaded| {
             warn(&loaded);
             let text = match output {
                 Output::Toml => loaded.to_toml(),
@@ -96,8 +98,31 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             };
             say(io::stdout(), &text);
             Exit::Done
+        }),
+        // The daemon reads the configuration, and says what it thinks of it.
+        Command::Reload { pid } => {
+            let (text, exit) = reload(pid, std::env::var_os("RUNTIME_DIRECTORY").as_deref());
+            say(io::stderr(), &format!("clad: {text}\n"));
+            Ok(exit)
         }
+    };
+    outcome.unwrap_or_else(|exit| exit)
+}
+
+/// A name that is part of file names and of the service manager's.
+fn instance(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    match name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
+        true => Ok(name.to_owned()),
+        false => Err("letters, digits, `_`, `.` and `-`, a letter or digit first".to_owned()),
     }
+}
+
+fn load(args: &LoadArgs) -> Result<Loaded, Exit> {
+    Config::load(args).map_err(|errors| {
+        say(io::stderr(), &format!("clad: {errors}\n"));
+        Exit::Config
+    })
 }
 
 fn warn(loaded: &Loaded) {
@@ -155,9 +180,12 @@ mod tests {
             (&["--no-such-flag"][..], Exit::Usage),
             (&["start"], Exit::Usage),
             (&["--config"], Exit::Usage),
+            (&["--instance", "../x"], Exit::Usage),
+            (&["--instance", "a", "--config", "b"], Exit::Usage),
+            (&["--instance", "no-such-instance-anywhere"], Exit::Config),
             (&["--config", "no/such/file"], Exit::Config),
             (&["check", "--set", "log.levle=info"], Exit::Config),
-            (&["--set", "journal.durability=sync_file_range"], Exit::Config),
+            (&["--set", "journal.io_engine=uring"], Exit::Config),
             (&["--help"], Exit::Done),
             (&["--version"], Exit::Done),
         ] {
@@ -170,7 +198,7 @@ mod tests {
     #[test]
     fn what_does_not_work_is_not_offered() {
         let help = Cli::command().render_long_help().to_string();
-        for absent in ["shm", "tls", "uring", "sync_file_range"] {
+        for absent in ["shm", "tls"] {
             assert!(!help.contains(absent), "{absent}");
         }
     }

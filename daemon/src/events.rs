@@ -1,23 +1,47 @@
 //! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
 
+use clad_journal::io::FallbackReason;
 use clad_journal::{Event, Observer};
 use std::sync::Arc;
 
-use crate::health::Health;
-use crate::metrics::{self, Rule, Trigger};
+use tokio::sync::watch;
 
-/// The observer that the journal is opened with.
-pub(crate) fn observer(health: Health) -> Observer {
-    Arc::new(move |event| tell(&health, event))
+use crate::health::Health;
+use crate::metrics::{self, Recovery, Rule, Trigger};
+
+/// The observer that the journal is opened with. `phase` is told what a start is doing.
+pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
+    Arc::new(move |event| match event {
+        Event::WaitsForWrites { segment, over: false } => {
+            let text = format!("waiting for a dead process's writes to segment {segment} to reach the disk");
+            phase.send_replace(text);
+            tell(&health, event);
+        }
+        Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
+        event => tell(&health, event),
+    })
 }
 
 fn tell(health: &Health, event: &Event) {
     match event {
-        Event::Batch { records, bytes, synced, took } => {
+        Event::Batch { records, bytes, synced, inline, took } => {
             metrics::batch(u64::from(*records), *bytes);
+            if *inline {
+                metrics::inline_batch();
+            }
             if *synced {
                 metrics::synced(*took);
             }
+        }
+        Event::Fallback(fallback) => {
+            metrics::io_fallback(match fallback.reason {
+                FallbackReason::Direct => metrics::Fallback::Direct,
+                FallbackReason::WriteSync => metrics::Fallback::WriteSync,
+                FallbackReason::UringDenied => metrics::Fallback::UringDenied,
+                FallbackReason::UringUnsupported => metrics::Fallback::UringUnsupported,
+                FallbackReason::Memlock => metrics::Fallback::Memlock,
+            });
+            tracing::warn!("{fallback}");
         }
         Event::Synced { took } => metrics::synced(*took),
         Event::Sealed { segment, first_offset, end_offset, trigger } => {
@@ -25,6 +49,7 @@ fn tell(health: &Health, event: &Event) {
                 clad_journal::Trigger::Size => metrics::rotated(Trigger::Size),
                 clad_journal::Trigger::Age => metrics::rotated(Trigger::Age),
                 clad_journal::Trigger::Command => metrics::rotated(Trigger::Command),
+                clad_journal::Trigger::Recovery => metrics::rotated(Trigger::Recovery),
                 clad_journal::Trigger::Close => {}
             }
             tracing::info!(segment, first_offset, end_offset, ?trigger, "segment sealed");
@@ -44,18 +69,23 @@ fn tell(health: &Health, event: &Event) {
         }
         Event::Recovered { epoch, from, to } => {
             metrics::journal_failed(false);
+            metrics::recovery(Recovery::Done);
             health.ready();
             health.restored("recovery");
             tracing::warn!(epoch, from, to, "the journal recovered: these offsets were written again elsewhere");
         }
         Event::RecoveryFailed { reason, retry_in } => {
+            metrics::recovery(Recovery::Failed);
             health.degraded("recovery", format!("recovery failed: {reason}"));
             tracing::error!(reason, ?retry_in, "recovery failed, it is tried again");
         }
         Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
         Event::NoSpace(true) => {
             health.degraded("space", "no room for a further segment; appends are refused when this one is full");
-            tracing::error!("no room for a further segment: appends are refused as retryable once this one is full");
+            tracing::error!(
+                "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
+                 system, or set [retention] max_bytes or min_free and reload; they resume by themselves"
+            );
         }
         Event::NoSpace(false) => {
             health.restored("space");
@@ -70,9 +100,25 @@ fn tell(health: &Health, event: &Event) {
             metrics::retained_away(label, 1);
             tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
         }
+        Event::WaitsForWrites { segment, over: false } => {
+            health.degraded("writes", "recovery waits for a dead process's writes to the disk to end");
+            tracing::warn!(segment, "recovery waits for a dead process's writes to this segment to end");
+        }
+        Event::WaitsForWrites { segment, over: true } => {
+            health.restored("writes");
+            tracing::info!(segment, "the dead process's writes to this segment have ended");
+        }
+        Event::Recycled { segment, as_segment } => {
+            metrics::recycled();
+            tracing::info!(segment, as_segment, "a segment that retention removed is used again");
+        }
+        Event::NotRecycled { segment, reason } => {
+            tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
+        }
         Event::RetentionPaused => {
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }
+        Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {
             metrics::corrupt(to - from);
             tracing::error!(from, to, "acknowledged records cannot be found any more");

@@ -5,20 +5,25 @@ compile_error!("clad runs on Linux only (5.10 or newer): its promises lean on wh
 
 mod access;
 mod admin;
+mod advice;
 pub mod check;
 pub mod cli;
 pub mod config;
 mod events;
 pub mod exit;
+mod gauges;
 mod grpc;
 pub mod health;
+pub mod held;
 mod hint;
 mod ingest;
 mod lifecycle;
 pub mod logging;
 pub mod metrics;
 mod read;
+pub mod reload;
 pub mod run;
 mod setup;
+mod status;
 pub mod systemd;
 mod text;

@@ -1,20 +1,23 @@
-//! What the daemon does while it runs: signals, gauges, the watchdog.
+//! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
 //!
-//! What must hold: a reload is all or nothing; the watchdog is told from the runtime that no disk can block, and yet
-//! only while the journal is getting on: its threads are alive as long as nothing waits longer than [`STUCK`] without
-//! the daemon saying so (a slow disk is degraded, not dead).
+//! What must hold: a reload is all or nothing. The watchdog is told only while the runtime's workers and the journal's
+//! threads get on; a slow disk is degraded, not dead: threads that wait for it are not taken for hung.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepting, Journal};
+use clad_journal::{Accepting, Journal, Status};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, LoadArgs, reload_diff};
 use crate::health::Health;
-use crate::ingest::Listeners;
-use crate::logging::Logging;
-use crate::metrics::{self, Watermark};
+use crate::ingest::{Current, Listeners};
+use crate::logging::{Logging, Style, Surroundings};
+use crate::metrics::{self, Recent};
+use crate::reload::{Outcome, Outcomes};
+use crate::setup;
+use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
 
 /// A disk that has not finished for so long is told as degraded.
@@ -50,8 +53,15 @@ pub(crate) struct Running {
     pub(crate) logging: Logging,
     pub(crate) notifier: Notifier,
     pub(crate) listeners: Arc<Listeners>,
+    pub(crate) current: Current,
     pub(crate) config: Config,
     pub(crate) args: LoadArgs,
+    /// What was counted in the last seconds.
+    pub(crate) recent: Arc<Recent>,
+    /// When the process began to run.
+    pub(crate) started: Instant,
+    pub(crate) outcomes: Outcomes,
+    pub(crate) statement: Statement,
 }
 
 impl Running {
@@ -59,7 +69,7 @@ impl Running {
     pub(crate) async fn until_told(&mut self, signals: &mut Signals) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut watchdog = watchdog_interval().map(tokio::time::interval);
+        let mut watchdog = watchdog_interval().map(Watchdog::new);
         loop {
             tokio::select! {
                 _ = signals.term.recv() => return,
@@ -74,19 +84,18 @@ impl Running {
                     tracing::info!("USR2: rotate");
                 }
                 _ = tick.tick() => self.look(),
-                () = beat(&mut watchdog) => self.notifier.watchdog(),
+                () = due(&mut watchdog) => {
+                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal) {
+                        self.notifier.watchdog();
+                    }
+                }
             }
         }
     }
 
-    fn look(&self) {
+    fn look(&mut self) {
+        self.recent.look(self.started);
         let s = self.journal.status();
-        metrics::offset(Watermark::Received, s.marks.received);
-        metrics::offset(Watermark::Written, s.marks.written);
-        metrics::offset(Watermark::Durable, s.marks.durable);
-        metrics::inflight_bytes(s.in_flight_bytes as u64);
-        metrics::oldest_undurable(s.oldest_undurable.unwrap_or_default());
-        metrics::space(s.segments as u64, s.bytes, s.space.free);
         match s.oldest_undurable {
             Some(age) if age > SLOW => {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
@@ -99,40 +108,108 @@ impl Running {
             Accepting::Closing => self.health.not_ready("clad is going down"),
             Accepting::Failed => {} // said with its reason when it happened
         }
+        self.tell(&s);
+    }
+
+    fn tell(&mut self, s: &Status) {
+        if let Some(line) = self.statement.next(s, self.listeners.open(), &self.health.state(), Instant::now()) {
+            self.notifier.status(&line);
+        }
     }
 
     fn reload(&mut self) {
         self.notifier.reloading();
-        let began = Instant::now();
-        match Config::load(&self.args) {
-            Err(errors) => tracing::error!(%errors, "HUP: the configuration is bad, nothing was changed"),
-            Ok(loaded) => match reload_diff(&self.config, &loaded.config) {
-                Err(refused) => tracing::error!(%refused, "HUP: refused"),
-                Ok(changes) => {
-                    for c in &changes {
-                        tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
-                    }
-                    self.apply(loaded.config);
-                    tracing::info!(changes = changes.len(), took = ?began.elapsed(), "HUP: reloaded");
-                }
-            },
+        let outcome = match self.try_reload() {
+            Ok(text) => {
+                // Before it is said: who reads it looks at the metric next.
+                metrics::config_loaded(Some(setup::unix_time()));
+                tracing::info!("HUP: reloaded: {text}");
+                Outcome::Taken(text)
+            }
+            Err(text) => {
+                metrics::config_loaded(None);
+                tracing::error!("HUP: refused: {text}");
+                Outcome::Refused(text)
+            }
+        };
+        self.outcomes.leave(&outcome);
+        let line = self.statement.line(&self.journal.status(), self.listeners.open(), &self.health.state());
+        self.notifier.ready(&line);
+    }
+
+    /// Takes all of the new configuration, or nothing.
+    fn try_reload(&mut self) -> Result<String, String> {
+        let loaded =
+            Config::load(&self.args).map_err(|e| format!("the configuration is bad, nothing was changed: {e}"))?;
+        let changes = reload_diff(&self.config, &loaded.config).map_err(|refused| refused.to_string())?;
+        // The one step that can fail comes first.
+        let group = &loaded.config.journal.group_commit;
+        let batch = setup::batch_bytes(&loaded.config);
+        self.journal
+            .set_group_commit(group.max_delay, batch, group.in_flight as usize)
+            .map_err(|e| format!("nothing was changed: no thread for journal.group_commit.in_flight: {e}"))?;
+        for c in &changes {
+            tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
-        self.notifier.ready("running");
+        self.apply(loaded.config);
+        Ok(format!("{} keys changed", changes.len()))
     }
 
     fn apply(&mut self, config: Config) {
         self.logging.set_level(config.log.level);
-        self.journal.set_retention(crate::setup::retention(&config));
+        self.logging.set_style(Style::choose(config.log.format, Surroundings::of_process()));
+        self.journal.set_retention(setup::retention(&config));
         self.journal.set_rotate_after(config.rotation.max_age);
+        self.journal.set_max_producers(config.limits.max_producers as usize);
         self.listeners.set_max(config.limits.max_connections as usize);
+        self.current.set_limits(&config.limits);
+        metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
     }
 }
 
-async fn beat(watchdog: &mut Option<tokio::time::Interval>) {
+/// Decides whether the service manager is told that the daemon gets on.
+struct Watchdog {
+    interval: tokio::time::Interval,
+    /// Raised by a task on the runtime's workers, which serve the clients; this one runs beside them.
+    turns: Arc<AtomicU64>,
+    seen: u64,
+}
+
+impl Watchdog {
+    fn new(period: Duration) -> Self {
+        let turns = Arc::new(AtomicU64::new(1));
+        let worker = turns.clone();
+        // Often enough that a whole period without a turn is no chance.
+        let mut tick = tokio::time::interval(period / 4);
+        tokio::spawn(async move {
+            loop {
+                tick.tick().await;
+                worker.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { interval: tokio::time::interval(period), turns, seen: 0 }
+    }
+
+    fn gets_on(&mut self, journal: &Journal) -> bool {
+        let turns = self.turns.load(Ordering::Relaxed);
+        if turns == self.seen {
+            tracing::error!("the watchdog is not told: the runtime's workers do not get on");
+            return false;
+        }
+        self.seen = turns;
+        if let Err(stalled) = journal.heartbeat() {
+            tracing::error!("the watchdog is not told: {stalled}");
+            return false;
+        }
+        true
+    }
+}
+
+async fn due(watchdog: &mut Option<Watchdog>) {
     match watchdog {
-        Some(interval) => {
-            interval.tick().await;
+        Some(watchdog) => {
+            watchdog.interval.tick().await;
         }
         None => std::future::pending().await,
     }

@@ -15,7 +15,7 @@ use clad_journal::{Journal, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::access::Access;
@@ -23,16 +23,24 @@ use crate::admin::{Desk, Service as AdminService};
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
-use crate::ingest::{Door, FramedService, Listeners, bind_unix};
+use crate::held::Held;
+use crate::ingest::{Budget, Current, Door, FramedService, Listeners, bind_unix};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::read::Reads;
+use crate::reload::Outcomes;
+use crate::status::Statement;
 use crate::systemd::Notifier;
-use crate::{events, grpc, hint, ingest, metrics, setup};
+use crate::{advice, events, gauges, grpc, hint, ingest, metrics, setup};
+
+/// What a start that gets on asks for at a time; it asks again long before it is over.
+const MORE_TIME: Duration = Duration::from_secs(30);
 
 /// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
 #[must_use]
 pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
+    // First of all, while there are no threads.
+    let held = Held::of_process();
     let style = Style::choose(loaded.config.log.format, Surroundings::of_process());
     let logging = match Logging::start(loaded.config.log.level, style) {
         Ok(logging) => logging,
@@ -40,6 +48,17 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     };
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
+    }
+    let held = match held {
+        Ok(held) => held,
+        Err(e) => return failed("take the sockets of the service manager", &e),
+    };
+    let strangers = held.strangers(&loaded.config);
+    if !strangers.is_empty() {
+        for stranger in strangers {
+            tracing::error!("{stranger}");
+        }
+        return Exit::Config;
     }
     let files = setup::raise_files();
     if files < u64::from(loaded.config.limits.max_connections) + 64 {
@@ -52,7 +71,7 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
     };
-    let exit = runtime.block_on(live(loaded.config, args, logging));
+    let exit = runtime.block_on(live(loaded.config, args, logging, held));
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
@@ -63,7 +82,7 @@ fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     Exit::Failed
 }
 
-async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
+async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held) -> Exit {
     let notifier = match Notifier::of_process() {
         Ok(notifier) => notifier,
         Err(e) => return failed("reach the service manager", &e),
@@ -74,18 +93,23 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
     };
     let health = Health::default();
     let scrape = metrics::install();
-    let (journal, substrate) = match open_journal(&config, &health, &notifier).await {
+    metrics::config_loaded(Some(setup::unix_time()));
+    let (journal, substrate, grounds) = match open_journal(&config, &health, &notifier).await {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
     let (stop, stopped) = watch::channel(false);
-    let world = World { config, health, journal, substrate, stopped };
-    let served = match world.serve(scrape, &notifier, &args).await {
+    let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
+    metrics::inflight_limit(config.limits.max_inflight_bytes);
+    let (watched, state, reserve) = (journal.clone(), health.clone(), config.journal.reserve_free);
+    scrape.look_with(move || gauges::look(&watched, &state, reserve));
+    let world = World { config, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
+    let served = match world.serve(scrape, held, &args).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
     world.health.ready();
-    notifier.ready(&format!("recovered: {}", world.journal.report()));
+    notifier.ready(&served.statement.line(&world.journal.status(), 0, &world.health.state()));
     if let Some(socket) = &world.config.ingest.unix.path
         && std::env::var_os("NOTIFY_SOCKET").is_none()
     {
@@ -96,16 +120,21 @@ async fn live(config: Config, args: LoadArgs, logging: Logging) -> Exit {
         health: world.health.clone(),
         logging,
         notifier,
-        listeners: served.listeners.clone(),
+        listeners: served.listeners,
+        current: served.current,
         config: world.config.clone(),
         args,
+        recent,
+        started,
+        outcomes: Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref()),
+        statement: served.statement,
     };
     running.until_told(&mut signals).await;
-    drain(&running, &stop, &served).await
+    drain(&running, &stop, &served.sockets).await
 }
 
 /// Stops taking, answers what was taken, seals, and marks a clean end.
-async fn drain(running: &Running, stop: &watch::Sender<bool>, served: &Served) -> Exit {
+async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf]) -> Exit {
     let patience = running.config.daemon.drain_timeout;
     let until = Instant::now() + patience;
     running.notifier.stopping("draining");
@@ -113,11 +142,11 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, served: &Served) -
     running.health.not_ready("clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
     let _ = stop.send(true);
-    for path in &served.sockets {
+    for path in sockets {
         let _ = std::fs::remove_file(path);
     }
     running.journal.begin_close();
-    while served.listeners.open() > 0 && Instant::now() < until {
+    while running.listeners.open() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let journal = running.journal.clone();
@@ -138,28 +167,42 @@ async fn open_journal(
     config: &Config,
     health: &Health,
     notifier: &Notifier,
-) -> Result<(Arc<Journal>, Substrate), Exit> {
+) -> Result<(Arc<Journal>, Substrate, String), Exit> {
     let dir = config.journal.dir.clone();
-    setup::make_dir(&dir).map_err(|e| failed(&format!("make the data folder {}", dir.display()), &e))?;
+    setup::make_dir(&dir).map_err(|e| {
+        let advice = advice::on(&dir, &e);
+        failed(&format!("make the data folder {}", dir.display()), &format!("{e}{advice}"))
+    })?;
     let substrate = discover(&dir);
     tracing::info!(dir = %dir.display(), "{}", substrate.summary());
-    let (settings, observer) = (setup::journal(config), events::observer(health.clone()));
+    let grounds = setup::grounds(config, &substrate).map_err(|refusal| {
+        tracing::error!(dir = %dir.display(), "{refusal}");
+        Exit::Config
+    })?;
+    let (phase, mut phases) = watch::channel("recovering".to_owned());
+    let (settings, observer) = (setup::journal(config), events::observer(health.clone(), phase));
+    notifier.status("recovering");
     let mut opening = tokio::task::spawn_blocking(move || Journal::open_dir(&dir, settings, observer));
     let opened = loop {
         tokio::select! {
             opened = &mut opening => break opened,
-            () = tokio::time::sleep(Duration::from_secs(5)) => {
-                // A dead process's writes to a slow disk are waited for as long as it takes.
-                notifier.status("recovering");
-                notifier.extend_timeout(Duration::from_secs(30));
+            Ok(()) = phases.changed() => {
+                notifier.status(&phases.borrow_and_update());
+                notifier.extend_timeout(MORE_TIME);
             }
+            // A dead process's writes to a slow disk are waited for as long as it takes.
+            () = tokio::time::sleep(MORE_TIME / 6) => notifier.extend_timeout(MORE_TIME),
         }
     };
     let journal = match opened {
         Ok(Ok(journal)) => journal,
         Ok(Err(e)) => {
             let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
-            tracing::error!("{e}");
+            let advice = match &e {
+                OpenError::Io { source, .. } => advice::on(&config.journal.dir, source),
+                _ => String::new(),
+            };
+            tracing::error!("the log cannot be opened: {e}{advice}");
             return Err(exit);
         }
         Err(e) => return Err(failed("open the log", &e)),
@@ -174,7 +217,7 @@ async fn open_journal(
         false if report.clean => tracing::info!("{report}"),
         false => tracing::warn!("recovered: {report}"),
     }
-    Ok((Arc::new(journal), substrate))
+    Ok((Arc::new(journal), substrate, grounds))
 }
 
 /// What serving needs.
@@ -183,25 +226,35 @@ struct World {
     health: Health,
     journal: Arc<Journal>,
     substrate: Substrate,
+    /// What the policy's promise rests on.
+    grounds: String,
     stopped: watch::Receiver<bool>,
+    recent: Arc<metrics::Recent>,
+    started: Instant,
 }
 
 /// What serving made.
 struct Served {
     listeners: Arc<Listeners>,
+    current: Current,
+    statement: Statement,
+    /// Files of the sockets that are ours to remove.
     sockets: Vec<PathBuf>,
 }
 
 impl World {
-    async fn serve(&self, scrape: metrics::Scrape, notifier: &Notifier, args: &LoadArgs) -> Result<Served, Exit> {
+    async fn serve(&self, scrape: metrics::Scrape, mut held: Held, args: &LoadArgs) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
-        let reach = self.substrate.reach(false);
+        let reach = self.substrate.reach(config.journal.power_loss_protected);
         if !reach.is_durable() && highest > AckLevel::Written {
             tracing::warn!("the highest ack level here is {reach}");
             highest = AckLevel::Written;
         }
-        scrape.io_info(crate::config::IoEngine::Blocking, config.journal.durability);
+        let report = self.journal.status().engine;
+        scrape.io_info(setup::engine(report.engine), config.journal.durability);
+        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
+        metrics::power_loss_protected(config.journal.power_loss_protected);
         let budget_bytes = config.limits.max_inflight_bytes as usize;
         let door = Arc::new(Door {
             journal: self.journal.clone(),
@@ -212,61 +265,82 @@ impl World {
             max_record: setup::clamp(config.journal.max_record_bytes),
             max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
             window: setup::WINDOW,
-            budget: Arc::new(Semaphore::new(budget_bytes)),
-            budget_bytes,
+            budget: Budget::new(budget_bytes),
         });
         let reads = Reads::new(self.journal.clone());
         let service = FramedService {
             door: door.clone(),
             reads: reads.clone(),
-            assembly: Arc::new(Semaphore::new(budget_bytes)),
-            assembly_bytes: budget_bytes,
+            assembly: Budget::new(budget_bytes),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
             stop: self.stopped.clone(),
         };
+        let current = Current::new(service);
         let listeners = Listeners::new(config.limits.max_connections as usize);
         let mut told = HashMap::new();
         let mut sockets = Vec::new();
         let access = Arc::new(Access::new(&config.access.read_group));
         if let Some(path) = &config.ingest.unix.path {
-            let listener = self.bind_unix(path, 0o666, &mut sockets)?;
+            let listener = self.bind_unix(path, 0o666, &mut held, &mut sockets)?;
             told.insert("unix".to_owned(), path.display().to_string());
             let stop = self.stopped.clone();
-            tokio::spawn(ingest::unix(listener, service.clone(), listeners.clone(), access.clone(), stop));
+            tokio::spawn(ingest::unix(listener, current.clone(), listeners.clone(), access.clone(), stop));
         }
-        if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen).await? {
+        if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut held).await? {
             told.insert("tcp".to_owned(), address);
             let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
-            tokio::spawn(ingest::tcp(listener, service.clone(), listeners.clone(), may_read, stop));
+            tokio::spawn(ingest::tcp(listener, current.clone(), listeners.clone(), may_read, stop));
         }
-        if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen).await? {
+        if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut held).await? {
             told.insert("grpc".to_owned(), address);
             grpc::serve(
                 listener,
-                service.clone(),
+                current.clone(),
+                setup::largest_append(config) as usize,
                 listeners.clone(),
                 config.ingest.grpc.allow_read,
                 self.health.clone(),
             );
         }
-        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen).await? {
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, &mut held).await? {
             told.insert("metrics".to_owned(), address);
             let pages = router(self.health.clone(), scrape);
             tokio::spawn(async move { axum::serve(listener, pages).await });
         }
         if let Some(path) = &config.admin.path {
-            let listener = self.bind_unix(path, 0o660, &mut sockets)?;
-            set_group(path, &config.access.admin_group);
+            let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
+            if sockets.contains(path) {
+                set_group(path, &config.access.admin_group);
+            }
             told.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(listener, (policy, highest), listeners.clone(), told.clone(), args);
+            self.serve_admin(listener, (policy, highest), (listeners.clone(), door.budget.clone()), told.clone(), args);
+        }
+        if !self.grounds.is_empty() {
+            tracing::info!(
+                policy = policy.name(),
+                "durable without a flush of any disk cache, because {}",
+                self.grounds
+            );
         }
         tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
-        notifier.status("listening");
-        Ok(Served { listeners, sockets })
+        let promise = format!("{} to {}", policy.name(), highest.name());
+        let recovered = self.journal.report().to_string();
+        let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
+        Ok(Served { listeners, current, statement, sockets })
     }
 
-    fn bind_unix(&self, path: &Path, mode: u32, sockets: &mut Vec<PathBuf>) -> Result<UnixListener, Exit> {
+    /// The socket that is held for us, or one of our own.
+    fn bind_unix(
+        &self,
+        path: &Path,
+        mode: u32,
+        held: &mut Held,
+        sockets: &mut Vec<PathBuf>,
+    ) -> Result<UnixListener, Exit> {
+        if let Some(listener) = held.unix(path) {
+            return UnixListener::from_std(listener).map_err(|e| failed(&format!("listen on {}", path.display()), &e));
+        }
         let listener = bind_unix(path, mode).map_err(|e| failed(&format!("listen on {}", path.display()), &e))?;
         sockets.push(path.to_path_buf());
         Ok(listener)
@@ -276,7 +350,7 @@ impl World {
         &self,
         listener: UnixListener,
         (policy, highest): (clad_proto::DurabilityPolicy, AckLevel),
-        connections: Arc<Listeners>,
+        (connections, budget): (Arc<Listeners>, Arc<Budget>),
         listeners: HashMap<String, String>,
         args: &LoadArgs,
     ) {
@@ -286,7 +360,13 @@ impl World {
             substrate: self.substrate.clone(),
             policy,
             highest,
-            started: Instant::now(),
+            grounds: self.grounds.clone(),
+            power_loss_protected: self.config.journal.power_loss_protected,
+            started: self.started,
+            recent: self.recent.clone(),
+            segment_bytes: self.config.journal.segment_bytes,
+            reserve_free: self.config.journal.reserve_free,
+            budget,
             connections,
             config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
             dir: self.config.journal.dir.display().to_string(),
@@ -303,9 +383,16 @@ impl World {
     }
 }
 
-async fn bind_tcp(key: &str, address: Option<std::net::SocketAddr>) -> Result<Option<(TcpListener, String)>, Exit> {
+async fn bind_tcp(
+    key: &str,
+    address: Option<std::net::SocketAddr>,
+    held: &mut Held,
+) -> Result<Option<(TcpListener, String)>, Exit> {
     let Some(address) = address else { return Ok(None) };
-    let bound = TcpListener::bind(address).await;
+    let bound = match held.tcp(address) {
+        Some(listener) => TcpListener::from_std(listener),
+        None => TcpListener::bind(address).await,
+    };
     let listener = bound.map_err(|e| failed(&format!("listen on {address} ({key})"), &e))?;
     let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
     Ok(Some((listener, address)))

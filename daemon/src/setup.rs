@@ -4,10 +4,12 @@ use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
+use clad_journal::io::device::{RangeRefusal, Substrate};
+use clad_journal::io::{Engine, EngineWish};
 use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
-use crate::config::{Config, Durability};
+use crate::config::{Config, Durability, IoEngine, SEGMENT_SLACK};
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
 pub(crate) const WINDOW: u32 = 256;
@@ -15,19 +17,26 @@ pub(crate) const WINDOW: u32 = 256;
 /// The journal's settings.
 pub(crate) fn journal(config: &Config) -> JournalConfig {
     let j = &config.journal;
+    let (max_delay, in_flight) = (j.group_commit.max_delay, j.group_commit.in_flight as usize);
+    let max_bytes = batch_bytes(config);
     let policy = match j.durability {
-        Durability::GroupCommit => Policy::GroupCommit {
-            max_delay: j.group_commit.max_delay,
-            max_bytes: clamp(j.group_commit.max_bytes.min(j.segment_bytes / 2)),
-            in_flight: j.group_commit.in_flight as usize,
-        },
+        Durability::GroupCommit => Policy::GroupCommit { max_delay, max_bytes, in_flight },
+        Durability::SyncFileRange => Policy::SyncFileRange { max_delay, max_bytes, in_flight },
         Durability::PerMessage => Policy::PerMessage,
         Durability::FireAndForget => Policy::FireAndForget { sync_interval: j.fire_and_forget.sync_interval },
     };
     JournalConfig {
         policy,
+        io_engine: match j.io_engine {
+            IoEngine::Auto => EngineWish::Auto,
+            IoEngine::Uring => EngineWish::Uring,
+            IoEngine::Blocking => EngineWish::Blocking,
+        },
         segment_bytes: j.segment_bytes,
-        max_append_bytes: clamp(config.limits.max_append_bytes),
+        // The door goes by [limits] max_append_bytes, which a reload changes; the journal by what a segment holds.
+        max_append_bytes: largest_append(config),
+        power_loss_protected: j.power_loss_protected,
+        recycle: j.recycle,
         reserve_free: j.reserve_free,
         rotate_after: config.rotation.max_age,
         retention: retention(config),
@@ -35,6 +44,16 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
         window: WINDOW as usize,
         ..JournalConfig::default()
     }
+}
+
+/// Largest batch: two fit a segment.
+pub(crate) fn batch_bytes(config: &Config) -> u32 {
+    clamp(config.journal.group_commit.max_bytes.min(config.journal.segment_bytes / 2))
+}
+
+/// What no reload can raise `[limits] max_append_bytes` above.
+pub(crate) fn largest_append(config: &Config) -> u32 {
+    clamp(config.journal.segment_bytes.saturating_sub(SEGMENT_SLACK))
 }
 
 /// The rules of retention.
@@ -48,7 +67,27 @@ pub(crate) fn policy(config: &Config) -> (DurabilityPolicy, AckLevel) {
     match config.journal.durability {
         Durability::GroupCommit => (DurabilityPolicy::GroupCommit, AckLevel::Durable),
         Durability::PerMessage => (DurabilityPolicy::PerMessage, AckLevel::Durable),
+        Durability::SyncFileRange => (DurabilityPolicy::SyncFileRange, AckLevel::Durable),
         Durability::FireAndForget => (DurabilityPolicy::FireAndForget, AckLevel::Written),
+    }
+}
+
+/// The engine in use, as the configuration names it.
+pub(crate) fn engine(engine: Engine) -> IoEngine {
+    match engine {
+        Engine::Blocking => IoEngine::Blocking,
+        Engine::Uring => IoEngine::Uring,
+    }
+}
+
+/// What the policy's promise rests on beyond a flush that is honoured; empty where there is nothing.
+///
+/// # Errors
+/// Why the policy is not for this disk.
+pub(crate) fn grounds(config: &Config, substrate: &Substrate) -> Result<String, RangeRefusal> {
+    match config.journal.durability {
+        Durability::SyncFileRange => Ok(substrate.range_sync(config.journal.power_loss_protected)?.to_string()),
+        _ => Ok(String::new()),
     }
 }
 
@@ -64,6 +103,11 @@ pub(crate) fn make_dir(dir: &Path) -> std::io::Result<()> {
     }
     DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     std::fs::set_permissions(dir, Permissions::from_mode(0o750))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_time() -> std::time::Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Raises the soft limit of open files to the hard one; what it is then.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
-    Connection, Dropped, Fallback, Level, Rejected, Rule, Transport, Trigger, Watermark, acked, appended, batch,
-    corrupt, deduplicated, dropped, inflight_bytes, install, io_fallback, journal_failed, offset, oldest_undurable,
-    recovered, rejected, retained_away, rotated, space, sync_failed, synced, unprepared,
+    Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
+    batch, config_loaded, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, inline_batch,
+    install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected,
+    retained_away, rotated, segments, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -29,20 +30,31 @@ const PROMISED: &[&str] = &[
     "clad_sync_failures_total",
     "clad_batch_records_bucket{le=}",
     "clad_batch_bytes_bucket{le=}",
+    "clad_inline_batches_total",
     "clad_inflight_bytes",
+    "clad_inflight_limit_bytes",
     "clad_connections{transport=}",
     "clad_offset{watermark=}",
+    "clad_lowest_offset",
+    "clad_oldest_segment_timestamp_seconds",
     "clad_oldest_undurable_age_seconds",
     "clad_segment_rotations_total{trigger=}",
     "clad_segments",
+    "clad_segment_prepared",
     "clad_segments_unprepared_total",
     "clad_journal_bytes",
     "clad_disk_free_bytes",
+    "clad_disk_size_bytes",
+    "clad_disk_reserve_bytes",
+    "clad_ready",
     "clad_journal_failed",
     "clad_io_fallbacks_total{reason=}",
+    "clad_recoveries_total{outcome=}",
     "clad_recovery_truncated_bytes_total",
     "clad_recovery_duration_seconds",
     "clad_corrupt_records_total",
+    "clad_config_last_reload_successful",
+    "clad_config_last_reload_success_timestamp_seconds",
     "clad_retention_removed_segments_total{rule=}",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
@@ -100,25 +112,34 @@ fn complete_at_zero_and_counting() {
     assert!(series["process_resident_memory_bytes"] > 0.0);
 
     appended(Transport::Grpc, 3, 300);
-    acked(Level::Durable, 3, Duration::from_millis(2));
+    acked(Level::Durable, 1, 3, Duration::from_millis(2));
     rejected(Rejected::TooLarge, 1);
     dropped(Dropped::Invalid, 2);
     deduplicated(4);
     batch(16, 5000);
     synced(Duration::from_micros(30));
     sync_failed();
+    inline_batch();
     inflight_bytes(77);
     let connection = Connection::open(Transport::Unix);
     offset(Watermark::Durable, 9);
     oldest_undurable(Duration::from_millis(1500));
     rotated(Trigger::Command);
     unprepared();
-    space(5, 6, 7);
+    inflight_limit(88);
+    horizon(3, Some(1_500_000_000));
+    segments(5, 6, true);
+    disk(7, 8, 9);
+    ready(true);
+    recovery(Recovery::Failed);
     journal_failed(true);
     io_fallback(Fallback::Direct);
+    io_fallback(Fallback::UringDenied);
     recovered(Duration::from_millis(250), 12);
     corrupt(1);
     retained_away(Rule::MinFree, 2);
+    config_loaded(Some(Duration::from_secs(1234)));
+    config_loaded(None);
     scrape.io_info(IoEngine::Blocking, Durability::GroupCommit);
 
     let series = parse(&scrape.render());
@@ -137,6 +158,7 @@ fn complete_at_zero_and_counting() {
         ("clad_batch_bytes_sum", 5000.0),
         ("clad_sync_duration_seconds_bucket{le=\"0.00005\"}", 1.0),
         ("clad_sync_failures_total", 1.0),
+        ("clad_inline_batches_total", 1.0),
         ("clad_inflight_bytes", 77.0),
         ("clad_connections{transport=\"unix\"}", 1.0),
         ("clad_offset{watermark=\"durable\"}", 9.0),
@@ -145,12 +167,25 @@ fn complete_at_zero_and_counting() {
         ("clad_segments_unprepared_total", 1.0),
         ("clad_segments", 5.0),
         ("clad_journal_bytes", 6.0),
+        ("clad_segment_prepared", 1.0),
         ("clad_disk_free_bytes", 7.0),
+        ("clad_disk_size_bytes", 8.0),
+        ("clad_disk_reserve_bytes", 9.0),
+        ("clad_ready", 1.0),
+        ("clad_inflight_limit_bytes", 88.0),
+        ("clad_lowest_offset", 3.0),
+        ("clad_oldest_segment_timestamp_seconds", 1.5),
+        ("clad_recoveries_total{outcome=\"failed\"}", 1.0),
+        ("clad_recoveries_total{outcome=\"done\"}", 0.0),
         ("clad_journal_failed", 1.0),
         ("clad_io_fallbacks_total{reason=\"direct\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"uring_denied\"}", 1.0),
+        ("clad_io_fallbacks_total{reason=\"memlock\"}", 0.0),
         ("clad_recovery_duration_seconds", 0.25),
         ("clad_recovery_truncated_bytes_total", 12.0),
         ("clad_corrupt_records_total", 1.0),
+        ("clad_config_last_reload_successful", 0.0),
+        ("clad_config_last_reload_success_timestamp_seconds", 1234.0),
         ("clad_retention_removed_segments_total{rule=\"min_free\"}", 2.0),
         ("clad_io_info{engine=\"blocking\",durability=\"group_commit\"}", 1.0),
     ] {

@@ -15,7 +15,10 @@ use nix::unistd::Pid;
 
 use crate::admin::Admin;
 use crate::tool::{Heard, Running};
-use crate::{PATIENCE, Setup};
+use crate::{Ended, PATIENCE, Setup};
+
+/// What it prints when it serves.
+const READY: &str = "clad is ready";
 
 /// A daemon that runs, or ran.
 #[derive(Debug)]
@@ -28,10 +31,18 @@ pub struct Daemon {
 impl Daemon {
     /// One with this setup, ready.
     pub(crate) fn of(setup: Setup) -> Self {
+        Self::try_of(setup).unwrap_or_else(|ended| panic!("the daemon did not get ready:\n{}", ended.said))
+    }
+
+    /// One with this setup, ready, or what it said when it ended instead.
+    pub(crate) fn try_of(setup: Setup) -> Result<Self, Ended> {
         let process = setup.spawn();
         let mut daemon = Self { setup, process, listeners: HashMap::new() };
-        daemon.wait_ready();
-        daemon
+        if daemon.process.wait_for(Heard::Stdout, READY, PATIENCE) || daemon.process.is_running() {
+            daemon.wait_ready();
+            return Ok(daemon);
+        }
+        Err(Ended::of(&daemon.process))
     }
 
     /// One with the plainest setup.
@@ -41,7 +52,7 @@ impl Daemon {
     }
 
     fn wait_ready(&mut self) {
-        let ready = self.process.wait_for(Heard::Stdout, "clad is ready", PATIENCE);
+        let ready = self.process.wait_for(Heard::Stdout, READY, PATIENCE);
         assert!(ready, "the daemon did not get ready:\n{}", self.process.said());
         let status = self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()));
         self.listeners = status.listeners;

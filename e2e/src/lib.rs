@@ -11,10 +11,12 @@
 //! | [`raw`] | the framed protocol by hand, well or badly spoken |
 //! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
+//! | [`cuts`] | power cuts: a recording device under a real file system |
 //! | [`web`] | the pages of health and metrics |
 
 pub mod admin;
 mod binaries;
+pub mod cuts;
 pub mod daemon;
 pub mod raw;
 pub mod readback;

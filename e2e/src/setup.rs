@@ -34,6 +34,12 @@ pub struct Ended {
     pub printed: String,
 }
 
+impl Ended {
+    pub(crate) fn of(process: &Running) -> Self {
+        Self { code: process.code(), said: process.said(), printed: process.printed() }
+    }
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Self::new()
@@ -160,6 +166,17 @@ impl Setup {
         Daemon::of(self)
     }
 
+    /// Starts it and waits until it is ready, or has ended because it does not want to.
+    ///
+    /// # Errors
+    /// How it ended.
+    ///
+    /// # Panics
+    /// When it does neither.
+    pub fn try_start(self) -> Result<Daemon, Ended> {
+        Daemon::try_of(self)
+    }
+
     /// Starts what is expected to end by itself, and waits for that.
     ///
     /// # Panics
@@ -168,7 +185,7 @@ impl Setup {
     pub fn run_to_end(&self) -> Ended {
         let process = self.spawn();
         process.wait_end(PATIENCE).unwrap_or_else(|| panic!("it runs on:\n{}", process.said()));
-        Ended { code: process.code(), said: process.said(), printed: process.printed() }
+        Ended::of(&process)
     }
 
     pub(crate) fn spawn(&self) -> Running {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::PATIENCE;
 
-/// Asks for a page; status and body.
+/// Asks for a page; status and body. By HTTP/1.0, so that the body comes as it is and the end of the connection ends it.
 ///
 /// # Panics
 /// When there is no answer.
@@ -14,7 +14,7 @@ use crate::PATIENCE;
 pub fn page(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("the pages are served");
     stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: clad\r\nConnection: close\r\n\r\n").expect("asked");
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: clad\r\n\r\n").expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");

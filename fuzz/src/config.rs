@@ -45,7 +45,7 @@ fn load(
     if let Err(error) = std::fs::write(path, text) {
         panic!("write the file: {error}");
     }
-    let args = LoadArgs { config: Some(PathBuf::from(path)), base: base.to_owned(), sets, env };
+    let args = LoadArgs { config: Some(PathBuf::from(path)), base: base.to_owned(), instance: None, sets, env };
     match Config::load(&args) {
         Ok(loaded) => Some(loaded),
         Err(errors) => {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use clad_journal::format::META_NAME;
 use clad_journal::format::checksum::plain;
 use clad_journal::format::meta::SLOT;
+use clad_journal::repair::{RepairReport, repair_storage};
 use clad_journal::stepper::{Next, Stepper};
 use clad_journal::{Append, JournalConfig, Level, OpenError, Policy, ReadError};
 use clad_sim::{SimClock, SimDisk};
@@ -45,9 +46,8 @@ pub(crate) fn recovery(data: &[u8]) {
     let Some((first, script)) = data.split_first() else { return };
     let log = &logs()[usize::from(first & 1)];
     let mut files = log.files.clone();
-    let mut renamed = false;
     for change in script.chunks_exact(8).take(CHANGES) {
-        renamed |= apply(&mut files, change);
+        apply(&mut files, change);
     }
     let segments_untouched =
         files.iter().filter(|f| f.0 != META_NAME).eq(log.files.iter().filter(|f| f.0 != META_NAME));
@@ -55,7 +55,13 @@ pub(crate) fn recovery(data: &[u8]) {
     for (name, bytes) in &files {
         disk.install(name, bytes);
     }
+    let repaired = repair(&files, *first);
     let Some((outcome, told)) = start(&disk) else { return };
+    if let Some(repaired) = &repaired {
+        for (offset, append) in &outcome.read {
+            assert!(repaired.get(offset) == Some(append), "a repair lost offset {offset}, which a start finds");
+        }
+    }
     for (offset, append) in &outcome.read {
         let stored = log.appends.get(offset);
         assert!(stored == Some(append), "offset {offset} holds what was never stored there");
@@ -63,7 +69,7 @@ pub(crate) fn recovery(data: &[u8]) {
     // What a kill left has no proof of its last records; below the next offset nothing may vanish there either. And a
     // slot of `clad.meta` that is lost costs no record at all.
     let below = if log.clean || segments_untouched { log.end } else { outcome.next_offset };
-    if !told && !renamed {
+    if !told {
         for (offset, (count, _)) in log.appends.range(..below) {
             let gone = outcome.gaps.iter().any(|(from, to)| from <= offset && offset + u64::from(*count) <= *to);
             assert!(gone || outcome.read.contains_key(offset), "offset {offset} of {} vanished in silence", log.end);
@@ -75,6 +81,39 @@ pub(crate) fn recovery(data: &[u8]) {
     match start(&again) {
         Some((second, _)) => assert_eq!(second.read, outcome.read, "the second start reads something else"),
         None => panic!("the second start is refused"),
+    }
+}
+
+/// What is read after a repair and a start; nothing where there is no log that could be repaired.
+fn repair(files: &BTreeMap<String, Vec<u8>>, seed: u8) -> Option<BTreeMap<u64, (u32, Vec<u8>)>> {
+    let disk = SimDisk::new(u64::from(seed));
+    for (name, bytes) in files {
+        disk.install(name, bytes);
+    }
+    let clock = SimClock::new(disk.boot_id());
+    let before = disk.digest();
+    let planned = repair_storage(&disk, "fuzz", clock.as_ref(), true);
+    assert_eq!(disk.digest(), before, "a dry run changed something");
+    let done = match repair_storage(&disk, "fuzz", clock.as_ref(), false) {
+        Ok(done) => done,
+        Err(error) => {
+            assert!(matches!(error, OpenError::MetaLost { .. } | OpenError::Newer(_)), "{error}");
+            return None;
+        }
+    };
+    let planned = planned.expect("what can be done can be planned");
+    let kinds = |report: &RepairReport| report.actions.iter().map(std::mem::discriminant).collect::<Vec<_>>();
+    assert_eq!(kinds(&planned), kinds(&done), "the dry run said {planned:?}, done was {done:?}");
+    assert_eq!(planned.left, done.left);
+    let again = disk.reopen();
+    disk.kill();
+    let second = repair_storage(&again, "fuzz", clock.as_ref(), false).expect("a second repair");
+    assert!(second.actions.is_empty(), "a second repair found more to do: {second:?} after {done:?}");
+    let disk = again.reopen();
+    again.kill();
+    match start(&disk) {
+        Some((outcome, _)) => Some(outcome.read),
+        None => panic!("a start is refused after {done:?}"),
     }
 }
 
@@ -117,7 +156,7 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
     panic!("the reader does not come to an end");
 }
 
-fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
+fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) {
     let names: Vec<String> = files.keys().cloned().collect();
     let name = &names[usize::from(change[0]) % names.len()];
     let other = names[usize::from(change[6]) % names.len()].clone();
@@ -143,7 +182,6 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
         9 => {
             let copy = bytes.clone();
             files.insert(other, copy);
-            return true;
         }
         10 if names.len() > 1 => {
             files.remove(name);
@@ -155,7 +193,6 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) -> bool {
             bytes[to..to + moved.len()].copy_from_slice(&moved);
         }
     }
-    false
 }
 
 fn config() -> JournalConfig {

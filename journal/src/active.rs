@@ -30,6 +30,8 @@ pub(crate) struct Active {
     pub(crate) number: u64,
     pub(crate) header: SegmentHeader,
     pub(crate) seed: Seed,
+    /// All of its space is written and its own: an overwrite changes no metadata.
+    pub(crate) in_place: bool,
     /// One open file description for each write in flight, and the last one for syncs.
     pub(crate) files: Vec<Arc<dyn File>>,
     pub(crate) pos: u64,
@@ -68,6 +70,17 @@ impl Placed {
         self.batch.as_ref().map_or(0, |b| b.count)
     }
 
+    /// Bytes of the write: whole blocks.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.batch.as_ref().map_or(0, |b| b.body.len());
+        (self.prefix.len() + self.header.len() + body).next_multiple_of(self.block)
+    }
+
+    /// Bytes of the file that it covers.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.pos, self.pos + self.len() as u64)
+    }
+
     /// Fills a buffer with whole blocks.
     pub(crate) fn encode(&self, mut buf: IoBuf) -> IoBuf {
         buf.clear();
@@ -84,6 +97,7 @@ impl Placed {
 impl Active {
     pub(crate) fn new(header: SegmentHeader, files: Vec<Arc<dyn File>>, next: u64, before: Option<Before>) -> Self {
         Self {
+            in_place: false,
             number: header.number,
             seed: header.seed(),
             pos: u64::from(header.block_size),

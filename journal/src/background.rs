@@ -5,6 +5,7 @@
 //! sealed segments, oldest first, never the newest, and only after `clad.meta` has durably passed them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::catalog::Sealed;
@@ -12,7 +13,7 @@ use crate::env::{Event, Rule};
 use crate::faults::Fault;
 use crate::format::segment_name;
 use crate::journal::Shared;
-use crate::prepare::{self, Space};
+use crate::prepare::{self, NotReused, Prepared, Space};
 
 const TICK: Duration = Duration::from_millis(200);
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
@@ -23,8 +24,13 @@ const JUMP_NS: i64 = 60_000_000_000;
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut retention = RetentionState::default();
     while !shared.wait_background(TICK) {
-        look_for_space(shared);
+        // First, because what it removes may become the segment that is wanted.
         retention.apply(shared);
+        look_for_space(shared);
+        // Known from now on, so that who asks how far back the log reaches need not wait for the disk.
+        if let Some(oldest) = shared.catalog().first() {
+            let _ = oldest.summary(shared.storage().as_ref());
+        }
     }
 }
 
@@ -33,47 +39,56 @@ pub(crate) fn look_for_space(shared: &Arc<Shared>) {
     let low = !prepare::has_space(shared.env()).unwrap_or(false);
     let has_prepared = shared.with(|c| c.has_prepared());
     let short = low && !has_prepared;
-    if shared.with(|c| c.set_space_low(short)) {
-        shared.env().tell(Event::NoSpace(short));
-        shared.publish();
-        shared.wake_all();
-    }
+    space(shared, short);
     if !low {
         make_ready(shared);
     }
 }
 
+fn space(shared: &Arc<Shared>, short: bool) {
+    let news = shared.with(|c| c.set_space_low(short));
+    if news.tell {
+        shared.env().tell(Event::NoSpace(short));
+    }
+    if news.changed {
+        shared.publish();
+        shared.wake_all();
+    }
+}
+
 fn make_ready(shared: &Arc<Shared>) {
     let Some((number, epoch)) = shared.with(|c| c.wants_prepared()) else { return };
-    let capacity = shared.env().config.segment_bytes;
-    let mut pace = |done: u64| {
-        let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
-        if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
-            std::thread::sleep(IDLE_PACE);
-        }
-        wanted && !shared.is_closing()
-    };
+    let mut pace = |done| keep_pace(shared, number, done);
     let _making = shared.env().making();
     // While this waited for its turn, a rotation may have made and used that very number.
     if shared.with(|c| c.wants_prepared()) != Some((number, epoch)) {
         return;
     }
     match prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace) {
-        Ok(Some(prepared)) => {
-            // Where it is not wanted any more (the rotation came first and made its own), the file is that one.
-            if shared.with(|c| c.set_prepared(prepared)) {
-                shared.publish();
-                shared.wake_all();
-            }
-        }
+        Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
-            if shared.with(|c| c.set_space_low(true)) {
-                shared.env().tell(Event::NoSpace(true));
-                shared.publish();
-            }
+            space(shared, true);
         }
         Err(e) => shared.env().tell(Event::SegmentFailed { reason: format!("prepare segment {number}: {e}") }),
+    }
+}
+
+/// Called after each MiB of zeroes for segment `number`; `false`: stop.
+fn keep_pace(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
+    let capacity = shared.env().config.segment_bytes;
+    let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
+    if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
+        std::thread::sleep(IDLE_PACE);
+    }
+    wanted && !shared.is_closing()
+}
+
+fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
+    // Where it is not wanted any more (the rotation came first and made its own), the file is that one.
+    if shared.with(|c| c.set_prepared(prepared)) {
+        shared.publish();
+        shared.wake_all();
     }
 }
 
@@ -88,7 +103,9 @@ pub(crate) struct RetentionState {
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
         let r = shared.retention();
-        if r == crate::config::Retention::default() {
+        // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
+        let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
+        if r == crate::config::Retention::default() || soon {
             return;
         }
         let age_rests = self.clock_jumped(shared);
@@ -145,8 +162,9 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     let storage = shared.storage();
     // One that is damaged beyond reading ends where the next one begins; it must not keep the others from going.
     let summary = sealed.summary(storage.as_ref()).ok()?;
-    let next = || Some(following.summary(storage.as_ref()).ok()??.first_offset);
-    let end_offset = summary.map(|s| s.end_offset).or_else(next)?;
+    let next = following.summary(storage.as_ref()).ok()?.map(|s| s.first_offset);
+    // Of what the next one repeats, it holds the copy that counts, and that stays.
+    let end_offset = [summary.map(|s| s.end_offset), next].into_iter().flatten().min()?.max(shared.lowest_offset());
     let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
     if shared.env().config.faults.has(Fault::RetentionBeforeMeta) {
         let _ = storage.remove(&segment_name(sealed.number));
@@ -161,10 +179,48 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     }
     // Out of the list before it is out of the folder: who looks it up from now on is told the gap.
     shared.catalog().remove(sealed.number);
-    if let Err(e) = storage.remove(&segment_name(sealed.number)) {
-        // The next start removes what `clad.meta` has passed.
-        shared.env().tell(Event::SegmentFailed { reason: format!("remove segment {}: {e}", sealed.number) });
-    }
     shared.env().tell(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
+    if summary.is_none_or(|s| s.damaged) || !use_again(shared, sealed) {
+        discard(shared, sealed.number);
+    }
     Some(())
+}
+
+fn discard(shared: &Arc<Shared>, number: u64) {
+    match shared.storage().remove(&segment_name(number)) {
+        // The next start removes what `clad.meta` has passed.
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            shared.env().tell(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
+        }
+        _ => {}
+    }
+}
+
+/// Makes the next segment of one that `clad.meta` has passed, if one is wanted; whether that worked out.
+fn use_again(shared: &Arc<Shared>, sealed: &Sealed) -> bool {
+    let env = shared.env();
+    if !prepare::reuse_pays(env, sealed.bytes) {
+        return false;
+    }
+    let Some(wanted) = shared.with(|c| c.wants_prepared()) else { return false };
+    let mut pace = |done| keep_pace(shared, wanted.0, done);
+    let _making = env.making();
+    // While this waited for its turn, a rotation may have made and used that very number.
+    if shared.with(|c| c.wants_prepared()) != Some(wanted) {
+        return false;
+    }
+    match prepare::reuse(env, sealed.number, sealed.bytes, wanted, &mut pace) {
+        Ok(prepared) => {
+            let as_segment = prepared.header.number;
+            shared.recycled.fetch_add(1, Ordering::Relaxed);
+            env.tell(Event::Recycled { segment: sealed.number, as_segment });
+            hand_over(shared, prepared);
+            true
+        }
+        Err(NotReused::Pointless) => false,
+        Err(why) => {
+            env.tell(Event::NotRecycled { segment: sealed.number, reason: why.to_string() });
+            false
+        }
+    }
 }

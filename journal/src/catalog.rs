@@ -62,18 +62,20 @@ pub struct Sealed {
     pub number: u64,
     /// Bytes of its file.
     pub bytes: u64,
+    /// The log that it must be of: a segment of another one under its name is damage.
+    log_id: [u8; 16],
     summary: OnceLock<Option<Summary>>,
 }
 
 impl Sealed {
     /// A segment whose footer is read when it is needed.
-    pub(crate) fn unread(number: u64, bytes: u64) -> Self {
-        Self { number, bytes, summary: OnceLock::new() }
+    pub(crate) fn unread(number: u64, bytes: u64, log_id: [u8; 16]) -> Self {
+        Self { number, bytes, log_id, summary: OnceLock::new() }
     }
 
     /// A segment whose footer is known.
-    pub(crate) fn known(number: u64, bytes: u64, footer: &Footer) -> Self {
-        Self { number, bytes, summary: OnceLock::from(Some(footer.into())) }
+    pub(crate) fn known(number: u64, bytes: u64, log_id: [u8; 16], footer: &Footer) -> Self {
+        Self { number, bytes, log_id, summary: OnceLock::from(Some(footer.into())) }
     }
 
     /// What is remembered of it, read once; `None` when its footer cannot be believed and a scan finds nothing (damage).
@@ -88,12 +90,18 @@ impl Sealed {
         Ok(*self.summary.get_or_init(|| read))
     }
 
+    /// What is remembered of it, if it was read already: for who must not wait for the disk.
+    pub(crate) fn known_summary(&self) -> Option<Summary> {
+        self.summary.get().copied().flatten()
+    }
+
     /// Its header and footer, from the disk: an index and a table of producers are too large to be kept for each.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn proof(&self, storage: &dyn Storage) -> io::Result<Option<Proof>> {
         Ok(match probe(storage, self.number, self.bytes)?.state {
+            State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.log_id => None,
             State::Sealed { header, footer, head_checksum } => Some(Proof { header, footer: *footer, head_checksum }),
             State::Unsealed { header } => without_footer(storage, self.number, header)?,
             State::Unreadable(_) => None,
@@ -144,6 +152,11 @@ impl Catalog {
     /// All, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Sealed>> {
         self.read().values().cloned().collect()
+    }
+
+    /// The oldest.
+    pub(crate) fn first(&self) -> Option<Arc<Sealed>> {
+        self.read().values().next().cloned()
     }
 
     /// Segments and their bytes.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::faults::Faults;
+use crate::io::EngineWish;
 
 /// How the journal reaches `durable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,16 @@ pub enum Policy {
     PerMessage,
     /// Appends that gather while a write is in flight share the next one.
     GroupCommit {
+        /// The longest that a gathered batch waits for company while a write is in flight and another could start.
+        max_delay: Duration,
+        /// Bytes at which a batch is closed.
+        max_bytes: u32,
+        /// Writes in flight at most.
+        in_flight: usize,
+    },
+    /// Batches as under [`Policy::GroupCommit`], written through the page cache over written space, and then only
+    /// written back: durable where no device has a volatile cache (see [`crate::io::device::Substrate::range_sync`]).
+    SyncFileRange {
         /// The longest that a gathered batch waits for company while a write is in flight and another could start.
         max_delay: Duration,
         /// Bytes at which a batch is closed.
@@ -35,6 +46,7 @@ impl Policy {
         match self {
             Self::PerMessage => "per_message",
             Self::GroupCommit { .. } => "group_commit",
+            Self::SyncFileRange { .. } => "sync_file_range",
             Self::FireAndForget { .. } => "fire_and_forget",
         }
     }
@@ -43,11 +55,36 @@ impl Policy {
         !matches!(self, Self::FireAndForget { .. })
     }
 
-    pub(crate) fn in_flight(&self) -> usize {
+    /// Bytes of a usual batch, at most: a single append may be larger.
+    pub(crate) fn batch_bytes(&self) -> usize {
         match self {
-            Self::GroupCommit { in_flight, .. } => (*in_flight).max(1),
-            _ => 1,
+            Self::GroupCommit { max_bytes, .. } | Self::SyncFileRange { max_bytes, .. } => *max_bytes as usize,
+            _ => 1 << 20,
         }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.grouping().map_or(1, |(_, in_flight)| in_flight.max(1))
+    }
+
+    /// The longest wait for company, and the writes in flight at most, where batches gather behind a write in flight.
+    pub(crate) fn grouping(&self) -> Option<(Duration, usize)> {
+        match self {
+            Self::GroupCommit { max_delay, in_flight, .. } | Self::SyncFileRange { max_delay, in_flight, .. } => {
+                Some((*max_delay, *in_flight))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it matters that writes into a segment change data blocks alone.
+    pub(crate) fn needs_in_place(&self) -> bool {
+        matches!(self, Self::SyncFileRange { .. })
+    }
+
+    /// Whether segments are written through the page cache, even where the file system can do without.
+    pub(crate) fn is_cached(&self) -> bool {
+        matches!(self, Self::SyncFileRange { .. } | Self::FireAndForget { .. })
     }
 }
 
@@ -69,10 +106,16 @@ pub struct Retention {
 pub struct JournalConfig {
     /// How `durable` is reached.
     pub policy: Policy,
+    /// What issues the writes.
+    pub io_engine: EngineWish,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Most payload bytes of one append; must fit a segment with [`SEGMENT_SLACK`] to spare.
     pub max_append_bytes: u32,
+    /// The operator's word that every disk below keeps what it has taken through a power cut.
+    pub power_loss_protected: bool,
+    /// Whether a segment that retention removes may become the next one, where zeroes would be written for that.
+    pub recycle: bool,
     /// Preparing never takes the file system below this.
     pub reserve_free: u64,
     /// Seal the active segment when its first record is this old (boot time); zero: never.
@@ -100,8 +143,11 @@ impl Default for JournalConfig {
     fn default() -> Self {
         Self {
             policy: Policy::GROUP_COMMIT,
+            io_engine: EngineWish::Auto,
             segment_bytes: 64 << 20,
             max_append_bytes: 4 << 20,
+            power_loss_protected: false,
+            recycle: true,
             reserve_free: 64 << 20,
             rotate_after: Duration::ZERO,
             retention: Retention::default(),

@@ -1,17 +1,23 @@
 //! What every part of an open journal stands on: the disk, the clock, `clad.meta`, the settings, and where to tell
 //! what happened.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
-use crate::io::Storage;
+use crate::io::{Fallback, Storage};
 use crate::metafile::MetaFile;
 
 /// Something that an operator wants counted or told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A start reads this segment, which has no footer.
+    Scanning {
+        /// Its number.
+        segment: u64,
+    },
     /// A batch was written (and synced, where the policy does both at once).
     Batch {
         /// Records in it.
@@ -20,9 +26,13 @@ pub enum Event {
         bytes: u64,
         /// Synced with the write.
         synced: bool,
+        /// Made by the thread that took it, with nothing in flight beside it.
+        inline: bool,
         /// Time of the write.
         took: Duration,
     },
+    /// A slower way is taken, because the faster one is not to be had here; once for each reason.
+    Fallback(Fallback),
     /// A sync of its own was done.
     Synced {
         /// Time that it took.
@@ -83,6 +93,28 @@ pub enum Event {
         /// Which rule.
         rule: Rule,
     },
+    /// A dead process's writes to a segment have not ended: nothing is read of it until they have (or, `over`, now they
+    /// have). There is no bound to it but the disk's.
+    WaitsForWrites {
+        /// Its number.
+        segment: u64,
+        /// The wait is over.
+        over: bool,
+    },
+    /// The file of a segment that retention removed became the next one.
+    Recycled {
+        /// The number that it had.
+        segment: u64,
+        /// The number that it has now.
+        as_segment: u64,
+    },
+    /// It could have, but for this; its file was removed.
+    NotRecycled {
+        /// Its number.
+        segment: u64,
+        /// Why.
+        reason: String,
+    },
     /// Retention by age rests: the wall clock has jumped.
     RetentionPaused,
     /// Records that were acknowledged cannot be found any more.
@@ -105,6 +137,8 @@ pub enum Trigger {
     Command,
     /// The journal closed.
     Close,
+    /// The journal recovered from a failure: what it gave up, and what it wrote again.
+    Recovery,
 }
 
 /// Why a segment was removed.
@@ -132,6 +166,8 @@ pub(crate) struct Env {
     pub config: JournalConfig,
     /// Where events go.
     pub observer: Observer,
+    /// Writes in flight that the next segment is opened for.
+    pub(crate) in_flight: Arc<AtomicUsize>,
     /// `clad.meta`.
     pub(crate) meta: Arc<MetaFile>,
     /// Held by whoever makes, renames or removes the file of the next segment: the background thread, or a rotation

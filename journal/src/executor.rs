@@ -11,12 +11,13 @@
 //! - **Close**: as a rotation without a next segment, then the mark of a clean end, last of all.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::active::Active;
+use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation};
+use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
@@ -24,22 +25,39 @@ use crate::format::footer::{Before, Damage};
 use crate::format::meta::NONE;
 use crate::format::segment_name;
 use crate::gather::Batch;
-use crate::io::{Access, Durability, IoBuf};
+use crate::io::{Access, Durability, File, IoBuf};
 use crate::marks::Marks;
 use crate::prepare::{self, Prepared, Space};
 use crate::recovery;
 use crate::seal::seal;
+use crate::segment_file;
 use crate::segment_reader::SegmentReader;
 
 pub(crate) struct Executor {
     pub(crate) env: Env,
     pub(crate) catalog: Arc<Catalog>,
     before: Mutex<Option<Before>>,
+    /// Batches that the thread which took them wrote itself, with nothing in flight beside them.
+    inline_batches: AtomicU64,
+}
+
+/// What is known of a write while it is made.
+pub(crate) struct Wrote {
+    id: u64,
+    durability: Durability,
+    records: u32,
+    bytes: u64,
+    inline: bool,
+    began: u64,
 }
 
 impl Executor {
     pub(crate) fn new(env: Env, catalog: Arc<Catalog>, before: Option<Before>) -> Self {
-        Self { env, catalog, before: Mutex::new(before) }
+        Self { env, catalog, before: Mutex::new(before), inline_batches: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn inline_batches(&self) -> u64 {
+        self.inline_batches.load(Ordering::Relaxed)
     }
 
     fn before(&self) -> std::sync::MutexGuard<'_, Option<Before>> {
@@ -49,28 +67,24 @@ impl Executor {
     /// Carries one job out. The buffer is the calling thread's own and comes back.
     pub(crate) fn run(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
         match job {
-            Job::Write { id, file, placed, durability } => {
-                let began = self.env.clock.boot_ns();
-                let records = placed.records();
+            Job::Write { id, file, placed, durability, sync, alone } => {
+                let wrote = self.wrote(id, &placed, durability, alone);
                 let buf = placed.encode(buf);
-                let bytes = buf.len() as u64;
-                let (buf, written) = file.write_at(buf, placed.pos, durability);
-                if written.is_ok() && records > 0 {
-                    let synced = durability == Durability::Synced;
-                    self.env.tell(Event::Batch { records, bytes, synced, took: self.since(began) });
-                }
-                let done = written.map(|()| Done::Write { id, durability });
-                (done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e)), buf)
+                let (buf, written) = match (durability, sync) {
+                    (Durability::Synced, SyncBy::Range) => write_and_sync_range(file.as_ref(), buf, placed.pos),
+                    _ => file.write_at(buf, placed.pos, durability),
+                };
+                (self.after_write(&wrote, written), buf)
             }
-            Job::Sync { file, upto } => {
+            Job::Sync { file, upto, range } => {
                 let began = self.env.clock.boot_ns();
-                let synced = file.sync_data();
+                let synced = match range {
+                    Some((from, to)) => file.sync_range(from, to - from),
+                    None => file.sync_data(),
+                };
                 let again = synced.is_err() && self.env.config.faults.has(Fault::RetryAfterFailedSync);
-                let synced = if again { file.sync_data() } else { synced };
-                if synced.is_ok() {
-                    self.env.tell(Event::Synced { took: self.since(began) });
-                }
-                (synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e)), buf)
+                let synced = if again { self.sync_anew() } else { synced };
+                (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
             Job::Open { prepared, next, epoch } => {
@@ -79,6 +93,39 @@ impl Executor {
             Job::Recover(rescue) => (self.recover(rescue), buf),
             Job::Close(rotation) => (self.close(rotation), buf),
         }
+    }
+
+    /// What is told of a write that begins now.
+    pub(crate) fn wrote(&self, id: u64, placed: &Placed, durability: Durability, inline: bool) -> Wrote {
+        let (records, bytes) = (placed.records(), placed.len() as u64);
+        Wrote { id, durability, records, bytes, inline, began: self.env.clock.boot_ns() }
+    }
+
+    /// The result of a write, which is told on the way.
+    pub(crate) fn after_write(&self, wrote: &Wrote, written: io::Result<()>) -> Result<Done, Failure> {
+        let Wrote { id, durability, records, bytes, inline, began } = *wrote;
+        if written.is_ok() && records > 0 {
+            if inline {
+                self.inline_batches.fetch_add(1, Ordering::Relaxed);
+            }
+            let synced = durability == Durability::Synced;
+            self.env.tell(Event::Batch { records, bytes, synced, inline, took: self.since(began) });
+        }
+        let done = written.map(|()| Done::Write { id, durability });
+        done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e))
+    }
+
+    /// The same of a sync.
+    pub(crate) fn after_sync(&self, began: u64, upto: u64, synced: io::Result<()>) -> Result<Done, Failure> {
+        if synced.is_ok() {
+            self.env.tell(Event::Synced { took: self.since(began) });
+        }
+        synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
+    }
+
+    /// [`Fault::RetryAfterFailedSync`]: through a file opened anew, because the one that failed refuses.
+    fn sync_anew(&self) -> io::Result<()> {
+        self.env.storage.open(&segment_name(self.env.meta.get().highest_segment), Access::WriteCached)?.sync_data()
     }
 
     fn since(&self, began: u64) -> Duration {
@@ -114,7 +161,7 @@ impl Executor {
             last_batch_checksum: footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
-        self.catalog.add(Sealed::known(active.number, sealed.bytes, &footer));
+        self.catalog.add(Sealed::known(active.number, sealed.bytes, active.header.log_id, &footer));
         self.env.tell(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
         Ok(())
     }
@@ -165,10 +212,13 @@ impl Executor {
 
     fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
         let (header, files) = prepare::open(&self.env, ready, epoch)?;
+        let in_place = self.env.config.policy.needs_in_place() && files[0].overwrites_in_place(header.capacity)?;
         if !self.env.config.faults.has(Fault::SegmentNotNamed) {
             self.env.meta.update(|m| m.highest_segment = header.number)?;
         }
-        Ok(Active::new(header, files, next, *self.before()))
+        let mut active = Active::new(header, files, next, *self.before());
+        active.in_place = in_place;
+        Ok(active)
     }
 
     fn next_number(&self) -> u64 {
@@ -235,7 +285,14 @@ impl Executor {
             let producers = rescue.producers.clone();
             let ended = recovery::end_at(&self.env, number, rescue.from, first_offset, before, producers);
             let (sealed, report) = ended.map_err(|e| io::Error::other(e.to_string()))?;
-            sealed.into_iter().for_each(|s| self.catalog.add(s));
+            for s in sealed {
+                if let Some(known) = s.known_summary() {
+                    let (first_offset, end_offset) = (known.first_offset, known.end_offset);
+                    let trigger = Trigger::Recovery;
+                    self.env.tell(Event::Sealed { segment: s.number, first_offset, end_offset, trigger });
+                }
+                self.catalog.add(s);
+            }
             for d in report.damage {
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
             }
@@ -310,13 +367,20 @@ impl Executor {
             _ => {}
         }
         let file = match storage.rename(&name, &temporary) {
-            // The prepared segment: its space is there even where no more can be had.
-            Ok(()) => storage.open(&temporary, Access::WriteDirect)?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => storage.create(&temporary, Access::WriteDirect)?,
+            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
+            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+            Ok(()) => {
+                storage.sync_dir("")?;
+                segment_file::open(storage, &temporary, Access::WriteDirect)?
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                segment_file::create(storage, &temporary, Access::WriteDirect)?
+            }
             Err(e) => return Err(e),
         };
         let epoch = batches.first().map_or(0, |b| b.epoch);
-        let header = prepare::new_header(&self.env, number, epoch)?;
+        // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
+        let header = prepare::new_header(&self.env, number, epoch, None)?;
         prepare::write_header(file.as_ref(), &header)?;
         let first = batches[0].first_offset;
         let mut active = Active::new(header, vec![file.clone()], first, *self.before());
@@ -360,7 +424,9 @@ impl Executor {
         let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
         match recovery::probe(storage, number, bytes).ok()?.state {
             recovery::State::Sealed { header, footer, head_checksum }
-                if footer.supersedes_from == Some(rescue.from) && footer.end_offset == rescue.next =>
+                if header.number == number
+                    && footer.supersedes_from == Some(rescue.from)
+                    && footer.end_offset == rescue.next =>
             {
                 Some((Proof { header, footer: *footer, head_checksum }, bytes))
             }
@@ -377,10 +443,17 @@ impl Executor {
             last_batch_checksum: proof.footer.last_batch_checksum,
         });
         let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
-        self.catalog.add(Sealed::known(number, bytes, &proof.footer));
-        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Size });
+        self.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
+        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Recovery });
         Ok(())
     }
+}
+
+/// Through the same open file, which is then told of its own errors.
+fn write_and_sync_range(file: &dyn File, buf: IoBuf, pos: u64) -> (IoBuf, io::Result<()>) {
+    let (buf, written) = file.write_at(buf, pos, Durability::Written);
+    let synced = written.and_then(|()| file.sync_range(pos, buf.len() as u64));
+    (buf, synced)
 }
 
 const _: () = assert!(batch::LEN + prepare::HEADER_BYTES < 4096);

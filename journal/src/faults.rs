@@ -34,7 +34,7 @@ faults! {
     WatermarkReadAfterSync,
     /// The folder is never synced when a segment is made.
     FolderNeverSynced,
-    /// A sync that failed is made again, and believed.
+    /// A sync that failed is made again, through the file opened anew, and believed.
     RetryAfterFailedSync,
     /// A start syncs what it found above the proven end, and does not write it again.
     CleanPageTakenForDurable,
@@ -50,7 +50,7 @@ faults! {
     OffsetReused,
     /// The marks move to the last batch that is written, whatever is still in flight before it.
     AckOutOfOrder,
-    /// A start reads a segment without waiting for the lock on it.
+    /// Nobody waits for the lock on a segment that a dead process may still write to.
     LockNotTaken,
     /// An append whose sequence is stored is stored again.
     ResendStoredTwice,

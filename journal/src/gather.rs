@@ -1,7 +1,8 @@
 //! What was accepted and not yet given to the disk.
 //!
 //! What must hold: an append lies whole in one batch; batches leave in offset order; the permits of an append (the
-//! bytes that admission counted for it) stay with its batch until the journal lets go of its memory.
+//! bytes that admission counted for it) stay with its batch until the journal lets go of its memory. Appends that come
+//! together bring one permit for all of them ([`Purse`]): it is split where a batch ends, not for each append.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,10 +57,59 @@ impl Batch {
     }
 }
 
+/// Appends of one producer that follow each other in sequence and in offset, as if they were one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Producer and first sequence; `count` is that of all records, the checksum that of the first append.
+    pub(crate) header: ChunkHeader,
+    /// Offset of the first record.
+    pub(crate) first_offset: u64,
+}
+
+impl Row {
+    /// Whether an append at this offset would go on with this row.
+    pub(crate) fn follows(&self, next: &ChunkHeader, first_offset: u64) -> bool {
+        let h = &self.header;
+        h.first_sequence.checked_add(h.count.into()) == Some(next.first_sequence)
+            && self.first_offset + u64::from(h.count) == first_offset
+            && (h.producer, h.owner, h.producer_epoch) == (next.producer, next.owner, next.producer_epoch)
+            && h.count.checked_add(next.count).is_some()
+    }
+
+    /// Takes an append in that follows.
+    pub(crate) fn extend(&mut self, next: &ChunkHeader) {
+        self.header.count += next.count;
+    }
+}
+
+/// The permit that appends brought along together. What is owed is theirs who were taken; the rest goes back when this
+/// is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Purse {
+    permit: Option<OwnedSemaphorePermit>,
+    owed: usize,
+}
+
+impl Purse {
+    pub(crate) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { permit, owed: 0 }
+    }
+
+    fn pay(&mut self) -> Option<OwnedSemaphorePermit> {
+        let owed = std::mem::take(&mut self.owed);
+        match &mut self.permit {
+            Some(permit) if owed < permit.num_permits() => permit.split(owed),
+            _ => self.permit.take(),
+        }
+    }
+}
+
 /// A batch that waits, with what only matters until it is stored.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) batch: Arc<Batch>,
+    /// Its appends as the table of producers wants them: few, where many came together.
+    pub(crate) rows: Vec<Row>,
     pub(crate) wants_written: bool,
     pub(crate) since_boot_ns: u64,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
@@ -68,6 +118,7 @@ pub(crate) struct Gathered {
 #[derive(Debug, Default)]
 struct Open {
     batch: Batch,
+    rows: Vec<Row>,
     wants_written: bool,
     since_boot_ns: u64,
     permit: Option<OwnedSemaphorePermit>,
@@ -77,9 +128,18 @@ impl Open {
     fn close(self) -> Gathered {
         Gathered {
             batch: Arc::new(self.batch),
+            rows: self.rows,
             wants_written: self.wants_written,
             since_boot_ns: self.since_boot_ns,
             permit: self.permit,
+        }
+    }
+
+    fn hold(&mut self, more: Option<OwnedSemaphorePermit>) {
+        match (&mut self.permit, more) {
+            (Some(held), Some(more)) => held.merge(more),
+            (held @ None, more) => *held = more,
+            (Some(_), None) => {}
         }
     }
 }
@@ -91,6 +151,8 @@ pub(crate) struct Gather {
     open: Option<Open>,
     bytes: usize,
     max_bytes: usize,
+    /// Room for the next batch from the start, by the one before: growing would copy it again and again.
+    expected: usize,
 }
 
 /// One append as it enters the queue.
@@ -101,13 +163,19 @@ pub(crate) struct Entering<'a> {
     pub(crate) min_time_ns: i64,
     pub(crate) max_time_ns: i64,
     pub(crate) wants_written: bool,
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Its part of the purse.
+    pub(crate) share: usize,
 }
 
 impl Gather {
     /// A queue whose batches close at `max_bytes`; 0 makes each append a batch.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes }
+        Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes, expected: 0 }
+    }
+
+    /// Closes batches at another size from now on.
+    pub(crate) fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -133,10 +201,11 @@ impl Gather {
         }
     }
 
-    /// Takes an append in, at the offset it was given.
-    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Moment) {
+    /// Takes an append in, at the offset it was given. [`Self::settle`] follows after the last one of a purse.
+    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Moment, purse: &mut Purse) {
         let len = ChunkHeader::encoded_len(e.vouch.len(), e.payload.len());
         if self.open.as_ref().is_some_and(|o| o.batch.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
+            self.settle(purse);
             self.close_open();
         }
         let open = self.open.get_or_insert_with(|| Open {
@@ -146,6 +215,7 @@ impl Gather {
                 append_real_ns: now.real_ns,
                 min_time_ns: i64::MAX,
                 max_time_ns: i64::MIN,
+                body: Vec::with_capacity(self.expected),
                 ..Batch::default()
             },
             since_boot_ns: now.boot_ns,
@@ -157,12 +227,21 @@ impl Gather {
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;
-        match (&mut open.permit, e.permit) {
-            (Some(held), Some(more)) => held.merge(more),
-            (held @ None, more) => *held = more,
-            (Some(_), None) => {}
+        match open.rows.last_mut() {
+            Some(row) if row.follows(e.header, first_offset) => row.extend(e.header),
+            _ => open.rows.push(Row { header: *e.header, first_offset }),
         }
+        purse.owed += e.share;
         self.bytes += len;
+    }
+
+    /// Leaves with the open batch what its appends owe.
+    pub(crate) fn settle(&mut self, purse: &mut Purse) {
+        if purse.owed > 0
+            && let Some(open) = &mut self.open
+        {
+            open.hold(purse.pay());
+        }
     }
 
     fn close_open(&mut self) {
@@ -172,7 +251,9 @@ impl Gather {
     /// Takes the next batch out.
     pub(crate) fn pop(&mut self) -> Option<Gathered> {
         let next = self.closed.pop_front().or_else(|| self.open.take().map(Open::close))?;
-        self.bytes -= next.batch.body.len();
+        let len = next.batch.body.len();
+        self.bytes -= len;
+        self.expected = len.min(self.max_bytes);
         Some(next)
     }
 }

@@ -1,37 +1,38 @@
 //! The open journal: the shell around the committer.
 //!
-//! One more thread than there may be writes in flight waits for jobs, and carries them out itself: with an empty
-//! queue the thread that is woken makes the write, with no further hand-over. A background thread prepares segments
-//! and applies retention. None of them is anybody else's worker: a slow disk holds up these threads alone.
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the thread that is woken makes
+//! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
+//! anybody else's worker: a slow disk holds up these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append, never over a call to the disk; the marks
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::background;
 use crate::catalog::{Catalog, Sealed};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Committer, Done, Failure, Job, RotateAnswer, Step};
-use crate::config::{JournalConfig, Retention};
+use crate::committer::{Accepted, Append, Committer, Done, Failure, Item, RotateAnswer, Sender, Step};
+use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::executor::Executor;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
-use crate::io::{IoBuf, OsStorage, Storage, device};
+use crate::gather::{Batch, Purse};
+use crate::io::{EngineOptions, EngineReport, IoBuf, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::prepare;
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::{self, Report};
+use crate::workers::{self, Watch};
 
 /// An open journal. Dropping it without [`Journal::close`] is an unclean end.
 pub struct Journal {
@@ -42,24 +43,40 @@ pub struct Journal {
 /// What the threads share.
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    work: Condvar,
+    pub(crate) work: Condvar,
     marks: watch::Sender<Marks>,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
     background: (Mutex<bool>, Condvar),
     closing: AtomicBool,
+    /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
+    pub(crate) at_disk: AtomicUsize,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     lock: Mutex<Option<Arc<dyn crate::io::File>>>,
 }
 
-struct Core {
-    committer: Committer,
-    sleepers: usize,
-    /// The earliest moment at which a sleeper wakes by itself.
-    armed_ns: Option<u64>,
+pub(crate) struct Core {
+    pub(crate) committer: Committer,
+    pub(crate) watch: Watch,
     active_header: Option<SegmentHeader>,
+    /// Signs of life that were asked for, and the last that a writing thread gave.
+    pub(crate) asked: u64,
+    pub(crate) given: u64,
+}
+
+/// Why a journal does not get on by itself any more, for a watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stalled {
+    /// A thread has ended though the journal is open.
+    #[error("a thread of the journal has ended")]
+    Ended,
+    /// No writing thread answered since the last question, and not all of them wait for the disk.
+    #[error("the journal's writing threads do not get on, and it is not the disk that they wait for")]
+    Silent,
 }
 
 /// A journal's numbers at one moment.
@@ -75,6 +92,11 @@ pub struct Status {
     pub segments: usize,
     /// Bytes that they hold.
     pub bytes: u64,
+    /// Whether the next segment is ready.
+    pub prepared: bool,
+    /// Greatest append time in the oldest sealed segment, real: everything appended later is kept. `None` before one is
+    /// sealed, or in the moment after a start or a removal in which its footer was not read yet.
+    pub oldest_segment_ns: Option<i64>,
     /// Why the journal does not take appends, if it failed.
     pub failure: Option<String>,
     /// Bytes that wait for the disk.
@@ -85,6 +107,12 @@ pub struct Status {
     pub producers: usize,
     /// Room in the file system.
     pub space: crate::io::Space,
+    /// What issues the writes, why, and what had to be done without.
+    pub engine: EngineReport,
+    /// Batches that the thread which took them wrote itself, because nothing was in flight.
+    pub inline_batches: u64,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
 }
 
 /// One segment, for a listing.
@@ -112,8 +140,19 @@ impl Journal {
     /// # Errors
     /// [`OpenError`].
     pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
         let substrate = device::discover(dir);
-        let storage = OsStorage::open(dir, substrate.block_size, substrate.zeroing_pays())
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
+        let told = observer.clone();
+        let options = EngineOptions {
+            wish: config.io_engine,
+            in_flight: config.policy.in_flight(),
+            write_bytes: config.policy.batch_bytes(),
+            on_fallback: Arc::new(move |fallback| told(&Event::Fallback(fallback.clone()))),
+        };
+        let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
             .map_err(OpenError::io(dir.display().to_string()))?;
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
     }
@@ -137,13 +176,24 @@ impl Journal {
 
     fn spawn_threads(&self) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for i in 0..=self.shared.env().config.policy.in_flight() {
-            let shared = self.shared.clone();
-            threads.push(std::thread::Builder::new().name(format!("clad-write-{i}")).spawn(move || worker(&shared))?);
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.attach(workers::on_ring(&self.shared));
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
         threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
+    }
+
+    /// One more thread than there may be writes in flight, or a single one beside a ring; with them stands the one that
+    /// prepares.
+    fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
+        let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
+        for i in threads.len() - 1..=beside {
+            let shared = self.shared.clone();
+            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            threads.push(named.spawn(move || workers::run(&shared))?);
+        }
         Ok(())
     }
 
@@ -173,8 +223,33 @@ impl Journal {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        self.shared.wake_for(&core, before, now.boot_ns);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
         Ok(accepted)
+    }
+
+    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
+    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so who calls bounds the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
+    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut purse = Purse::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        core.committer.append_burst(from, burst, now, &mut purse, answer);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
     }
 
     /// The watermarks now.
@@ -220,6 +295,34 @@ impl Journal {
         answer
     }
 
+    /// Asks the writing threads for a sign of life, and tells whether the one asked for by the call before came. To be
+    /// called every few seconds: between two calls a thread that can run has run.
+    ///
+    /// A slow disk is no stall: threads inside a call to it answer when it is over.
+    ///
+    /// # Errors
+    /// [`Stalled`]: a restart may help, waiting will not.
+    pub fn heartbeat(&self) -> Result<(), Stalled> {
+        if self.shared.is_closing() {
+            return Ok(()); // threads end, and the drain has a deadline of its own
+        }
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.iter().any(JoinHandle::is_finished) {
+            return Err(Stalled::Ended);
+        }
+        let writers = threads.len().saturating_sub(1); // one prepares
+        drop(threads);
+        let mut core = self.shared.core();
+        let answered = core.given == core.asked;
+        if answered {
+            core.asked += 1;
+        }
+        drop(core);
+        self.shared.work.notify_one();
+        let all_at_disk = writers > 0 && self.shared.at_disk.load(Ordering::Relaxed) >= writers;
+        if answered || all_at_disk { Ok(()) } else { Err(Stalled::Silent) }
+    }
+
     /// A reader from `from` on, of what is below `level`.
     pub fn reader(&self, from: u64, level: Level) -> Reader {
         Reader::new(self.shared.clone(), from, level)
@@ -228,6 +331,11 @@ impl Journal {
     /// What `clad.meta` says: log id, epochs, what retention removed.
     pub fn meta(&self) -> Meta {
         self.shared.env().meta.get()
+    }
+
+    /// The rules of retention.
+    pub fn retention(&self) -> Retention {
+        self.shared.retention()
     }
 
     /// Replaces the rules of retention.
@@ -241,11 +349,39 @@ impl Journal {
         self.shared.wake_all();
     }
 
+    /// Replaces how batches gather, under `group_commit` and `sync_file_range`; does nothing under another policy. `max_delay` and `max_bytes` hold from
+    /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
+    ///
+    /// # Errors
+    /// Where a thread for a further write cannot be started; then nothing was changed.
+    pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. } | Policy::SyncFileRange { .. }) {
+            return Ok(());
+        }
+        let in_flight = in_flight.max(1);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.add_writers(&mut threads, in_flight)?;
+        }
+        drop(threads);
+        self.shared.env().in_flight.store(in_flight, Ordering::Relaxed);
+        self.shared.with(|c| c.set_group_commit(max_delay, max_bytes, in_flight));
+        self.shared.wake_all();
+        Ok(())
+    }
+
+    /// Replaces how many producers are remembered. Where it is less than there are, nobody is forgotten for it before its
+    /// time: newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    pub fn set_max_producers(&self, max: usize) {
+        self.shared.with(|c| c.set_max_producers(max));
+    }
+
     /// The numbers of the moment.
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         let meta = shared.env().meta.get();
         let (sealed, sealed_bytes) = shared.catalog.totals();
+        let oldest_segment_ns = shared.catalog.first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
         let core = shared.core();
@@ -256,11 +392,16 @@ impl Journal {
             lowest_offset: meta.lowest_offset,
             segments: sealed + c.segments_held(),
             bytes: sealed_bytes + c.segments_held() as u64 * capacity,
+            prepared: c.has_prepared(),
+            oldest_segment_ns,
             failure: c.failure(),
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
             space: shared.storage().space().unwrap_or_default(),
+            engine: shared.storage().engine(),
+            inline_batches: shared.executor.inline_batches(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
         }
     }
 
@@ -320,9 +461,17 @@ impl Journal {
             for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 let _ = thread.join();
             }
+            self.wait_for_ring();
             self.unlock();
         }
         clean
+    }
+
+    /// What the ring has in flight ends before anybody else may have the folder.
+    fn wait_for_ring(&self) {
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.wait_done();
+        }
     }
 
     fn unlock(&self) {
@@ -343,6 +492,7 @@ impl Drop for Journal {
         for thread in threads {
             let _ = thread.join();
         }
+        self.wait_for_ring();
         self.unlock();
     }
 }
@@ -356,8 +506,9 @@ pub(crate) fn open_shared(
     observer: Observer,
 ) -> Result<Arc<Shared>, OpenError> {
     config.check().map_err(OpenError::Config)?;
-    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config)?;
-    let env = Env { storage, clock, config, observer, meta: Arc::new(r.meta), making: Arc::default() };
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
+    let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
+    let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
     let left_over = recovery_left_over(&env)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
@@ -367,7 +518,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, sleepers: 0, armed_ns: None, active_header: None };
+    let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -377,6 +528,8 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        at_disk: AtomicUsize::new(0),
+        recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),
     });
@@ -409,7 +562,7 @@ fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
 }
 
 impl Shared {
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
         self.core.lock().expect("the journal's state is whole")
     }
@@ -460,11 +613,17 @@ impl Shared {
 
     pub(crate) fn wake_all(&self) {
         self.work.notify_all();
+        if let Some(ring) = self.storage().ring() {
+            ring.wake();
+        }
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn publish(&self) {
-        let marks = self.marks();
+        self.tell(self.marks());
+    }
+
+    fn tell(&self, marks: Marks) {
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
             let newer = marks.version > old.version || changed;
@@ -482,17 +641,6 @@ impl Shared {
         match *stop {
             true => true,
             false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
-        }
-    }
-
-    fn wake_for(&self, core: &Core, bytes_before: usize, now_ns: u64) {
-        if core.sleepers == 0 {
-            return;
-        }
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && core.armed_ns.is_none_or(|t| t < now_ns);
-        if core.committer.wants_wake(bytes_before) || unwatched {
-            self.work.notify_one();
         }
     }
 
@@ -520,8 +668,9 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        let marks = core.committer.marks();
         drop(core);
-        self.publish();
+        self.tell(marks);
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }
@@ -543,59 +692,4 @@ impl Shared {
             _ => {}
         }
     }
-}
-
-/// Waits for jobs and carries them out.
-fn worker(shared: &Arc<Shared>) {
-    let mut buf = IoBuf::with_capacity(256 * 1024);
-    let mut core = shared.core();
-    loop {
-        let now = shared.env().now();
-        match core.committer.step(now) {
-            Step::Exit => {
-                drop(core);
-                shared.wake_all();
-                return;
-            }
-            Step::Run(job) => {
-                if core.sleepers > 0 && core.committer.more_to_do() {
-                    shared.work.notify_one();
-                }
-                let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
-                drop(core);
-                let (done, back) = shared.executor.run(job, buf);
-                buf = back;
-                if buf.capacity() > 4 << 20 {
-                    buf = IoBuf::with_capacity(256 * 1024); // one huge append does not pin its memory
-                }
-                shared.finish(done);
-                if wake_others {
-                    shared.wake_all();
-                }
-                core = shared.core();
-            }
-            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
-        }
-    }
-}
-
-fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
-    core.sleepers += 1;
-    core.armed_ns = match (core.armed_ns, until) {
-        (Some(a), Some(u)) if a > now => Some(a.min(u)),
-        (a, None) => a,
-        (_, u) => u,
-    };
-    let mut core = match until {
-        None => shared.work.wait(core).expect("the journal's state is whole"),
-        Some(t) => {
-            let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
-            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
-        }
-    };
-    core.sleepers -= 1;
-    if until.is_some() {
-        core.armed_ns = None;
-    }
-    core
 }

@@ -38,21 +38,25 @@ mod prepare;
 mod producer;
 mod reader;
 pub mod recovery;
+pub mod repair;
 mod seal;
+mod segment_file;
 mod segment_reader;
 pub mod stepper;
 mod verify;
 mod window;
+mod workers;
 
 pub use catalog::{Proof, Sealed, Summary};
-pub use committer::{Accepted, Append, RotateAnswer};
+pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
 #[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
 pub use faults::{Fault, Faults};
 pub use gather::Batch;
-pub use journal::{Journal, SegmentSummary, Status};
+pub use io::bulk;
+pub use journal::{Journal, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Level, Marks};
 pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};

@@ -76,7 +76,6 @@ impl MetaFile {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let file = storage.create(META_NAME, Access::WriteDirect)?;
         let meta = Meta {
             generation: 1,
             log_id,
@@ -88,6 +87,15 @@ impl MetaFile {
             created_ns,
             epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
         };
+        Self::make(storage, meta)
+    }
+
+    /// Makes the file, which must not be there, with this in it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn make(storage: &dyn Storage, meta: Meta) -> io::Result<Self> {
+        let file = storage.create(META_NAME, Access::WriteDirect)?;
         let mut both = meta.encode();
         both.resize(2 * SLOT, 0);
         let (_, done) = file.write_at(IoBuf::copy_of(&both), 0, Durability::Written);

@@ -31,6 +31,7 @@ pub struct OfflineLog {
     notes: Vec<String>,
     damage: Vec<Damage>,
     end_offset: u64,
+    durable_end: u64,
 }
 
 /// Segments above the highest that `clad.meta` names count where they hold records, as at a start; but a running
@@ -92,8 +93,15 @@ impl OfflineLog {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
-        let mut log =
-            Self { storage, end_offset: meta.lowest_offset, meta, parts: Vec::new(), notes, damage: Vec::new() };
+        let mut log = Self {
+            storage,
+            end_offset: meta.lowest_offset,
+            durable_end: meta.lowest_offset,
+            meta,
+            parts: Vec::new(),
+            notes,
+            damage: Vec::new(),
+        };
         if log.meta.highest_segment != NONE {
             for number in log.meta.lowest_segment..=log.meta.highest_segment {
                 log.add(number, found.get(&number).copied())?;
@@ -118,6 +126,9 @@ impl OfflineLog {
             other => other.map_err(OpenError::io(name.clone()))?,
         };
         match segment.state {
+            State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.meta.log_id => {
+                self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
+            }
             State::Sealed { header, footer, head_checksum } => {
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
                 if first_offset > self.end_offset {
@@ -125,6 +136,7 @@ impl OfflineLog {
                 }
                 self.damage.extend(footer.damage.iter().copied());
                 self.end_offset = self.end_offset.max(end_offset);
+                self.durable_end = self.durable_end.max(end_offset);
                 let proof = Proof { header: header.clone(), footer: *footer, head_checksum };
                 let content = Content::Sealed(Box::new(proof));
                 self.parts.push(Part { number, bytes, header, first_offset, end_offset, content });
@@ -167,6 +179,8 @@ impl OfflineLog {
                 .push(format!("torn tail: {behind} bytes behind offset {at} in segment {number}, never vouched for"));
         }
         self.damage.extend(plan.kept[0].damage.iter().copied());
+        let vouched = scan.batches.iter().map(|b| b.header.durable).max().unwrap_or(0);
+        self.durable_end = self.durable_end.max(vouched.min(plan.next_offset));
         let (first_offset, end_offset) = (self.end_offset, plan.next_offset);
         self.end_offset = end_offset;
         self.parts.push(Part { number, bytes, header, first_offset, end_offset, content: Content::Scanned { kept } });
@@ -226,6 +240,11 @@ impl OfflineLog {
     /// One past the last.
     pub fn end_offset(&self) -> u64 {
         self.end_offset
+    }
+
+    /// One past the last that the files prove durable: what lies above is written, and a power cut may still take it.
+    pub fn durable_end(&self) -> u64 {
+        self.durable_end
     }
 
     /// All segments, oldest first.

@@ -4,15 +4,21 @@
 //! zeroes are durable, and so is its header, which is written last: a file whose header holds was finished.
 //! Zero-written blocks serve the syncing policies on ext4 and xfs only; `ftruncate` or `fallocate` space costs an
 //! extent conversion, and so a journal commit, at each first durable write.
+//!
+//! Where zeroes would be written, the file of a segment that retention has removed can take their place: its blocks
+//! are written. What it held is told apart from what will be by the salt, the number and the place that every checksum
+//! starts from, and nobody else may see it change.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::env::Env;
 use crate::faults::Fault;
-use crate::format::segment::{self, SegmentHeader};
+use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Lock, Storage};
+use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
+use crate::segment_file;
 
 const CHUNK: usize = 1 << 20;
 
@@ -37,11 +43,23 @@ pub(crate) fn has_space(env: &Env) -> io::Result<bool> {
 }
 
 fn write_access(env: &Env) -> Access {
-    if env.config.policy.syncs() { Access::WriteDirect } else { Access::WriteCached }
+    if env.config.policy.is_cached() { Access::WriteCached } else { Access::WriteDirect }
 }
 
-/// A fresh header for a segment that holds nothing.
-pub(crate) fn new_header(env: &Env, number: u64, epoch: u32) -> io::Result<SegmentHeader> {
+/// A fresh header for a segment that holds nothing, or nothing but what its file was before.
+///
+/// Of the same bytes at the same place, a checksum under one seed differs from that under another exactly when the
+/// seeds' own sums differ. So a salt is drawn under which nothing that the file held can pass for a batch.
+pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
+    loop {
+        let header = draw_header(env, number, epoch, former)?;
+        if header.former_seed() != Some(header.seed()) {
+            return Ok(header);
+        }
+    }
+}
+
+fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     let mut salt = [0; 8];
     if !env.config.faults.has(Fault::SaltNotUsed) {
         env.clock.fill_random(&mut salt)?;
@@ -58,6 +76,7 @@ pub(crate) fn new_header(env: &Env, number: u64, epoch: u32) -> io::Result<Segme
         boot_id: env.clock.boot_id(),
         created_ns: env.clock.real_ns(),
         capacity: env.config.segment_bytes,
+        former,
     })
 }
 
@@ -83,7 +102,7 @@ pub(crate) fn make(
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let file = env.storage.create(&name, Access::WriteDirect)?;
+    let file = segment_file::create(env.storage.as_ref(), &name, Access::WriteDirect)?;
     match fill(env, file.as_ref(), number, epoch, space, pace) {
         Ok(Some(header)) => Ok(Some(Prepared { header })),
         other => {
@@ -102,29 +121,130 @@ fn fill(
     space: Space,
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
+    file.allocate(env.config.segment_bytes)?;
+    if space == Space::Zeroed && zeroes_ahead(env) && !write_zeroes(env, file, 0, pace)? {
+        return Ok(None);
+    }
+    finish(env, file, number, epoch, None).map(Some)
+}
+
+/// Whether zeroes are written ahead of the batches.
+fn zeroes_ahead(env: &Env) -> bool {
+    env.storage.zeroing_pays() && env.config.policy.syncs()
+}
+
+/// From `done` to the capacity; `false` when `pace` says stop.
+fn write_zeroes(env: &Env, file: &dyn File, mut done: u64, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<bool> {
     let capacity = env.config.segment_bytes;
-    file.allocate(capacity)?;
-    if space == Space::Zeroed && env.storage.zeroing_pays() && env.config.policy.syncs() {
-        let mut zeroes = IoBuf::zeroed(CHUNK.min(capacity as usize));
-        let mut done = 0;
-        while done < capacity {
-            let n = (capacity - done).min(CHUNK as u64);
-            zeroes.set_len(n as usize);
-            let (back, written) = file.write_at(zeroes, done, Durability::Written);
-            written?;
-            zeroes = back;
-            done += n;
-            if !pace(done) {
-                return Ok(None);
-            }
+    let mut zeroes = IoBuf::zeroed(CHUNK.min(capacity as usize));
+    while done < capacity {
+        let n = (capacity - done).min(CHUNK as u64);
+        zeroes.set_len(n as usize);
+        let (back, written) = file.write_at(zeroes, done, Durability::Written);
+        written?;
+        zeroes = back;
+        done += n;
+        if !pace(done) {
+            return Ok(false);
         }
     }
+    Ok(true)
+}
+
+/// The space is there: durably first, then the header, then the name.
+fn finish(env: &Env, file: &dyn File, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     file.sync_all()?;
-    let header = new_header(env, number, epoch)?;
+    let header = new_header(env, number, epoch, former)?;
     write_header(file, &header)?;
     file.sync_all()?;
     sync_folder(env)?;
-    Ok(Some(header))
+    Ok(header)
+}
+
+// ---- a file that is used again ------------------------------------------------------------------------------------
+
+/// Why a file is not used again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotReused {
+    /// It would not pay, or is switched off: nothing worth a word.
+    #[error("it does not pay")]
+    Pointless,
+    #[error("{0}")]
+    Seen(Witness),
+    #[error("it is not whole")]
+    Damaged,
+    #[error("the journal needed the space at once")]
+    Hurried,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Whether a file of so many bytes is worth it: it spares at least half of the zeroes, which nobody else writes.
+pub(crate) fn reuse_pays(env: &Env, bytes: u64) -> bool {
+    let capacity = env.config.segment_bytes;
+    env.config.recycle && zeroes_ahead(env) && bytes <= capacity && bytes >= capacity / 2
+}
+
+/// Makes segment `number` of the file of `from`, which `clad.meta` has durably passed and whose length is `bytes`.
+///
+/// Cut at any step, the next start finds the file under its old number, which is passed, or under the new one without
+/// a header that fits, above everything put to use: it removes either. When this fails, the file has one of the names.
+pub(crate) fn reuse(
+    env: &Env,
+    from: u64,
+    bytes: u64,
+    (number, epoch): (u64, u32),
+    pace: &mut dyn FnMut(u64) -> bool,
+) -> Result<Prepared, NotReused> {
+    let (old, new) = (segment_name(from), segment_name(number));
+    let missing = env.config.segment_bytes.saturating_sub(bytes);
+    if env.storage.space()?.free < missing + env.config.reserve_free {
+        return Err(NotReused::Pointless);
+    }
+    let former = former_of(env, from, bytes)?;
+    // From here on nobody else can open it anew; then it is asked whether somebody has.
+    env.storage.set_sealed_mode(&old, false)?;
+    if let TakeOver::Refused(witness) = env.storage.take_over(&old, &new)? {
+        return Err(NotReused::Seen(witness));
+    }
+    match refill(env, &new, bytes, (number, epoch), former, pace) {
+        Ok(Some(header)) => Ok(Prepared { header }),
+        other => {
+            let _ = env.storage.remove(&new);
+            Err(other.map_or_else(NotReused::Io, |_| NotReused::Hurried))
+        }
+    }
+}
+
+/// What its header says, which must be a header of that very segment in the form that is written today.
+fn former_of(env: &Env, from: u64, bytes: u64) -> Result<Former, NotReused> {
+    let block = env.storage.block_size();
+    let file = env.storage.open(&segment_name(from), Access::ReadDirect)?;
+    let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
+    read?;
+    let header = SegmentHeader::decode(&buf).map_err(|_| NotReused::Damaged)?;
+    let ours = header.number == from && header.log_id == env.meta.get().log_id && header.block_size == block;
+    match ours && bytes.is_multiple_of(u64::from(block)) && file.len()? == bytes {
+        true => Ok(Former { number: from, salt: header.salt }),
+        false => Err(NotReused::Damaged),
+    }
+}
+
+/// Zeroes behind what is there, up to the capacity; then as any segment.
+fn refill(
+    env: &Env,
+    name: &str,
+    bytes: u64,
+    (number, epoch): (u64, u32),
+    former: Former,
+    pace: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Option<SegmentHeader>> {
+    let file = segment_file::open(env.storage.as_ref(), name, Access::WriteDirect)?;
+    file.allocate(env.config.segment_bytes)?;
+    if !write_zeroes(env, file.as_ref(), bytes, pace)? {
+        return Ok(None);
+    }
+    finish(env, file.as_ref(), number, epoch, Some(former)).map(Some)
 }
 
 /// Makes the segment's name durable.
@@ -141,31 +261,39 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
     let mut header = prepared.header.clone();
     let name = segment_name(header.number);
     if header.epoch != epoch {
-        header = new_header(env, header.number, epoch)?;
-        let file = env.storage.open(&name, Access::WriteDirect)?;
+        header = new_header(env, header.number, epoch, header.former)?;
         // Who made it may be dead: with its header still on the way to the disk, its size and its name not durable, and
         // the mode of a segment that it was about to seal.
-        file.lock(Lock::Exclusive)?;
+        let file = segment_file::open_alone(
+            env.storage.as_ref(),
+            header.number,
+            Access::WriteDirect,
+            &env.observer,
+            env.config.faults,
+        )?;
         env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
         file.sync_all()?;
         sync_folder(env)?;
     }
-    let open_one = |_| {
-        let file = env.storage.open(&name, write_access(env))?;
-        file.lock(Lock::Shared)?;
-        Ok(file)
-    };
-    let files = (0..=env.config.policy.in_flight()).map(open_one).collect::<io::Result<_>>()?;
+    let open_one = |_| segment_file::open(env.storage.as_ref(), &name, write_access(env));
+    let files = (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect::<io::Result<_>>()?;
     Ok((header, files))
 }
 
-/// The prepared segment that an earlier run left above everything put to use, if it was finished and still fits.
+/// The prepared segment that an earlier run left above everything put to use, if it was finished and still fits. That
+/// run may be dead with its zeroes still on the way: they are waited for.
 ///
 /// # Errors
 /// What the kernel says.
 pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepared>> {
-    let file = match env.storage.open(&segment_name(number), Access::ReadDirect) {
+    let file = match segment_file::open_alone(
+        env.storage.as_ref(),
+        number,
+        Access::ReadDirect,
+        &env.observer,
+        env.config.faults,
+    ) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),

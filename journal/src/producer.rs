@@ -194,11 +194,23 @@ impl ProducerTable {
     }
 
     fn make_room(&mut self, now_ns: i64, pinned: &HashSet<ProducerId>) {
+        let before = self.producers.len();
         while self.producers.len() >= self.max {
-            // From the disk there may be more than today's limit allows: then the oldest goes all the same.
-            let Some(id) = self.victim(now_ns, pinned).or_else(|| self.oldest(|_| true)) else { return };
+            let Some(id) = self.victim(now_ns, pinned) else { break };
             self.forget(&id);
         }
+        // A limit that was lowered is reached as producers fall silent: one for one until then.
+        while self.producers.len() >= self.max && self.producers.len() == before {
+            // From the disk there may be more than today's limit allows: then the oldest goes all the same.
+            let Some(id) = self.oldest(|_| true) else { return };
+            self.forget(&id);
+        }
+    }
+
+    /// Changes how many are remembered. Nobody is forgotten for it before its time: a newcomer is refused until enough
+    /// have been silent for long enough.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max.max(1);
     }
 
     /// Raises a producer's epoch, so that appends of an earlier session are fenced from now on.
@@ -340,6 +352,23 @@ mod tests {
         assert_eq!(t.check(&append(3, 0, 1), false, 115, &pinned), Verdict::TableFull);
         t.store(&append(3, 0, 1), 2, 130, &pinned);
         assert!(t.get(&[1; 16]).is_some() && t.get(&[2; 16]).is_none());
+    }
+
+    #[test]
+    fn a_lower_limit_forgets_nobody_before_its_time() {
+        let pinned = HashSet::from([[1; 16]]);
+        let mut t = ProducerTable::new(4, 2, 100);
+        for id in 1..=4 {
+            t.store(&append(id, 0, 1), u64::from(id), i64::from(id), &pinned);
+        }
+        t.set_max(1);
+        assert_eq!(t.check(&append(9, 0, 1), false, 50, &pinned), Verdict::TableFull, "none is silent for 100");
+        assert_eq!(t.check(&append(3, 1, 1), false, 50, &pinned), Verdict::Fresh, "who is known stays");
+        // At 103 two of the three that may go have been silent for long enough, and both go; two are left.
+        assert_eq!(t.check(&append(9, 0, 1), false, 103, &pinned), Verdict::Fresh);
+        t.store(&append(9, 0, 1), 9, 103, &pinned);
+        assert!(t.get(&[1; 16]).is_some() && t.get(&[4; 16]).is_some() && t.get(&[9; 16]).is_some());
+        assert_eq!(t.len(), 3);
     }
 
     #[test]

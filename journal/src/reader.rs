@@ -2,8 +2,8 @@
 //!
 //! What must hold: a reader sees what is below the watermark it asked for, in order, each record once; what it cannot
 //! have is a typed gap, told once, and it goes on behind it. The newest batches come from memory; older ones of the
-//! active segment by direct reads (never through the page cache, which direct writes go around), sealed ones through
-//! the page cache. A reader holds a shared lock on sealed segments only: nobody else's lock may hold up recovery.
+//! active segment in the way in which it is written (never through the page cache where direct writes go around it),
+//! sealed ones through the page cache. A reader holds a shared lock on sealed segments only: nobody else's lock may hold up recovery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,7 +167,10 @@ impl Reader {
         if let Some((number, first, start)) = self.shared.seek_active(self.next)
             && first <= self.next
         {
-            let file = storage.open(&segment_name(number), Access::ReadDirect).map_err(|e| io(number, e))?;
+            // The way in which it is written: pages that a direct write went around would be old.
+            let cached = self.shared.env().config.policy.is_cached();
+            let access = if cached { Access::ReadCached } else { Access::ReadDirect };
+            let file = storage.open(&segment_name(number), access).map_err(|e| io(number, e))?;
             let header = self.shared.active_header(number);
             if let Some(header) = header {
                 let reader = SegmentReader::new(file, &header, start, None).map_err(|e| io(number, e))?;

@@ -39,6 +39,8 @@ pub enum Kind {
     Write,
     /// A sync.
     Sync,
+    /// A range sync.
+    SyncRange,
     /// Sealing a segment and opening the next.
     Rotate,
     /// Opening a segment where there is none.
@@ -105,7 +107,8 @@ impl Stepper {
             Step::Run(job) => {
                 let kind = match &job {
                     Job::Write { .. } => Kind::Write,
-                    Job::Sync { .. } => Kind::Sync,
+                    Job::Sync { range: None, .. } => Kind::Sync,
+                    Job::Sync { .. } => Kind::SyncRange,
                     Job::Rotate(_) => Kind::Rotate,
                     Job::Open { .. } => Kind::Open,
                     Job::Recover(_) => Kind::Recover,
@@ -129,7 +132,7 @@ impl Stepper {
         background::look_for_space(&self.shared);
     }
 
-    /// The other look of the background thread: applies retention.
+    /// The other look of the background thread: what the rules of retention say is removed.
     pub fn retain(&self) {
         self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
     }

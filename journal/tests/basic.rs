@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy, ReadError};
+use clad_journal::io::EngineWish;
+use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Sender};
 
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
@@ -67,15 +68,16 @@ fn payload(i: u64) -> Vec<u8> {
 
 const POLICIES: [Policy; 3] =
     [Policy::GROUP_COMMIT, Policy::PerMessage, Policy::FireAndForget { sync_interval: Duration::from_millis(20) }];
+const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 
 #[test]
-fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy() {
-    for policy in POLICIES {
+fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_engine() {
+    for (policy, engine) in POLICIES.into_iter().flat_map(|p| ENGINES.map(|e| (p, e))) {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut next = 0;
         for round in 0..3 {
-            let (journal, events) = open(dir.path(), config(policy));
-            assert_eq!(journal.marks().received, next, "{policy:?}");
+            let (journal, events) = open(dir.path(), JournalConfig { io_engine: engine, ..config(policy) });
+            assert_eq!(journal.marks().received, next, "{policy:?} {engine:?}");
             let n = if matches!(policy, Policy::PerMessage) { 300 } else { 4000 };
             for i in 0..n {
                 let level = [Level::Received, Level::Written, Level::Durable][(i % 3) as usize];
@@ -108,6 +110,31 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy() {
             }
             assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
         }
+    }
+}
+
+/// What gathers while a write is under way may be more than a segment holds. Behind the end of a segment there is no
+/// space that was prepared, so that a range sync would keep nothing there.
+#[test]
+fn no_segment_grows_beyond_its_size() {
+    let background = Policy::FireAndForget { sync_interval: Duration::ZERO };
+    for policy in [Policy::GROUP_COMMIT, background] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let config = JournalConfig { segment_bytes: 64 << 10, max_append_bytes: 32 << 10, ..config(policy) };
+        let (journal, _) = open(dir.path(), config);
+        let payload = vec![b'x'; 5000];
+        for sequence in 0..200 {
+            journal.append(append(sequence, &payload, Level::Received)).unwrap();
+        }
+        wait(&journal, Level::Written, 200);
+        assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+        let segments = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
+        let sizes: Vec<u64> = segments
+            .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "clog"))
+            .map(|entry| entry.metadata().unwrap().len())
+            .collect();
+        assert!(sizes.len() >= 200 * 5000 / (64 << 10), "{policy:?}: {sizes:?}");
+        assert!(sizes.iter().all(|size| *size <= 64 << 10), "{policy:?}: {sizes:?}");
     }
 }
 
@@ -183,4 +210,141 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
         assert_eq!((seen + lost, seen >= 200), (300, true), "cut to {len}");
         assert!(journal.close(Duration::from_secs(10)));
     }
+}
+
+/// Records of the batches so far.
+fn batches(events: &Mutex<Vec<Event>>) -> Vec<u32> {
+    let seen = events.lock().unwrap();
+    seen.iter().filter_map(|e| if let Event::Batch { records, .. } = e { Some(*records) } else { None }).collect()
+}
+
+#[test]
+fn group_commit_changes_while_it_runs() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let (journal, events) = open(folder.path(), config(policy));
+    journal.append(append(0, b"before", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, 1);
+    journal.set_group_commit(Duration::from_millis(1), 4096, 4).unwrap();
+    let payload = [7; 1000];
+    let mut sequence = 1;
+    // In the segment that is open for one write, and in one that is open for four.
+    for _ in 0..2 {
+        let before = batches(&events).len();
+        for _ in 0..100 {
+            journal.append(append(sequence, &payload, Level::Durable)).unwrap();
+            sequence += 1;
+        }
+        wait(&journal, Level::Durable, sequence);
+        let sizes = batches(&events)[before..].to_vec();
+        assert!(sizes.iter().all(|&records| records <= 4), "four of 1000 bytes fit 4096: {sizes:?}");
+        assert_eq!(sizes.iter().sum::<u32>(), 100);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    }
+    journal.set_group_commit(Duration::from_millis(1), 1 << 20, 1).unwrap();
+    journal.append(append(sequence, b"after", Level::Durable)).unwrap();
+    wait(&journal, Level::Durable, sequence + 1);
+    assert_eq!(read_all(&journal).len() as u64, sequence + 1);
+    assert!(journal.close(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_thread() {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use clad_journal::Stalled;
+
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // One write at a time, and two threads: one for the write, one for the sync behind the write before. An observer that
+    // waits is what a device that hangs looks like from outside: the thread is inside its call.
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
+    let (synced, written) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (first_sync, inside) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let (sync_hangs, write_hangs, counted) = (synced.clone(), written.clone(), inside.clone());
+    let observer = Arc::new(move |e: &Event| match e {
+        Event::Synced { .. } if first_sync.fetch_add(1, Ordering::Relaxed) == 0 => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            sync_hangs.wait();
+        }
+        Event::Batch { records: 3, .. } => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            write_hangs.wait();
+        }
+        Event::Batch { records: 2, .. } => panic!("a bug"),
+        _ => {}
+    });
+    let journal = Journal::open_dir(folder.path(), config(policy), observer).unwrap();
+    let pause = || std::thread::sleep(Duration::from_millis(50));
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+            pause();
+        }
+    };
+    for _ in 0..3 {
+        journal.heartbeat().unwrap();
+        pause();
+    }
+    journal.append(append(0, b"its sync hangs", Level::Written)).unwrap();
+    until("the sync", &|| inside.load(Ordering::SeqCst) == 1);
+    let mut three = append(1, b"its write hangs", Level::Written);
+    three.count = 3;
+    journal.append(three).unwrap();
+    until("the write", &|| inside.load(Ordering::SeqCst) == 2);
+    let beats: Vec<_> = (0..5).map(|_| journal.heartbeat()).inspect(|_| pause()).collect();
+    // Judged when nobody hangs any more: a test that fails ends, too.
+    synced.wait();
+    written.wait();
+    assert_eq!(beats, vec![Ok(()); 5]);
+    wait(&journal, Level::Durable, 4);
+    // A thread that falls over leaves its write undone for ever: that is no slow disk.
+    let mut two = append(4, b"two", Level::Durable);
+    two.count = 2;
+    journal.append(two).unwrap();
+    until("the thread's end", &|| journal.heartbeat().is_err());
+    assert_eq!(journal.heartbeat(), Err(Stalled::Ended));
+}
+/// One burst is one taking of the lock: whoever appends beside it, its offsets are in a row.
+#[test]
+fn nobody_comes_between_the_appends_of_a_burst() {
+    const BURSTS: u64 = 200;
+    const APPENDS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
+    let start = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for producer in 1..=3u8 {
+            let (journal, start) = (&journal, &start);
+            scope.spawn(move || {
+                let from = Sender { producer: [producer; 16], owner: 1000, producer_epoch: 1, vouch: b"v" };
+                let payload = [producer];
+                start.wait();
+                for burst in 0..BURSTS {
+                    let item = |n| Item {
+                        first_sequence: burst * APPENDS + n,
+                        count: 1,
+                        gap: false,
+                        level: Level::Written,
+                        min_time_ns: 1,
+                        max_time_ns: 2,
+                        payload: &payload,
+                        payload_checksum: clad_journal::format::checksum::plain(&payload),
+                        share: 0,
+                    };
+                    let items: Vec<_> = (0..APPENDS).map(item).collect();
+                    let mut offsets = Vec::new();
+                    journal.append_burst(&from, &items, None, journal.now(), |a| offsets.push(a.unwrap().first_offset));
+                    let row: Vec<_> = (offsets[0]..offsets[0] + APPENDS).collect();
+                    assert_eq!(offsets, row);
+                }
+            });
+        }
+    });
+    let end = 3 * BURSTS * APPENDS;
+    wait(&journal, Level::Durable, end);
+    let all = read_all(&journal);
+    assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
+    assert!(journal.close(Duration::from_secs(20)));
 }

@@ -103,6 +103,7 @@ impl Making {
             boot_id: BOOT_ID,
             created_ns: T0,
             capacity: CAPACITY,
+            former: None,
         };
         let mut file = header.encode().to_vec();
         file.resize(BLOCK as usize, 0);

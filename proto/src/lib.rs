@@ -47,7 +47,9 @@ pub use fault::{EncodeError, Fault, PayloadError};
 pub use group::{EntityRef, Group, Resource, Scope};
 pub use ids::{Cursor, LogId, ParseIdError, ProducerId};
 pub use level::{AckLevel, DurabilityPolicy, ParseNameError};
-pub use payload::{Payload, PayloadBuilder, PayloadView, RecordIter, Scan, TimeRange, parse_group, scan};
+pub use payload::{
+    KnownGroup, Payload, PayloadBuilder, PayloadView, RecordIter, Scan, TimeRange, parse_group, scan, scan_known,
+};
 pub use record::{Record, UnknownField};
 pub use severity::Severity;
 pub use value::{AnyValue, KeyValue};

@@ -10,6 +10,8 @@
 //! 3. *Uninitialised blocks.* Space from `allocate` and `set_len` reads as zeroes and needs metadata when it is first
 //!    written: without a volatile cache ([`Options::volatile_cache`]) a complete direct write survives by itself on
 //!    sectors that were durably written before, and on no others.
+//!    A *range sync* sends the dirty pages of its bytes to the device and does nothing else: durable after it is what
+//!    was written before to sectors that were durably written once, on a device without a volatile cache.
 //! 4. *Names.* Creations, renames and removals are durable after `sync_dir` of their folder; each unsynced one
 //!    survives or not on its own, but for what `names.rs` says every file system keeps. A synced file with an unsynced
 //!    name is gone. Modes are durable after `sync_all` of the file.
@@ -226,6 +228,17 @@ impl SimDisk {
         disk.begin(handle, action).map(Ticket)
     }
 
+    /// Starts a range sync and leaves it in flight.
+    ///
+    /// # Errors
+    /// As with [`SimDisk::begin_write`].
+    pub fn begin_range(&self, file: &Arc<dyn File>, pos: u64, len: u64) -> io::Result<Ticket> {
+        let mut disk = self.shared.lock();
+        let handle = disk.handle_at(address(file))?;
+        let action = Action::Range { upto: disk.seq(), pos, len };
+        disk.begin(handle, action).map(Ticket)
+    }
+
     /// Lets an operation in flight come to its end, and gives a write's buffer back.
     ///
     /// # Errors
@@ -347,6 +360,14 @@ impl SimDisk {
     /// If there is no such file.
     pub fn is_sealed_mode(&self, name: &str) -> bool {
         self.shared.lock().named(name).sealed
+    }
+
+    /// Somebody makes a copy of a file that shares its blocks, or gives it a second name.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn share(&self, name: &str) {
+        self.shared.lock().named(name).shared = true;
     }
 
     /// A number that is the same for machines with the same names and bytes, as a reader sees them.

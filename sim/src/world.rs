@@ -9,8 +9,8 @@
 //! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
 //! was shown while the process lived, so that a crash in the middle of a job promises nothing.
 //!
-//! Not covered: retention and bit rot (`tests/scene.rs` has a little of each), threads (the journal's are tested with
-//! real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
+//! Not covered: retention by age and by free space, bit rot (`tests/scene.rs` has a little), threads (the journal's are
+//! tested with real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
 mod client;
@@ -42,6 +42,8 @@ const CAPACITY: u64 = 1 << 40;
 /// What a look at the files alone gave.
 #[derive(Clone, Debug, Default)]
 pub struct Rest {
+    /// Where the log begins.
+    pub first: u64,
     /// What can be read.
     pub found: Vec<Found>,
     /// Where the log ends.
@@ -78,6 +80,12 @@ pub struct Stats {
     pub sealed: u64,
     /// Looks at the files alone.
     pub inspected: u64,
+    /// Segments that retention removed.
+    pub removed: u64,
+    /// Of these, such whose file became another segment's.
+    pub recycled: u64,
+    /// Range syncs that the disk was asked for.
+    pub range_syncs: u64,
     /// The whole history in a number.
     pub digest: u64,
 }
@@ -96,6 +104,9 @@ impl Stats {
         self.read += o.read;
         self.sealed += o.sealed;
         self.inspected += o.inspected;
+        self.range_syncs += o.range_syncs;
+        self.removed += o.removed;
+        self.recycled += o.recycled;
         self.digest = self.digest.rotate_left(1) ^ o.digest;
     }
 }
@@ -127,6 +138,7 @@ pub struct World {
     full: bool,
     /// One past the last operation that was made to fail.
     last_fault: u64,
+    recycled_at: Option<u64>,
     /// The last that was made to fail with an error, whatever it is.
     last_error: u64,
 }
@@ -136,7 +148,7 @@ impl World {
     pub fn new(seed: u64, settings: Settings) -> Self {
         let mut rng = Rng::new(seed);
         let config = settings::journal(&settings, &mut rng);
-        let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, &mut rng));
+        let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, config.policy, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
             clock: SimClock::new(disk.boot_id()),
@@ -159,6 +171,7 @@ impl World {
             writing: true,
             full: false,
             last_fault: 0,
+            recycled_at: None,
             last_error: 0,
         };
         let what = format!("{:?}", world.config);
@@ -171,6 +184,11 @@ impl World {
         self.inspector = Some(inspector);
     }
 
+    /// How many operations the disk had seen when the first file had become another segment's.
+    pub fn recycled_at(&self) -> Option<u64> {
+        self.recycled_at
+    }
+
     /// The disk, to break it.
     pub fn disk(&self) -> &SimDisk {
         &self.disk
@@ -178,7 +196,7 @@ impl World {
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { range_syncs: self.disk.counters().range_syncs, ..self.stats }
     }
 
     /// What happened, if it was kept: what the world did, and what the disk did.
@@ -193,7 +211,7 @@ impl World {
 
     /// Whether what is only `written` lies in the page cache.
     fn cached(&self) -> bool {
-        matches!(self.config.policy, Policy::FireAndForget { .. })
+        matches!(self.config.policy, Policy::FireAndForget { .. } | Policy::SyncFileRange { .. })
     }
 
     fn note(&mut self, what: impl FnOnce() -> String) {
@@ -216,6 +234,9 @@ impl World {
     /// The segments that are sealed now must stay as they are; those that were sealed before must have.
     fn check_sealed(&mut self) -> Check {
         let names: Vec<_> = self.disk.names().into_iter().filter(|n| n.ends_with(".clog")).collect();
+        // What retention removed is gone, or its file has become another segment's.
+        let there = self.disk.names();
+        self.sealed.retain(|name, _| there.contains(name));
         for (name, known) in &self.sealed {
             let now = self.sealed_bytes(name);
             let differs = known.iter().zip(&now).position(|(a, b)| a != b);
@@ -258,6 +279,7 @@ impl World {
         let rest = inspector(&self.disk);
         self.stats.inspected += 1;
         ensure(rest.problems.is_empty(), || format!("the files alone: {:?}", rest.problems))?;
+        self.model.retained_from(rest.first)?;
         let Violation(text) = match self.model.check_found(&rest.found, rest.end, self.model.floor()) {
             Ok(()) => return Ok(()),
             Err(e) => e,

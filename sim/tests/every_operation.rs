@@ -12,10 +12,12 @@ use clad_sim::world::{Death, Settings, Stats, Violation};
 const FAULTS: [Fault; 6] =
     [Fault::Io, Fault::NoSpace, Fault::WriteZero, Fault::ShortWrite, Fault::PowerCut, Fault::Kill];
 
-fn policies() -> [Policy; 3] {
+fn policies() -> [Policy; 4] {
     use std::time::Duration;
-    let group = Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 8 << 10, in_flight: 3 };
-    [group, Policy::PerMessage, Policy::FireAndForget { sync_interval: Duration::from_millis(5) }]
+    let (max_delay, max_bytes, in_flight) = (Duration::ZERO, 8 << 10, 3);
+    let group = Policy::GroupCommit { max_delay, max_bytes, in_flight };
+    let ranges = Policy::SyncFileRange { max_delay, max_bytes, in_flight };
+    [group, Policy::PerMessage, Policy::FireAndForget { sync_interval: Duration::from_millis(5) }, ranges]
 }
 
 fn world(seed: u64, policy: Policy) -> World {

@@ -48,7 +48,8 @@ fn inspect(disk: &SimDisk) -> Rest {
 fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
     let log = OfflineLog::open(dir).map_err(|e| e.to_string())?;
     rest.end = log.end_offset();
-    let mut reader = log.read(0);
+    rest.first = log.first_offset();
+    let mut reader = log.read(rest.first);
     loop {
         let batch = match reader.next_batch() {
             Ok(Some(batch)) => batch,
@@ -91,7 +92,8 @@ fn run_all(name: &str, first: u64, runs: u64) {
 fn tell(name: &str, seeds: u64, s: &Stats) {
     println!(
         "{name}: {seeds} seeds, {} lives, {} cuts, {} kills, {} failed starts, {} recoveries in the process, {} clean ends, \
-         {} acks checked, {} duplicates, {} records read, {} seals compared, {} looks at the files, 0 lost",
+         {} acks checked, {} duplicates, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
+         {} used again, 0 lost",
         s.lives,
         s.cuts,
         s.kills,
@@ -102,7 +104,9 @@ fn tell(name: &str, seeds: u64, s: &Stats) {
         s.duplicates,
         s.read,
         s.sealed,
-        s.inspected
+        s.inspected,
+        s.removed,
+        s.recycled
     );
 }
 

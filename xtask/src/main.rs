@@ -1,7 +1,9 @@
-//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask ci NAME`.
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`, `cargo xtask mixin`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
 mod ci;
+mod mixin;
+mod package;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -16,8 +18,25 @@ use clap::{Parser, Subcommand};
 enum Task {
     /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
     Tidy,
+    /// Build a package: `deb`
+    Package {
+        /// Kind of package
+        kind: Vec<String>,
+    },
     /// Run a suite that needs root or other programs; without a name, list them
     Ci(Ci),
+    /// Render the dashboards and rules of deploy/mixin
+    Mixin(Mixin),
+}
+
+/// `mixin`
+#[derive(clap::Args)]
+struct Mixin {
+    /// Folder to render into [default: deploy/mixin]
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+    #[command(flatten)]
+    options: mixin::Options,
 }
 
 /// `ci`
@@ -45,6 +64,11 @@ fn main() -> ExitCode {
 fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
         Task::Tidy => tidy::run(&root()),
+        Task::Mixin(Mixin { to, options }) => mixin::run(&to.unwrap_or_else(|| mixin::folder(&root())), &options),
+        Task::Package { kind } => {
+            println!("{}", package::run(&root(), &kind)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Ci(Ci { suite: None }) => {
             ci::list();
             Ok(ExitCode::SUCCESS)

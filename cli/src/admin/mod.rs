@@ -1,14 +1,17 @@
-//! `status`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket.
+//! `status`, `top`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket.
 
 mod connect;
 mod segments;
 mod status;
+mod top;
 
 use clad_proto::grpc::v1;
 use clap::Args;
 use serde_json::json;
 
 use self::connect::{Admin, connect, failed};
+pub(crate) use self::top::{TopArgs, run as top};
+use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome};
 use crate::format::human::count;
@@ -35,7 +38,7 @@ pub(crate) enum Form {
 pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
     let status = context.ask(async |admin| admin.status(v1::StatusRequest {}).await)?;
     let text = match shown.output {
-        Form::Text => status::sheet(&status),
+        Form::Text => status::screen::still(&status, clock::unix_nanos(), context.output.columns()),
         Form::Json => format!("{}\n", status::json(&status)),
     };
     context.output.write(text.as_bytes())?;

@@ -5,13 +5,15 @@
 //! where it belongs, and any changed byte shows.
 
 use clad_proto::frame::{AppendHead, append_prefix};
-use clad_proto::limits::RECORD_HEADER_BYTES;
+use clad_proto::limits::{APPEND_HEADER_BYTES, FRAME_HEADER_BYTES, RECORD_HEADER_BYTES};
 use clad_proto::{AckLevel, Body, EncodeError, Group, PayloadBuilder, Severity, payload_checksum};
 
 /// Length of an id: the least that a body can have.
 pub(super) const ID: usize = 16;
 /// Digits of the connection's number in it.
 const CONNECTION: usize = 4;
+/// Where the payload stands in a frame.
+const PAYLOAD_AT: usize = FRAME_HEADER_BYTES + APPEND_HEADER_BYTES;
 /// Where the time stands in a record.
 const TIME_AT: usize = 8;
 
@@ -27,7 +29,8 @@ pub(super) struct Id {
 /// An append that wants only its stamps.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
-    payload: Vec<u8>,
+    /// The whole frame, with its header; the fixed part of its body is blank.
+    frame: Vec<u8>,
     group: usize,
     size: usize,
     records: u32,
@@ -42,32 +45,46 @@ impl Template {
         for _ in 0..records {
             builder.push_body(0, 0, Severity::INFO.0, Body::Text(&body))?;
         }
-        Ok(Self { payload: builder.finish().bytes.to_vec(), group, size, records })
+        let payload = builder.finish().bytes;
+        let blank = AppendHead { first_seq: 0, count: 0, level: AckLevel::None, gap: false, payload_crc: 0 };
+        let mut frame = append_prefix(&blank, payload.len() as u32).to_vec();
+        frame.extend_from_slice(&payload);
+        Ok(Self { frame, group, size, records })
     }
 
-    /// Adds an APPEND frame whose first record has this id.
-    pub(super) fn stamp(&self, out: &mut Vec<u8>, first: Id, level: AckLevel, now: u64) {
-        let prefix_at = out.len();
-        let blank = AppendHead { first_seq: 0, count: 0, level, gap: false, payload_crc: 0 };
-        out.extend_from_slice(&append_prefix(&blank, 0));
-        let payload_at = out.len();
-        out.extend_from_slice(&self.payload);
-        let payload = out.get_mut(payload_at..).unwrap_or_default();
-        let records = payload.get_mut(self.group..).unwrap_or_default();
-        for (number, record) in (first.record..).zip(records.chunks_exact_mut(RECORD_HEADER_BYTES + self.size)) {
-            put(record, TIME_AT, &now.to_le_bytes());
-            put(record, RECORD_HEADER_BYTES, &Id { record: number, ..first }.digits());
+    /// Adds so many APPEND frames, the first record of the first of them with this id, the others following.
+    pub(super) fn stamp(&self, out: &mut Vec<u8>, first: Id, appends: usize, level: AckLevel, now: u64) {
+        let begin = out.len();
+        out.reserve(appends * self.frame.len());
+        for _ in 0..appends {
+            out.extend_from_slice(&self.frame);
         }
-        let head = AppendHead {
-            first_seq: first.record,
-            count: self.records,
-            level,
-            // A load generator goes on after a refusal; what was refused is counted, not sent again.
-            gap: true,
-            payload_crc: payload_checksum(payload),
-        };
-        let prefix = append_prefix(&head, self.payload.len() as u32);
-        put(out, prefix_at, &prefix);
+        let frames = out.get_mut(begin..).unwrap_or_default();
+        let mut number = first.record;
+        for frame in frames.chunks_exact_mut(self.frame.len()) {
+            let records = frame.get_mut(PAYLOAD_AT + self.group..).unwrap_or_default();
+            for record in records.chunks_exact_mut(RECORD_HEADER_BYTES + self.size) {
+                put(record, TIME_AT, &now.to_le_bytes());
+                put(record, RECORD_HEADER_BYTES, &Id { record: number, ..first }.digits());
+                number += 1;
+            }
+        }
+        // In a second pass: a checksum over what was written just now would wait for it to arrive in the cache.
+        let mut first_seq = first.record;
+        for frame in frames.chunks_exact_mut(self.frame.len()) {
+            let head = AppendHead {
+                first_seq,
+                count: self.records,
+                level,
+                // A load generator goes on after a refusal; what was refused is counted, not sent again.
+                gap: true,
+                payload_crc: payload_checksum(frame.get(PAYLOAD_AT..).unwrap_or_default()),
+            };
+            if let Some(place) = frame.get_mut(FRAME_HEADER_BYTES..).and_then(|body| body.first_chunk_mut()) {
+                head.put(place);
+            }
+            first_seq += u64::from(self.records);
+        }
     }
 }
 
@@ -82,11 +99,25 @@ pub(super) fn filling(size: usize) -> String {
     ('!'..='~').cycle().take(size).collect()
 }
 
+/// Eight hex digits, all at once: there is an id in every record, and byte by byte it would be a good part of the work.
+fn hex(value: u32) -> [u8; 8] {
+    // One digit a byte, the lowest in the lowest byte.
+    let mut x = u64::from(value);
+    x = (x & 0xFFFF) | (x & 0xFFFF_0000) << 16;
+    x = (x & 0x0000_00FF_0000_00FF) | (x & 0x0000_FF00_0000_FF00) << 8;
+    x = (x & 0x000F_000F_000F_000F) | (x & 0x00F0_00F0_00F0_00F0) << 4;
+    let letters = ((x + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+    let letter = u64::from(b'a' - b'0' - 10);
+    (x + 0x3030_3030_3030_3030 + letters * letter).to_be_bytes()
+}
+
 impl Id {
     fn digits(self) -> [u8; ID] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let value = u64::from(self.connection) << 48 | (self.record & 0xFFFF_FFFF_FFFF);
-        std::array::from_fn(|at| DIGITS[(value >> (60 - 4 * at) & 0xF) as usize])
+        let mut digits = [0; ID];
+        digits[..8].copy_from_slice(&hex((value >> 32) as u32));
+        digits[8..].copy_from_slice(&hex(value as u32));
+        digits
     }
 
     /// The id of a body, when the rest of the body is the filling.
@@ -115,19 +146,33 @@ mod tests {
     fn a_stamped_append_is_what_a_daemon_takes() {
         let template = Template::new(128, 3, 1 << 20, 1 << 20).expect("small");
         let mut out = b"before".to_vec();
-        template.stamp(&mut out, Id { connection: 5, record: 900 }, AckLevel::Durable, 77);
-        let raw = peek(&out[6..], 1 << 20).expect("a frame").expect("a whole one");
-        assert_eq!(raw.total_len(), out.len() - 6);
-        let Ok(Frame::Append(append)) = raw.decode() else { panic!("an append") };
-        assert!(append.checksum_holds() && append.head.gap);
-        assert_eq!((append.head.first_seq, append.head.count, append.head.level), (900, 3, AckLevel::Durable));
-        let view = PayloadView::parse(&append.payload, 3).expect("in the encoding");
-        assert_eq!(view.group().component(), Some("clactl-bench"));
+        template.stamp(&mut out, Id { connection: 5, record: 900 }, 2, AckLevel::Durable, 77);
         let filling = filling(128);
-        for (number, record) in (900..).zip(view.records()) {
-            let body = record.body_bytes().expect("a text");
-            assert_eq!(Id::of_body(body, filling.as_bytes()), Some(Id { connection: 5, record: number }));
-            assert_eq!((record.time_unix_nano(), body.len()), (77, 128));
+        let mut rest = &out[6..];
+        for first in [900, 903] {
+            let raw = peek(rest, 1 << 20).expect("a frame").expect("a whole one");
+            rest = &rest[raw.total_len()..];
+            let Ok(Frame::Append(append)) = raw.decode() else { panic!("an append") };
+            assert!(append.checksum_holds() && append.head.gap);
+            let head = append.head;
+            assert_eq!((head.first_seq, head.count, head.level), (first, 3, AckLevel::Durable));
+            let view = PayloadView::parse(&append.payload, 3).expect("in the encoding");
+            assert_eq!(view.group().component(), Some("clactl-bench"));
+            for (number, record) in (first..).zip(view.records()) {
+                let body = record.body_bytes().expect("a text");
+                assert_eq!(Id::of_body(body, filling.as_bytes()), Some(Id { connection: 5, record: number }));
+                assert_eq!((record.time_unix_nano(), body.len()), (77, 128));
+            }
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn hex_digits_are_those_of_the_standard_library() {
+        for shift in 0..32 {
+            for value in [1u32 << shift, u32::MAX >> shift, 0x0123_4567_u32.rotate_left(shift), 0x89AB_CDEF >> shift] {
+                assert_eq!(hex(value), format!("{value:08x}").as_bytes(), "{value}");
+            }
         }
     }
 

@@ -13,9 +13,9 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use rustix::io::{ReadWriteFlags, pwritev2};
 
-use super::interrupt::Interrupt;
 use super::stats::new_histogram;
 use crate::clock;
+use crate::interrupt::Interrupt;
 
 /// Length of the file: that of a segment.
 const FILE: u64 = 64 * 1024 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! What must hold: an append counts as acked when its level is there by the rules of docs/PROTOCOL.md, and then its
 //! latency is recorded, every single one; an append that was refused, also after its ACCEPTED, counts as failed and its
-//! offset is forgotten; answers come in the order of the appends, anything else ends the run.
+//! offset is forgotten; answers come in the order of the appends, anything else ends the run. Appends that left together
+//! are kept as one row, and those of them that are acked together have one latency, which is counted for each.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,6 +24,7 @@ pub(super) struct Flight {
     records: u64,
     sent: VecDeque<Sent>,
     accepted: VecDeque<Taken>,
+    in_flight: usize,
     /// Offset of the first record of each append, by its number.
     pub(super) offsets: Vec<u64>,
     /// Of every acked append, nanoseconds.
@@ -37,17 +39,52 @@ pub(super) struct Flight {
     pub(super) last_ack: Option<Instant>,
 }
 
+/// Appends that left together, in a row.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
+    /// Number of the first.
     number: usize,
+    appends: usize,
     at: Instant,
 }
 
+/// Some of them, with offsets in a row.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     sent: Sent,
     epoch: u32,
-    last_offset: u64,
+    /// Of the first append.
+    first_offset: u64,
+}
+
+impl Sent {
+    fn split(&mut self, appends: usize) -> Self {
+        let front = Self { appends, ..*self };
+        self.number += appends;
+        self.appends -= appends;
+        front
+    }
+}
+
+impl Taken {
+    fn offset(&self, append: usize, records: u64) -> u64 {
+        self.first_offset + append as u64 * records
+    }
+
+    fn split(&mut self, appends: usize, records: u64) -> Self {
+        let front = Self { sent: self.sent.split(appends), ..*self };
+        self.first_offset = self.offset(appends, records);
+        front
+    }
+
+    /// How many of its appends a mark covers; a mark that covers an append covers all before it.
+    fn covered(&self, mark: &Watermark, records: u64) -> usize {
+        let covers = |append| mark.covers(self.epoch, self.offset(append, records) + records - 1);
+        if covers(self.sent.appends - 1) {
+            return self.sent.appends;
+        }
+        (0..self.sent.appends).take_while(|&append| covers(append)).count()
+    }
 }
 
 /// What ends a connection before its time.
@@ -69,6 +106,7 @@ impl Flight {
             records: records.into(),
             sent: VecDeque::new(),
             accepted: VecDeque::new(),
+            in_flight: 0,
             offsets: Vec::with_capacity(1 << 16),
             latencies: new_histogram(),
             acked: 0,
@@ -80,14 +118,15 @@ impl Flight {
 
     /// Appends that wait for their answer or their level.
     pub(super) fn in_flight(&self) -> usize {
-        self.sent.len() + self.accepted.len()
+        self.in_flight
     }
 
-    /// One more append leaves now; gives the sequence of its first record.
-    pub(super) fn leave(&mut self, now: Instant) -> u64 {
+    /// So many more appends leave now; gives the sequence of the first record of the first.
+    pub(super) fn leave(&mut self, appends: usize, now: Instant) -> u64 {
         let number = self.offsets.len();
-        self.offsets.push(NOT_ACKED);
-        self.sent.push_back(Sent { number, at: now });
+        self.offsets.resize(number + appends, NOT_ACKED);
+        self.sent.push_back(Sent { number, appends, at: now });
+        self.in_flight += appends;
         number as u64 * self.records
     }
 
@@ -106,19 +145,35 @@ impl Flight {
         }
     }
 
-    fn accepted(&mut self, accepted: &Accepted, now: Instant) -> Result<(), Broken> {
-        let sent = self.sent.pop_front().filter(|sent| sent.number as u64 * self.records == accepted.first_seq);
-        let Some(sent) = sent.filter(|_| u64::from(accepted.count) == self.records) else {
+    /// An ACCEPTED came.
+    pub(super) fn accepted(&mut self, accepted: &Accepted, now: Instant) -> Result<(), Broken> {
+        let front = self.sent.front_mut().filter(|sent| sent.number as u64 * self.records == accepted.first_seq);
+        let Some(front) = front.filter(|_| u64::from(accepted.count) == self.records) else {
             return Err(Broken::OutOfOrder(format!("sequence {} was accepted", accepted.first_seq)));
         };
+        let sent = front.split(1);
+        if front.appends == 0 {
+            self.sent.pop_front();
+        }
         if let Some(place) = self.offsets.get_mut(sent.number) {
             *place = accepted.first_offset;
         }
         if self.level <= AckLevel::Received {
             self.done(sent, now);
-        } else {
-            let last_offset = accepted.first_offset + (self.records - 1);
-            self.accepted.push_back(Taken { sent, epoch: accepted.epoch, last_offset });
+            return Ok(());
+        }
+        let records = self.records;
+        let row = self.accepted.back_mut().filter(|row| {
+            (row.sent.at, row.epoch) == (sent.at, accepted.epoch)
+                && row.sent.number + row.sent.appends == sent.number
+                && row.offset(row.sent.appends, records) == accepted.first_offset
+        });
+        match row {
+            Some(row) => row.sent.appends += 1,
+            None => {
+                let taken = Taken { sent, epoch: accepted.epoch, first_offset: accepted.first_offset };
+                self.accepted.push_back(taken);
+            }
         }
         Ok(())
     }
@@ -127,55 +182,72 @@ impl Flight {
         if mark.level < self.level {
             return;
         }
-        while let Some(taken) = self.accepted.front().copied() {
-            if !mark.covers(taken.epoch, taken.last_offset) {
+        let records = self.records;
+        while let Some(row) = self.accepted.front_mut() {
+            let covered = row.covered(mark, records);
+            if covered == 0 {
+                break;
+            }
+            let done = row.split(covered, records);
+            let rest = row.sent.appends;
+            self.done(done.sent, now);
+            if rest > 0 {
                 break;
             }
             self.accepted.pop_front();
-            self.done(taken.sent, now);
         }
     }
 
     fn refused(&mut self, refused: &Refused) -> Result<(), Broken> {
-        let number = refused.first_seq / self.records;
-        let is_it = |sent: &Sent| sent.number as u64 == number;
-        if self.sent.front().is_some_and(is_it) {
-            self.sent.pop_front();
-        } else if let Some(at) = self.accepted.iter().position(|taken| is_it(&taken.sent)) {
-            self.accepted.remove(at);
+        let number = (refused.first_seq / self.records) as usize;
+        let is_in = |sent: &Sent| (sent.number..sent.number + sent.appends).contains(&number);
+        if let Some(front) = self.sent.front_mut().filter(|sent| sent.number == number) {
+            front.split(1);
+            if front.appends == 0 {
+                self.sent.pop_front();
+            }
+        } else if let Some(at) = self.accepted.iter().position(|taken| is_in(&taken.sent)) {
+            self.forget_taken(at, number);
         } else {
             return Err(Broken::OutOfOrder(format!("sequence {} was refused", refused.first_seq)));
         }
-        self.give_up(number as usize);
+        self.give_up(number, 1);
         self.refusal.get_or_insert_with(|| refused.error.clone());
         Ok(())
+    }
+
+    /// Takes one append out of the row of accepted ones at `at`.
+    fn forget_taken(&mut self, at: usize, number: usize) {
+        let Some(mut row) = self.accepted.remove(at) else { return };
+        let before = row.split(number - row.sent.number, self.records);
+        row.split(1, self.records);
+        for part in [row, before].into_iter().filter(|part| part.sent.appends > 0) {
+            self.accepted.insert(at, part);
+        }
     }
 
     fn done(&mut self, sent: Sent, now: Instant) {
         let nanos = u64::try_from((now - sent.at).as_nanos()).unwrap_or(u64::MAX);
         // It grows as it must; nothing is too long for it.
-        let _ = self.latencies.record(nanos.max(1));
-        self.acked += 1;
+        let _ = self.latencies.record_n(nanos.max(1), sent.appends as u64);
+        self.acked += sent.appends as u64;
+        self.in_flight -= sent.appends;
         self.last_ack = Some(now);
     }
 
-    fn give_up(&mut self, number: usize) {
-        self.failed += 1;
-        if let Some(place) = self.offsets.get_mut(number) {
+    fn give_up(&mut self, number: usize, appends: usize) {
+        self.failed += appends as u64;
+        self.in_flight -= appends;
+        for place in self.offsets.iter_mut().skip(number).take(appends) {
             *place = NOT_ACKED;
         }
     }
 
     /// The connection is over: what is in flight will have no answer any more.
     pub(super) fn end(&mut self) {
-        let left: Vec<usize> = self
-            .sent
-            .drain(..)
-            .chain(self.accepted.drain(..).map(|taken| taken.sent))
-            .map(|sent| sent.number)
-            .collect();
-        for number in left {
-            self.give_up(number);
+        let left: Vec<Sent> = self.sent.drain(..).chain(self.accepted.drain(..).map(|taken| taken.sent)).collect();
+        for sent in left {
+            self.give_up(sent.number, sent.appends);
         }
     }
 }
@@ -205,7 +277,7 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_micros(500);
         let mut flight = Flight::new(AckLevel::Durable, 2);
-        assert_eq!((flight.leave(start), flight.leave(start), flight.in_flight()), (0, 2, 2));
+        assert_eq!((flight.leave(2, start), flight.in_flight()), (0, 2));
         flight.answer(&accepted(0, 10), later).expect("in order");
         flight.answer(&mark(AckLevel::Written, 12), later).expect("a mark");
         flight.answer(&mark(AckLevel::Durable, 11), later).expect("a mark");
@@ -221,7 +293,7 @@ mod tests {
     fn received_is_the_accepted_itself() {
         let now = Instant::now();
         let mut flight = Flight::new(AckLevel::Received, 2);
-        flight.leave(now);
+        flight.leave(1, now);
         flight.answer(&accepted(0, 10), now).expect("in order");
         assert_eq!((flight.acked, flight.in_flight()), (1, 0));
     }
@@ -230,9 +302,7 @@ mod tests {
     fn refusals_before_and_after_the_offset_was_given() {
         let now = Instant::now();
         let mut flight = Flight::new(AckLevel::Written, 2);
-        for _ in 0..4 {
-            flight.leave(now);
-        }
+        flight.leave(4, now);
         flight.answer(&accepted(0, 10), now).expect("in order");
         flight.answer(&refused(2), now).expect("in order");
         flight.answer(&accepted(4, 12), now).expect("in order");
@@ -248,8 +318,27 @@ mod tests {
     fn answers_out_of_order_are_told() {
         let now = Instant::now();
         let mut flight = Flight::new(AckLevel::Written, 2);
-        flight.leave(now);
+        flight.leave(1, now);
         assert!(matches!(flight.answer(&accepted(2, 10), now), Err(Broken::OutOfOrder(_))));
         assert!(matches!(flight.answer(&refused(8), now), Err(Broken::OutOfOrder(_))));
+    }
+
+    #[test]
+    fn a_mark_within_a_row_acks_what_it_covers_each_with_its_latency() {
+        let start = Instant::now();
+        let mut flight = Flight::new(AckLevel::Written, 2);
+        flight.leave(5, start);
+        for n in 0..5 {
+            flight.answer(&accepted(2 * n, 10 + 2 * n), start).expect("in order");
+        }
+        assert_eq!(flight.accepted.len(), 1, "one row");
+        flight.answer(&mark(AckLevel::Written, 15), start + Duration::from_millis(1)).expect("a mark");
+        assert_eq!((flight.acked, flight.in_flight(), flight.latencies.len()), (2, 3, 2));
+        flight.answer(&refused(6), start).expect("the journal failed");
+        flight.answer(&mark(AckLevel::Written, 20), start + Duration::from_millis(3)).expect("a mark");
+        assert_eq!((flight.acked, flight.failed, flight.in_flight(), flight.latencies.len()), (4, 1, 0, 4));
+        assert_eq!(flight.offsets, [10, 12, 14, NOT_ACKED, 18]);
+        let max = Duration::from_nanos(flight.latencies.max()).as_micros();
+        assert!((2_990..=3_010).contains(&max), "{max}");
     }
 }

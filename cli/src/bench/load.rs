@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
-use clad_proto::frame::{Flush, Frame, Intent, Welcome, encode_bye};
+use clad_proto::frame::{Accepted, Flush, Frame, FrameType, Intent, Welcome, encode_bye};
 use clad_proto::{AckLevel, ErrorInfo, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
-use super::interrupt::Interrupt;
 use super::stats::new_histogram;
 use super::wire::Wire;
 use crate::clock;
 use crate::exit::told;
+use crate::interrupt::Interrupt;
 
 /// Stack of a connection's thread: there may be a thousand of them.
 const STACK: usize = 256 * 1024;
@@ -198,9 +198,10 @@ impl Connection {
         loop {
             if now < deadline && !load.interrupt.came() {
                 let time = clock::unix_nanos();
-                while flight.in_flight() < load.in_flight {
-                    let id = Id { connection: self.number, record: flight.leave(now) };
-                    template.stamp(&mut self.wire.out, id, level, time);
+                let room = load.in_flight.saturating_sub(flight.in_flight());
+                if room > 0 {
+                    let first = Id { connection: self.number, record: flight.leave(room, now) };
+                    template.stamp(&mut self.wire.out, first, room, level, time);
                 }
             } else if flight.in_flight() == 0 {
                 return self.end(level);
@@ -209,7 +210,11 @@ impl Connection {
             now = clock::now();
             let before = flight.acked;
             while let Some(raw) = self.wire.next()? {
-                flight.answer(&raw.decode()?, now)?;
+                match raw.header.kind {
+                    // Most of what comes.
+                    FrameType::Accepted => flight.accepted(&Accepted::parse(&raw)?, now)?,
+                    _ => flight.answer(&raw.decode()?, now)?,
+                }
             }
             acked.fetch_add((flight.acked - before) * u64::from(load.records), Relaxed);
             // The next appends leave now, not when the answers came.

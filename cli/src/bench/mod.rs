@@ -13,14 +13,12 @@
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
-//! | `interrupt` | being told to stop |
 //! | `stats`, `report` | numbers out of many, and how they are told |
 
 mod body;
 mod check;
 mod direct;
 mod flight;
-mod interrupt;
 mod load;
 mod memory;
 mod report;
@@ -38,7 +36,6 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::direct::Direct;
-use self::interrupt::Interrupt;
 use self::load::{Load, Loaded};
 use self::report::{Report, Round};
 use self::spawn::Spawned;
@@ -47,6 +44,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::{count, counted};
+use crate::interrupt::Interrupt;
 use crate::output::{Progress, say};
 
 /// The load, and on whom.
@@ -93,7 +91,7 @@ pub(crate) struct BenchArgs {
     pub(crate) output: Form,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
     let duration = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
     duration.filter(|duration| !duration.is_zero()).ok_or_else(|| "seconds above 0 are wanted, as 10 or 0.5".to_owned())

@@ -205,7 +205,7 @@ impl Report<'_> {
                 self.peak_memory.map(|peak| format!("{} at the daemon's peak", bytes(peak))).unwrap_or_default(),
             )
             .row("trouble", total.trouble.join("\n"));
-        let mut text = sheet.show();
+        let mut text = sheet.show(usize::MAX);
         if let Some(ratios) = self.ratios() {
             text.push_str(&self.beside_the_loop(&ratios));
         }

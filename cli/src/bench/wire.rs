@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use bytes::BytesMut;
 use clad_client::Address;
-use clad_proto::frame::{Frame, Hello, Intent, RawFrame, Welcome, peek};
+use clad_proto::frame::{Frame, Hello, Intent, KnownHeader, RawFrame, Welcome, peek_known};
 use clad_proto::limits::{MAX_APPEND_BYTES, MAX_VERSION, MIN_VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -34,6 +34,7 @@ pub(super) struct Wire {
     /// Received and not looked at yet: from here to `end`.
     start: usize,
     end: usize,
+    known: KnownHeader,
 }
 
 #[derive(Debug)]
@@ -84,7 +85,15 @@ impl Wire {
         };
         let mut bytes = BytesMut::new();
         hello.encode(&mut bytes);
-        let mut wire = Self { socket, out: bytes.to_vec(), sent: 0, incoming: Vec::new(), start: 0, end: 0 };
+        let mut wire = Self {
+            socket,
+            out: bytes.to_vec(),
+            sent: 0,
+            incoming: Vec::new(),
+            start: 0,
+            end: 0,
+            known: KnownHeader::default(),
+        };
         let welcome = wire.greeted().with_context(|| format!("{address} does not greet us"))?;
         Ok((wire, welcome))
     }
@@ -184,7 +193,7 @@ impl Wire {
     /// The next whole frame of what was received.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<RawFrame<'_>>> {
         let bytes = self.incoming.get(self.start..self.end).unwrap_or_default();
-        let raw = peek(bytes, MAX_APPEND_BYTES)?;
+        let raw = peek_known(bytes, MAX_APPEND_BYTES, &mut self.known)?;
         if let Some(raw) = &raw {
             self.start += raw.total_len();
         }

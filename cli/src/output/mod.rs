@@ -39,6 +39,17 @@ impl Output {
         self.colour
     }
 
+    /// Columns of the terminal; no bound where stdout is none, so that what a program reads has no breaks.
+    pub(crate) fn columns(&self) -> usize {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
+        size.map_or(usize::MAX, |size| usize::from(size.ws_col))
+    }
+
+    /// Whether stdout is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.stdout.get_ref().is_terminal()
+    }
+
     /// Writes bytes to stdout, sooner or later.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Stop> {
         self.stdout.write_all(bytes).map_err(stopped)

@@ -17,6 +17,16 @@ impl Progress {
         Self::styled(what, Some(total), "{msg} [{wide_bar:.cyan/blue}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
     }
 
+    /// A bar over so many records.
+    pub(crate) fn records(what: &str, total: u64) -> Self {
+        Self::styled(what, Some(total), "{msg} [{wide_bar:.cyan/blue}] {human_pos}/{human_len} {per_sec} {eta}")
+    }
+
+    /// A bar over so many steps.
+    pub(crate) fn count(what: &str, total: u64) -> Self {
+        Self::styled(what, Some(total), "[{bar:16.cyan/blue}] {pos}/{len} {msg}")
+    }
+
     /// A line without an end in sight.
     pub(crate) fn line(what: &str) -> Self {
         let progress = Self::styled(what, None, "{spinner} {msg} [{elapsed}]");

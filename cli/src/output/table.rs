@@ -18,18 +18,41 @@ impl Sheet {
         self
     }
 
-    /// The rows, a newline after each.
-    pub(crate) fn show(&self) -> String {
+    /// The rows, a newline after each; lines longer than `columns` go on below themselves, as far as there are words.
+    pub(crate) fn show(&self, columns: usize) -> String {
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let room = columns.saturating_sub(width + 2).max(20);
         let mut out = String::new();
         for (name, value) in &self.rows {
-            for (at, line) in value.lines().enumerate() {
+            for (at, line) in value.lines().flat_map(|line| wrapped(line, room)).enumerate() {
                 let name = if at == 0 { name.as_str() } else { "" };
-                let _ = writeln!(out, "{name:>width$}  {line}");
+                let _ = writeln!(out, "{}", format!("{name:>width$}  {line}").trim_end());
             }
         }
         out
     }
+}
+
+/// A line in pieces of at most `room` characters, cut between words; a longer word stays whole.
+pub(crate) fn wrapped(line: &str, room: usize) -> Vec<String> {
+    if line.chars().count() <= room {
+        return vec![line.to_owned()];
+    }
+    // What stands under each other stays there: what follows is indented as the line was.
+    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+    let mut pieces = vec![indent.clone()];
+    for word in line.split(' ').filter(|word| !word.is_empty()) {
+        let last = pieces.last_mut().expect("never empty");
+        let used = last.chars().count();
+        let gap = usize::from(used > indent.len());
+        if gap == 1 && used + 1 + word.chars().count() > room {
+            pieces.push(format!("{indent}{word}"));
+        } else {
+            last.push_str(if gap == 1 { " " } else { "" });
+            last.push_str(word);
+        }
+    }
+    pieces
 }
 
 /// Rows under heads, each column as wide as its widest; `>` before a head aligns its column to the right.
@@ -65,7 +88,16 @@ mod tests {
     fn a_sheet_lines_up() {
         let mut sheet = Sheet::default();
         sheet.row("log", "ab").row("epoch", "3").row("nothing", "").row("notes", "one\ntwo");
-        assert_eq!(sheet.show(), "  log  ab\nepoch  3\nnotes  one\n       two\n");
+        assert_eq!(sheet.show(80), "  log  ab\nepoch  3\nnotes  one\n       two\n");
+    }
+
+    #[test]
+    fn a_sheet_keeps_to_its_columns() {
+        let mut sheet = Sheet::default();
+        sheet.row("x", "the quick brown fox jumps over the lazy dog").row("y", "averyveryverylongwordindeed");
+        let text = sheet.show(23);
+        assert_eq!(text, "x  the quick brown fox\n   jumps over the lazy\n   dog\ny  averyveryverylongwordindeed\n");
+        assert_eq!(sheet.show(usize::MAX).lines().count(), 2);
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::str::FromStr;
 
 use clad_proto::Severity;
 use regex::bytes::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::format::{Entry, json};
 
 /// A range of severities, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Priorities {
     least: i32,
     most: i32,

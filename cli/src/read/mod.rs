@@ -4,12 +4,12 @@
 //! cursor is followed by `-f`; whatever is missing is said on stderr; damage ends in 1, a torn tail or what retention
 //! removed does not.
 
-mod filter;
-mod piece;
-mod served;
+pub(crate) mod filter;
+pub(crate) mod piece;
+pub(crate) mod served;
 mod show;
-mod source;
-mod stored;
+pub(crate) mod source;
+pub(crate) mod stored;
 mod walk;
 pub(crate) mod when;
 
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clad_client::Start;
-use clad_proto::Cursor;
+use clad_proto::{AckLevel, Cursor};
 use clap::Args;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -48,6 +48,26 @@ pub(crate) struct ReadArgs {
     /// Newest first; the log is read in pieces, so memory stays bounded
     #[arg(short, long)]
     pub(crate) reverse: bool,
+    /// Which of them.
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Form of a record
+    #[arg(short, long, value_enum, default_value_t = Format::Short, value_name = "FORM")]
+    pub(crate) output: Format,
+    /// Start after this place, as --show-cursor gave it
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after_cursor: Option<Cursor>,
+    /// In the end say where the reading stopped
+    #[arg(long)]
+    pub(crate) show_cursor: bool,
+    /// Show times in UTC
+    #[arg(long)]
+    pub(crate) utc: bool,
+}
+
+/// Which records.
+#[derive(Debug, Args)]
+pub(crate) struct FilterArgs {
     /// Not before this time: `2026-01-01 10:00`, `today`, `-5min`, `1 hour ago`, `@UNIX`
     ///
     /// A record's own time counts; where it has none, the time when it was observed, else when it was appended.
@@ -65,18 +85,6 @@ pub(crate) struct ReadArgs {
     /// With a body that this regular expression finds; without capitals it ignores case
     #[arg(short, long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub(crate) grep: Option<String>,
-    /// Form of a record
-    #[arg(short, long, value_enum, default_value_t = Format::Short, value_name = "FORM")]
-    pub(crate) output: Format,
-    /// Start after this place, as --show-cursor gave it
-    #[arg(long, value_name = "CURSOR")]
-    pub(crate) after_cursor: Option<Cursor>,
-    /// In the end say where the reading stopped
-    #[arg(long)]
-    pub(crate) show_cursor: bool,
-    /// Show times in UTC
-    #[arg(long)]
-    pub(crate) utc: bool,
 }
 
 /// `clactl query`.
@@ -121,7 +129,7 @@ pub(crate) fn query(context: &mut Context, args: &QueryArgs) -> Outcome {
 /// `clactl tail`.
 pub(crate) fn tail(context: &mut Context, args: &ReadArgs) -> Outcome {
     // Who says where to start wants all from there.
-    let says_where = args.since.is_some() || args.after_cursor.is_some();
+    let says_where = args.filter.since.is_some() || args.after_cursor.is_some();
     run(context, args, None, (!says_where).then_some(TAIL))
 }
 
@@ -132,10 +140,10 @@ fn run(context: &mut Context, args: &ReadArgs, dir: Option<&PathBuf>, default: O
         None => default,
     };
     let now = times::timestamp(clock::unix_nanos()).to_zoned(TimeZone::system());
-    let filter = filter(args, &now)?;
+    let filter = args.filter.filter(&now)?;
     let source = match dir {
         Some(dir) => Source::Files(Box::new(Files::open(dir)?)),
-        None => Source::Served(Served::new(context.which.server(&context.around)?, &filter)),
+        None => Source::Served(Served::new(context.which.server(&context.around)?, &filter, AckLevel::Written)),
     };
     let zone = if args.utc { TimeZone::UTC } else { context.zone.clone() };
     let mut show = Show::new(&mut context.output, args.output, zone, filter);
@@ -167,17 +175,20 @@ async fn read(args: &ReadArgs, source: &Source, last: Option<u64>, show: &mut Sh
     show.forward(source, start, args.follow).await
 }
 
-fn filter(args: &ReadArgs, now: &Zoned) -> Result<Filter, Stop> {
-    let time = |text: &Option<String>, flag: &str| {
-        let parsed = text.as_deref().map(|text| when::parse(text, now)).transpose();
-        parsed.map_err(|error| Stop::usage(format!("{flag}: {error}")))
-    };
-    let pattern = args.grep.as_deref().map(filter::pattern).transpose();
-    Ok(Filter {
-        since: time(&args.since, "--since")?,
-        until: time(&args.until, "--until")?,
-        priorities: args.priority,
-        components: args.component.clone(),
-        pattern: pattern.map_err(|error| Stop::usage(format!("--grep: {error}")))?,
-    })
+impl FilterArgs {
+    /// The filter that they ask for.
+    pub(crate) fn filter(&self, now: &Zoned) -> Result<Filter, Stop> {
+        let time = |text: &Option<String>, flag: &str| {
+            let parsed = text.as_deref().map(|text| when::parse(text, now)).transpose();
+            parsed.map_err(|error| Stop::usage(format!("{flag}: {error}")))
+        };
+        let pattern = self.grep.as_deref().map(filter::pattern).transpose();
+        Ok(Filter {
+            since: time(&self.since, "--since")?,
+            until: time(&self.until, "--until")?,
+            priorities: self.priority,
+            components: self.component.clone(),
+            pattern: pattern.map_err(|error| Stop::usage(format!("--grep: {error}")))?,
+        })
+    }
 }

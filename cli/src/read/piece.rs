@@ -1,14 +1,14 @@
 //! What a log gives, whichever way it is read.
 
 use clad_client::Chunk;
-use clad_proto::frame::{GapReason, Vouched};
-use clad_proto::{Cursor, LogId, PayloadView, ProducerId};
+use clad_proto::frame::{GapReason, RecordsHead, Vouched};
+use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
 use crate::format::Entry;
 
 /// What comes next in a log.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// Records of one append.
     Records(Piece),
     /// Offsets that cannot be read.
@@ -21,18 +21,18 @@ pub(super) enum Event {
 
 /// Offsets that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Gap {
+pub(crate) struct Gap {
     /// First that is missing.
-    pub(super) from: u64,
+    pub(crate) from: u64,
     /// The offset after the last.
-    pub(super) to: u64,
+    pub(crate) to: u64,
     /// Why.
-    pub(super) reason: GapReason,
+    pub(crate) reason: GapReason,
 }
 
 /// Records of one append.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     /// From a daemon.
     Served(Chunk),
     /// From files.
@@ -41,30 +41,32 @@ pub(super) enum Piece {
 
 /// An append as it lies in a file; its checksum was compared.
 #[derive(Debug)]
-pub(super) struct Stored {
-    pub(super) epoch: u32,
-    pub(super) first_offset: u64,
-    pub(super) append_time: u64,
-    pub(super) producer_id: ProducerId,
-    pub(super) producer_epoch: u32,
-    pub(super) first_sequence: u64,
-    pub(super) vouched: Vouched,
-    pub(super) count: u32,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Stored {
+    pub(crate) epoch: u32,
+    pub(crate) first_offset: u64,
+    pub(crate) append_time: u64,
+    pub(crate) producer_id: ProducerId,
+    pub(crate) producer_epoch: u32,
+    pub(crate) first_sequence: u64,
+    pub(crate) vouched: Vouched,
+    pub(crate) count: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// Where a log stands.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Standing {
+pub(crate) struct Standing {
     /// The log.
-    pub(super) log_id: LogId,
+    pub(crate) log_id: LogId,
     /// The place after its last readable record.
-    pub(super) end: Cursor,
+    pub(crate) end: Cursor,
+    /// All offsets below are written; some of them may be beyond what is read here.
+    pub(crate) written: u64,
 }
 
 impl Gap {
     /// What to tell a person.
-    pub(super) fn note(&self) -> String {
+    pub(crate) fn note(&self) -> String {
         let last = self.to.saturating_sub(1);
         match self.reason {
             GapReason::Retention => format!("-- records {} to {last} removed by retention --", self.from),
@@ -75,7 +77,7 @@ impl Gap {
 
 impl Piece {
     /// Shows each record from `from` on to `each`, until that says to stop; says whether it did not.
-    pub(super) fn each(&self, log_id: LogId, from: u64, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
+    pub(crate) fn each(&self, log_id: LogId, from: u64, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
         match self {
             Self::Served(chunk) => {
                 let Some(group) = chunk.group() else { return true };
@@ -114,8 +116,47 @@ impl Piece {
         }
     }
 
+    /// What it is as a whole: the payload of its append, and what stands beside it. The records that are given are
+    /// those behind `skip`, `take` of them.
+    pub(crate) fn whole(&self) -> (RecordsHead, &Vouched, &[u8]) {
+        match self {
+            Self::Served(chunk) => {
+                let (payload, count) = chunk.payload();
+                let skip = chunk.skipped();
+                let head = RecordsHead {
+                    epoch: chunk.epoch(),
+                    count,
+                    first_offset: chunk.first_offset() - u64::from(skip),
+                    append_time: chunk.append_time(),
+                    producer_id: chunk.producer_id(),
+                    producer_epoch: chunk.producer_epoch(),
+                    payload_crc: payload_checksum(payload),
+                    first_seq: chunk.first_sequence().wrapping_sub(skip.into()),
+                    skip,
+                    take: chunk.count(),
+                };
+                (head, chunk.vouched(), payload)
+            }
+            Self::Stored(stored) => {
+                let head = RecordsHead {
+                    epoch: stored.epoch,
+                    count: stored.count,
+                    first_offset: stored.first_offset,
+                    append_time: stored.append_time,
+                    producer_id: stored.producer_id,
+                    producer_epoch: stored.producer_epoch,
+                    payload_crc: payload_checksum(&stored.payload),
+                    first_seq: stored.first_sequence,
+                    skip: 0,
+                    take: stored.count,
+                };
+                (head, &stored.vouched, &stored.payload)
+            }
+        }
+    }
+
     /// The epoch in which it got its offsets.
-    pub(super) fn epoch(&self) -> u32 {
+    pub(crate) fn epoch(&self) -> u32 {
         match self {
             Self::Served(chunk) => chunk.epoch(),
             Self::Stored(stored) => stored.epoch,
@@ -123,7 +164,7 @@ impl Piece {
     }
 
     /// The offset of its first record, and the one after its last.
-    pub(super) fn range(&self) -> (u64, u64) {
+    pub(crate) fn range(&self) -> (u64, u64) {
         match self {
             Self::Served(chunk) => (chunk.first_offset(), chunk.end_offset()),
             Self::Stored(stored) => (stored.first_offset, stored.first_offset + u64::from(stored.count)),

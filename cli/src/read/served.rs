@@ -7,7 +7,7 @@
 use anyhow::anyhow;
 use clad_client::{Address, ReadError, Reader, Start};
 use clad_proto::frame::GapReason;
-use clad_proto::{Cursor, ErrorCode};
+use clad_proto::{AckLevel, Cursor, ErrorCode};
 
 use super::filter::Filter;
 use super::piece::{Event, Gap, Piece, Standing};
@@ -17,15 +17,16 @@ use crate::reach::unreachable;
 
 /// A log behind a daemon.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     address: Address,
     since: Option<i64>,
     until: Option<i64>,
+    level: AckLevel,
 }
 
 /// A read of it.
 #[derive(Debug)]
-pub(super) struct ServedStream {
+pub(crate) struct ServedStream {
     log: Served,
     reader: Reader,
     follow: bool,
@@ -33,9 +34,10 @@ pub(super) struct ServedStream {
 }
 
 impl Served {
-    /// The log that is served at an address; whole appends outside of the filter's times are not even sent.
-    pub(super) fn new(address: Address, filter: &Filter) -> Self {
-        Self { address, since: filter.since, until: filter.until }
+    /// The log that is served at an address, as far as it has reached a level; whole appends outside of the filter's
+    /// times are not even sent.
+    pub(crate) fn new(address: Address, filter: &Filter, level: AckLevel) -> Self {
+        Self { address, since: filter.since, until: filter.until, level }
     }
 
     fn again(&self) -> Self {
@@ -43,16 +45,17 @@ impl Served {
     }
 
     /// Where the log stands.
-    pub(super) async fn standing(&self) -> Result<Standing, Stop> {
+    pub(crate) async fn standing(&self) -> Result<Standing, Stop> {
         let mut reader = self.reader(Start::Tail(0), false, None).await.map_err(failed)?;
         while reader.next().await.map_err(failed)?.is_some() {}
         let end =
             reader.cursor().ok_or_else(|| Stop::Failed(anyhow!("{} did not say where its log ends", self.address)))?;
-        Ok(Standing { log_id: end.log_id, end })
+        let written = reader.log().map_or(end.offset, |log| log.written);
+        Ok(Standing { log_id: end.log_id, end, written })
     }
 
     /// Refuses a cursor that is no place in this history of this log.
-    pub(super) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
+    pub(crate) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
         let anytime = Self { since: None, until: None, ..self.again() };
         let mut reader = anytime.reader(Start::Cursor(cursor), false, Some(1)).await.map_err(failed)?;
         // A daemon judges before it gives anything.
@@ -60,13 +63,14 @@ impl Served {
     }
 
     /// Starts a read.
-    pub(super) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<ServedStream, Stop> {
+    pub(crate) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<ServedStream, Stop> {
         let reader = self.reader(start, follow, limit).await.map_err(failed)?;
         Ok(ServedStream { log: self.again(), reader, follow, damaged_at: None })
     }
 
     async fn reader(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<Reader, ReadError> {
-        let mut builder = Reader::builder(self.address.clone()).name("clactl").from(start).follow(follow);
+        let mut builder =
+            Reader::builder(self.address.clone()).name("clactl").from(start).follow(follow).level(self.level);
         if let Some(since) = self.since {
             builder = builder.since(since);
         }
@@ -83,7 +87,7 @@ impl Served {
 
 impl ServedStream {
     /// What comes next; nothing at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, Stop> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Stop> {
         loop {
             match self.reader.next().await {
                 Ok(None) => return Ok(None),
@@ -113,6 +117,11 @@ impl ServedStream {
                 },
             }
         }
+    }
+
+    /// The place after what was given last: to go on at another time. None before the first.
+    pub(crate) const fn cursor(&self) -> Option<Cursor> {
+        self.reader.cursor()
     }
 
     async fn go_on(&mut self, start: Start) -> Result<(), Stop> {

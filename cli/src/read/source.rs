@@ -9,7 +9,7 @@ use super::stored::{Files, FilesStream};
 use crate::exit::Stop;
 
 /// A log to read.
-pub(super) enum Source {
+pub(crate) enum Source {
     /// Behind a daemon.
     Served(Served),
     /// In files.
@@ -17,7 +17,7 @@ pub(super) enum Source {
 }
 
 /// A read of it.
-pub(super) enum Stream<'a> {
+pub(crate) enum Stream<'a> {
     /// From a daemon.
     Served(Box<ServedStream>),
     /// From files.
@@ -26,7 +26,7 @@ pub(super) enum Stream<'a> {
 
 impl Source {
     /// Where the log stands.
-    pub(super) async fn standing(&self) -> Result<Standing, Stop> {
+    pub(crate) async fn standing(&self) -> Result<Standing, Stop> {
         match self {
             Self::Served(log) => log.standing().await,
             Self::Files(log) => Ok(log.standing()),
@@ -34,7 +34,7 @@ impl Source {
     }
 
     /// Refuses a cursor that is no place in this history of this log.
-    pub(super) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
+    pub(crate) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
         match self {
             Self::Served(log) => log.judge(cursor).await,
             Self::Files(log) => log.judge(cursor).map(drop),
@@ -42,7 +42,7 @@ impl Source {
     }
 
     /// Starts a read. `limit` is a hint: no more records than this will be looked at.
-    pub(super) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<Stream<'_>, Stop> {
+    pub(crate) async fn read(&self, start: Start, follow: bool, limit: Option<u64>) -> Result<Stream<'_>, Stop> {
         Ok(match self {
             Self::Served(log) => Stream::Served(Box::new(log.read(start, follow, limit).await?)),
             Self::Files(log) => Stream::Files(Box::new(log.read(start)?)),
@@ -51,8 +51,16 @@ impl Source {
 }
 
 impl Stream<'_> {
+    /// The place after what was given last, where it is known.
+    pub(crate) fn cursor(&self) -> Option<Cursor> {
+        match self {
+            Self::Served(stream) => stream.cursor(),
+            Self::Files(_) => None,
+        }
+    }
+
     /// What comes next; nothing at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, Stop> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Stop> {
         match self {
             Self::Served(stream) => stream.next().await,
             Self::Files(stream) => stream.next(),

@@ -19,36 +19,42 @@ use crate::exit::Stop;
 const DAMAGE: &str = "DAMAGE: ";
 
 /// A log in a folder.
-pub(super) struct Files {
+pub(crate) struct Files {
     log: OfflineLog,
 }
 
 /// A read of it.
-pub(super) struct FilesStream<'a> {
+pub(crate) struct FilesStream<'a> {
     reader: OfflineReader<'a>,
     ready: VecDeque<Event>,
 }
 
 impl Files {
     /// Opens a folder.
-    pub(super) fn open(dir: &Path) -> Result<Self, Stop> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, Stop> {
         let log = OfflineLog::open(dir).map_err(anyhow::Error::new)?;
         Ok(Self { log })
     }
 
     /// What an operator should hear, and whether it is damage.
-    pub(super) fn notes(&self) -> impl Iterator<Item = (&str, bool)> {
+    pub(crate) fn notes(&self) -> impl Iterator<Item = (&str, bool)> {
         self.log.notes().iter().map(|note| (note.as_str(), note.starts_with(DAMAGE)))
     }
 
     /// Where the log stands.
-    pub(super) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         let log_id = LogId::from_bytes(self.log.log_id());
-        Standing { log_id, end: Cursor { log_id, epoch: self.log.meta().epoch(), offset: self.log.end_offset() } }
+        let offset = self.log.end_offset();
+        Standing { log_id, end: Cursor { log_id, epoch: self.log.meta().epoch(), offset }, written: offset }
+    }
+
+    /// One past the last record that the files prove durable.
+    pub(crate) fn durable_end(&self) -> u64 {
+        self.log.durable_end()
     }
 
     /// Starts a read.
-    pub(super) fn read(&self, start: Start) -> Result<FilesStream<'_>, Stop> {
+    pub(crate) fn read(&self, start: Start) -> Result<FilesStream<'_>, Stop> {
         let end = self.log.end_offset();
         let from = match start {
             Start::Offset(offset) if offset > end => {
@@ -63,7 +69,7 @@ impl Files {
     }
 
     /// The offset of a cursor that is a place in this history of this log.
-    pub(super) fn judge(&self, cursor: Cursor) -> Result<u64, Stop> {
+    pub(crate) fn judge(&self, cursor: Cursor) -> Result<u64, Stop> {
         let standing = self.standing();
         if cursor.log_id != standing.log_id {
             return Err(Stop::Failed(anyhow!("the cursor is of log {}, this is {}", cursor.log_id, standing.log_id)));
@@ -89,7 +95,7 @@ impl Files {
 
 impl FilesStream<'_> {
     /// What comes next; nothing at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Event>, Stop> {
+    pub(crate) fn next(&mut self) -> Result<Option<Event>, Stop> {
         while self.ready.is_empty() {
             match self.reader.next_batch() {
                 Ok(None) => return Ok(None),

@@ -70,6 +70,19 @@ impl Chunk {
         self.group()?.component()
     }
 
+    /// The payload of the whole append, as its client made it, and how many records it holds: who copies it elsewhere
+    /// keeps the client's checksum.
+    #[must_use]
+    pub const fn payload(&self) -> (&Bytes, u32) {
+        (&self.payload, self.payload_count)
+    }
+
+    /// How many of the payload's records come before [`Self::first_offset`].
+    #[must_use]
+    pub const fn skipped(&self) -> u32 {
+        self.skip
+    }
+
     /// How many records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {

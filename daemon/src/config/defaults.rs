@@ -35,6 +35,10 @@ impl Default for Config {
                 max_record_bytes: 2 * MIB,
                 // One segment's worth: a host whose disk is full still has room to be repaired in.
                 reserve_free: 64 * MIB,
+                // Nobody else can know it.
+                power_loss_protected: false,
+                // Half of what a full disk's worth of log writes would be zeroes otherwise.
+                recycle: true,
                 group_commit: GroupCommit {
                     // The order of one device flush: waiting longer for company than a flush takes
                     // would cost more than it saves.
@@ -86,25 +90,30 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Turns the listeners off that an instance would share with the host's log; answers their keys.
+    pub(super) fn no_network(&mut self) -> [&'static str; 3] {
+        self.ingest.tcp.listen = None;
+        self.ingest.grpc.listen = None;
+        self.metrics.listen = None;
+        ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"]
+    }
+
     /// Fills in what hangs on the surroundings, for the keys that nobody set, and says where each came
     /// from: the data folder from `state`, the sockets from `runtime`, else from the data folder.
     pub(super) fn settle(
         &mut self,
-        state: Option<&Path>,
-        runtime: Option<&Path>,
+        state: Option<(PathBuf, &'static str)>,
+        runtime: Option<(PathBuf, &'static str)>,
         is_set: impl Fn(&str) -> bool,
     ) -> Vec<(&'static str, &'static str)> {
         let mut origins = Vec::new();
-        if let Some(state) = state
+        if let Some((state, origin)) = state
             && !is_set("journal.dir")
         {
-            self.journal.dir = state.to_owned();
-            origins.push(("journal.dir", "$STATE_DIRECTORY"));
+            self.journal.dir = state;
+            origins.push(("journal.dir", origin));
         }
-        let (folder, origin) = match runtime {
-            Some(runtime) => (runtime, "$RUNTIME_DIRECTORY"),
-            None => (self.journal.dir.as_path(), "journal.dir"),
-        };
+        let (folder, origin) = runtime.unwrap_or_else(|| (self.journal.dir.clone(), "journal.dir"));
         let sockets = [
             ("ingest.unix.path", INGEST_SOCKET, &mut self.ingest.unix.path),
             ("admin.path", ADMIN_SOCKET, &mut self.admin.path),

@@ -22,6 +22,9 @@ pub const CONFIG_FOLDER: &str = "/etc/clad";
 pub struct LoadArgs {
     /// Replaces the file and the folder; it must exist.
     pub config: Option<PathBuf>,
+    /// Name of an instance beside the host's log: `NAME.toml` in `base`, which must exist, in place of `clad.toml` and
+    /// `clad.d/`; folders of its own; no network unless set.
+    pub instance: Option<String>,
     /// Folder of `clad.toml` and `clad.d/`.
     pub base: PathBuf,
     /// The `--set` flags in their order.
@@ -33,8 +36,17 @@ pub struct LoadArgs {
 impl LoadArgs {
     /// The arguments of this process: its environment and the system's folder.
     #[must_use]
-    pub fn of_process(config: Option<PathBuf>, sets: Vec<String>) -> Self {
-        Self { config, base: PathBuf::from(CONFIG_FOLDER), sets, env: std::env::vars_os().collect() }
+    pub fn of_process(config: Option<PathBuf>, instance: Option<String>, sets: Vec<String>) -> Self {
+        Self { config, instance, base: PathBuf::from(CONFIG_FOLDER), sets, env: std::env::vars_os().collect() }
+    }
+
+    /// The folder that a variable names, else the one that the unit gives an instance.
+    fn place(&self, origin: &'static str, of_instance: &str) -> Option<(PathBuf, &'static str)> {
+        let variable = origin.trim_start_matches('$');
+        let named = self.folder(variable).map(|folder| (folder.to_owned(), origin));
+        let own =
+            || self.instance.as_ref().map(|name| (PathBuf::from(format!("{of_instance}/clad-{name}")), "--instance"));
+        named.or_else(own)
     }
 
     /// The first folder of a variable such as `$STATE_DIRECTORY`, which may list several.
@@ -64,15 +76,21 @@ impl Config {
     /// Everything that is wrong with any layer or with the outcome.
     pub fn load(args: &LoadArgs) -> Result<Loaded, ConfigErrors> {
         let mut layers = Layers::default();
-        match &args.config {
-            Some(file) => layers.file(file, Missing::IsAnError),
-            None => layers.folder(&args.base),
+        match (&args.config, &args.instance) {
+            (Some(file), _) => layers.file(file, Missing::IsAnError),
+            (None, Some(name)) => layers.file(&args.base.join(format!("{name}.toml")), Missing::IsAnError),
+            (None, None) => layers.folder(&args.base),
         }
         layers.environment(&args.env);
         layers.flags(&args.sets);
 
         let mut config = Self::default();
         let mut provenance = Provenance::default();
+        if args.instance.is_some() {
+            for key in config.no_network() {
+                provenance.record(key, Source::Derived("--instance"));
+            }
+        }
         let mut errors = layers.errors;
         // Keys whose value was refused hold their default; judging them beside others would mislead.
         let mut refused = Vec::new();
@@ -87,8 +105,9 @@ impl Config {
                 }
             }
         }
-        let derived = config
-            .settle(args.folder("STATE_DIRECTORY"), args.folder("RUNTIME_DIRECTORY"), |key| provenance.is_set(key));
+        let state = args.place("$STATE_DIRECTORY", "/var/lib");
+        let runtime = args.place("$RUNTIME_DIRECTORY", "/run");
+        let derived = config.settle(state, runtime, |key| provenance.is_set(key));
         for (key, from) in derived {
             provenance.record(key, Source::Derived(from));
         }

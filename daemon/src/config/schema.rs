@@ -61,9 +61,13 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.durability,
         RESTART,
-        "How records reach the disk: group_commit, per_message (each append its own synced write), or fire_and_forget (highest ack: written)."
+        "How records reach the disk: group_commit, per_message (each append its own synced write), sync_file_range (no disk cache is flushed; ext4 and xfs on disks without a volatile cache), or fire_and_forget (highest ack: written)."
     ),
-    key!(journal.io_engine, RESTART, "What issues the writes: auto, or blocking."),
+    key!(
+        journal.io_engine,
+        RESTART,
+        "What issues the writes: auto (what is fastest here), uring (threads where the kernel refuses it, with a warning), or blocking."
+    ),
     key!(
         journal.segment_bytes,
         RESTART,
@@ -76,12 +80,22 @@ pub(super) const KEYS: &[Key] = &[
         "Preparing a segment never takes the file system below this much free space; appends are refused first."
     ),
     key!(
-        journal.group_commit.max_delay,
+        journal.power_loss_protected,
         RESTART,
+        "You state that every disk below the data folder keeps what it has taken through a power cut, whatever it reports."
+    ),
+    key!(
+        journal.recycle,
+        RESTART,
+        "Write the next segment over one that retention removes, where zeroes would be written ahead of it otherwise."
+    ),
+    key!(
+        journal.group_commit.max_delay,
+        LIVE,
         "Longest that a gathered batch waits for company while another write is in flight."
     ),
-    key!(journal.group_commit.max_bytes, RESTART, "Largest batch; an append larger than this is a batch of its own."),
-    key!(journal.group_commit.in_flight, RESTART, "Batches that may be on their way to the disk at once, 1 to 16."),
+    key!(journal.group_commit.max_bytes, LIVE, "Largest batch; an append larger than this is a batch of its own."),
+    key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once, 1 to 16."),
     key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
     key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
     key!(retention.max_bytes, LIVE, "Remove the oldest sealed segments while the log takes more than this; 0 is off."),
@@ -113,23 +127,19 @@ pub(super) const KEYS: &[Key] = &[
     key!(access.read_group, RESTART, "Group that may read, beside root and the daemon's user; \"\" is nobody else."),
     key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
-    key!(log.format, RESTART, "How they are written to stderr: auto, text, json or journald."),
+    key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
     key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
     key!(limits.max_connections, LIVE, "Connections over all listeners."),
-    key!(limits.max_append_bytes, RESTART, "Largest append; it must hold journal.max_record_bytes."),
-    key!(
-        limits.max_inflight_bytes,
-        RESTART,
-        "Bytes of appends in memory over all connections; beyond it, senders wait."
-    ),
-    key!(limits.max_connection_inflight_bytes, RESTART, "Bytes of appends in memory for one connection."),
-    key!(limits.max_producers, RESTART, "Producers remembered, so that what they resend is stored once."),
-    key!(limits.handshake_timeout, RESTART, "Longest that a new connection may take to say who it is."),
-    key!(limits.idle_timeout, RESTART, "Close a connection after this much silence; 0 is never."),
+    key!(limits.max_append_bytes, LIVE, "Largest append; it must hold journal.max_record_bytes."),
+    key!(limits.max_inflight_bytes, LIVE, "Bytes of appends in memory over all connections; beyond it, senders wait."),
+    key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
+    key!(limits.max_producers, LIVE, "Producers remembered, so that what they resend is stored once."),
+    key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
+    key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.
-pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls", "journal.power_loss_protected"];
+pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls"];
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {

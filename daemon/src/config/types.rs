@@ -49,7 +49,11 @@ pub struct Journal {
     pub max_record_bytes: u64,
     /// Preparing a segment never takes the file system below this much free space.
     pub reserve_free: u64,
-    /// Only under `durability = "group_commit"`.
+    /// The operator's word that every disk below keeps what it has taken through a power cut.
+    pub power_loss_protected: bool,
+    /// Whether a segment that retention removes may become the next prepared one.
+    pub recycle: bool,
+    /// Only under `durability = "group_commit"` and `"sync_file_range"`.
     pub group_commit: GroupCommit,
     /// Only under `durability = "fire_and_forget"`.
     pub fire_and_forget: FireAndForget,
@@ -215,6 +219,8 @@ words! {
         GroupCommit = "group_commit",
         /// Each append is its own synced write.
         PerMessage = "per_message",
+        /// Batches, each written over written space and written back; no cache is flushed.
+        SyncFileRange = "sync_file_range",
         /// Written at once, synced at leisure; the highest ack is `written`.
         FireAndForget = "fire_and_forget",
     }
@@ -223,8 +229,10 @@ words! {
 words! {
     /// What issues the writes.
     IoEngine {
-        /// The best that this kernel and this version offer.
+        /// What is fastest on this file system under this policy, of what the kernel permits.
         Auto = "auto",
+        /// One thread with an io_uring; where that is not to be had, threads, with a warning.
+        Uring = "uring",
         /// Plain system calls on threads.
         Blocking = "blocking",
     }

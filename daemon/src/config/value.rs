@@ -271,7 +271,7 @@ macro_rules! word_setting {
     };
 }
 
-word_setting!(Durability, later = ["sync_file_range"]);
-word_setting!(IoEngine, later = ["uring"]);
+word_setting!(Durability, later = []);
+word_setting!(IoEngine, later = []);
 word_setting!(LogLevel, later = []);
 word_setting!(LogFormat, later = []);

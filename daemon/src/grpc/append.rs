@@ -25,7 +25,7 @@ use super::LAST_WORDS;
 use super::assembly::{PATIENCE, Share};
 use super::calls::Calls;
 use super::listen::Caller;
-use crate::ingest::{Answer, FramedService, Peer, Producer, Session, count_refusal};
+use crate::ingest::{Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
@@ -34,7 +34,7 @@ type Out = mpsc::Sender<Result<v1::AppendResponse, Status>>;
 
 /// The service.
 pub(super) struct Ingest {
-    pub(super) service: FramedService,
+    pub(super) current: Current,
     pub(super) may_read: bool,
     pub(super) calls: Calls,
 }
@@ -50,9 +50,10 @@ impl v1::ingest_server::Ingest for Ingest {
         let address = request.extensions().get::<Caller>().map_or_else(String::new, |caller| caller.address.clone());
         let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, self.may_read);
         let (out, answers) = mpsc::channel(ANSWERS);
+        let service = request.extensions().get::<FramedService>().cloned().unwrap_or_else(|| self.current.service());
         let conversation = Conversation {
-            marks: self.service.door.journal.subscribe(),
-            service: self.service.clone(),
+            marks: service.door.journal.subscribe(),
+            service,
             peer,
             share: request.extensions().get::<Share>().cloned().unwrap_or_default(),
             session: Session::default(),

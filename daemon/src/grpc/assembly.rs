@@ -22,16 +22,16 @@ use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use clad_proto::grpc::to_status;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
-use super::WEIGHT;
 use super::weight::weight;
-use crate::ingest::{FramedService, count_refusal};
+use super::{WEIGHT, max_message_bytes};
+use crate::ingest::{Budget, Current, FramedService, count_refusal};
 
 /// Flag and length before each message.
 const HEADER: usize = 5;
@@ -72,26 +72,34 @@ impl Share {
 /// What all messages share.
 #[derive(Clone)]
 struct Limits {
-    budget: Arc<Semaphore>,
-    budget_bytes: usize,
+    budget: Arc<Budget>,
     max: usize,
     max_weight: usize,
     patience: Duration,
+}
+
+impl Limits {
+    fn of(service: &FramedService) -> Self {
+        let max_append = service.door.max_append as usize;
+        Self {
+            budget: service.assembly.clone(),
+            max: max_message_bytes(max_append),
+            max_weight: WEIGHT * max_append,
+            patience: PATIENCE,
+        }
+    }
 }
 
 /// A service whose requests come through [`Messages`].
 #[derive(Clone)]
 pub(super) struct Assembling<S> {
     inner: S,
-    limits: Limits,
+    current: Current,
 }
 
 impl<S> Assembling<S> {
-    pub(super) fn new(inner: S, service: &FramedService, max: usize) -> Self {
-        let (budget, budget_bytes) = (service.assembly.clone(), service.assembly_bytes);
-        let max_weight = WEIGHT * service.door.max_append as usize;
-        let limits = Limits { budget, budget_bytes, max, max_weight, patience: PATIENCE };
-        Self { inner, limits }
+    pub(super) fn new(inner: S, current: Current) -> Self {
+        Self { inner, current }
     }
 }
 
@@ -113,7 +121,10 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
-        let (limits, share) = (self.limits.clone(), Share::default());
+        let (service, share) = (self.current.service(), Share::default());
+        let limits = Limits::of(&service);
+        // The handler is to go by the same limits, whatever a reload does in between.
+        request.extensions_mut().insert(service);
         request.extensions_mut().insert(share.clone());
         let body = |body| Body::from_stream(Messages::new(Body::new(body).into_data_stream(), limits, share));
         Box::pin(self.inner.call(request.map(body)))
@@ -152,9 +163,8 @@ impl Messages {
         self.whole = HEADER + len;
         if len > SMALL {
             // It is there twice for a moment: here and in tonic's buffer, then there and encoded.
-            let wanted = (2 * len).min(self.limits.budget_bytes) as u32;
-            let budget = self.limits.budget.clone();
-            self.acquiring = Some(Box::pin(async move { budget.acquire_many_owned(wanted).await.ok() }));
+            let budget = &self.limits.budget;
+            self.acquiring = Some(Box::pin(budget.take(budget.share(2 * len))));
             self.share.set(State::Asked);
         }
         Ok(())
@@ -251,8 +261,8 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Arc::new(Semaphore::new(budget_bytes));
-        Limits { budget, budget_bytes, max: 1 << 20, max_weight: 1 << 20, patience: Duration::from_millis(50) }
+        let budget = Budget::new(budget_bytes);
+        Limits { budget, max: 1 << 20, max_weight: 1 << 20, patience: Duration::from_millis(50) }
     }
 
     fn messages(limits: &Limits) -> (mpsc::Sender<Result<Bytes, Infallible>>, Messages) {
@@ -292,14 +302,14 @@ mod tests {
             tx.send(Ok(Bytes::from(message(70_000)))).await.unwrap();
         }
         assert_eq!(one.next().await.unwrap().unwrap().len(), 70_005);
-        assert_eq!(limits.budget.available_permits(), 60_000);
+        assert_eq!(limits.budget.available(), 60_000);
         let waits = tokio::time::timeout(Duration::from_millis(20), other.next()).await;
         assert!(waits.is_err(), "the budget has no room for two");
         drop(tx);
         assert!(one.next().await.is_none());
         assert_eq!(other.next().await.unwrap().unwrap().len(), 70_005);
         drop(other);
-        assert_eq!(limits.budget.available_permits(), 200_000);
+        assert_eq!(limits.budget.available(), 200_000);
     }
 
     #[tokio::test]
@@ -310,7 +320,7 @@ mod tests {
         got.next().await.unwrap().unwrap();
         assert!(got.share.is_held());
         got.share.give_back();
-        assert_eq!(limits.budget.available_permits(), 200_000);
+        assert_eq!(limits.budget.available(), 200_000);
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
-use crate::ingest::{Listeners, Place, count_refusal};
+use crate::ingest::{Current, Listeners, Place, count_refusal};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -54,7 +54,7 @@ pub(super) struct Connection {
 pub(super) fn accept(
     listener: TcpListener,
     listeners: Arc<Listeners>,
-    handshake_timeout: Duration,
+    current: Current,
     cut: watch::Receiver<bool>,
     mut stop: watch::Receiver<bool>,
 ) -> mpsc::Receiver<io::Result<Connection>> {
@@ -73,11 +73,11 @@ pub(super) fn accept(
                     continue;
                 }
             };
-            let Some(place) = listeners.place() else {
+            let Some(place) = listeners.place(metrics::Transport::Grpc) else {
                 tokio::spawn(too_many(stream));
                 continue;
             };
-            let connection = Connection::new(stream, address, place, handshake_timeout, cut.clone());
+            let connection = Connection::new(stream, address, place, current.service().handshake_timeout, cut.clone());
             if accepted.send(Ok(connection)).await.is_err() {
                 return;
             }

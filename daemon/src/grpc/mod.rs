@@ -36,7 +36,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
 use crate::health::Health;
-use crate::ingest::{Door, FramedService, Listeners};
+use crate::ingest::{Current, Listeners};
 use assembly::Assembling;
 use calls::Calls;
 
@@ -56,8 +56,8 @@ const WEIGHT: usize = 16;
 
 /// The longest protobuf message. `max_append_bytes` is of our encoding, and protobuf takes more for small attributes and
 /// negative numbers; an append that is longer still is to be split.
-fn max_message_bytes(door: &Door) -> usize {
-    2 * door.max_append as usize + 64 * 1024
+fn max_message_bytes(max_append: usize) -> usize {
+    2 * max_append + 64 * 1024
 }
 
 fn window(at_most: usize, budget: usize) -> u32 {
@@ -65,14 +65,17 @@ fn window(at_most: usize, budget: usize) -> u32 {
     at_most.min(budget).max(65_535) as u32
 }
 
-/// Serves on a listener until the daemon stops.
+/// Serves on a listener until the daemon stops. `largest_append` is what no reload can raise `max_append_bytes` above; what
+/// HTTP/2 may buffer is told once, by the limits at the start.
 pub(crate) fn serve(
     listener: TcpListener,
-    service: FramedService,
+    current: Current,
+    largest_append: usize,
     listeners: Arc<Listeners>,
     may_read: bool,
     health: Health,
 ) {
+    let service = current.service();
     let door = service.door.clone();
     let calls = Calls::default();
     let (cut, cut_now) = watch::channel(false);
@@ -94,19 +97,18 @@ pub(crate) fn serve(
             None
         }
     };
-    let max = max_message_bytes(&door);
-    let ingest = append::Ingest { service: service.clone(), may_read, calls: calls.clone() };
-    let ingest = IngestServer::new(ingest).max_decoding_message_size(max);
+    let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone() };
+    let ingest = IngestServer::new(ingest).max_decoding_message_size(max_message_bytes(largest_append));
     let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
-    let incoming = listen::accept(listener, listeners, service.handshake_timeout, cut_now, service.stop.clone());
+    let incoming = listen::accept(listener, listeners, current.clone(), cut_now, service.stop.clone());
     let mut stop = service.stop.clone();
     let server = Server::builder()
         .initial_stream_window_size(window(STREAM_WINDOW, door.max_connection_bytes))
-        .initial_connection_window_size(window(CONNECTION_WINDOW, door.budget_bytes))
+        .initial_connection_window_size(window(CONNECTION_WINDOW, door.budget.total()))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(Assembling::new(ingest, &service, max))
+        .add_service(Assembling::new(ingest, current.clone()))
         .add_service(LogServer::new(log))
         .add_service(health_service)
         .add_optional_service(reflection)

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::clock::Moment;
-use clad_journal::{Accepted, Append, AppendError, Journal, Level, Marks};
-use clad_proto::frame::{AppendHead, Hello, LastStored, Welcome};
+use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
+use clad_proto::frame::{AppendHead, AppendView, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_VERSION, MIN_VERSION};
-use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan, scan_known};
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::budget::Budget;
 use super::peer::Peer;
 use crate::metrics::{self, Dropped, Rejected};
 
@@ -18,7 +19,9 @@ pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(5);
 /// Counted for each append beside its payload: what the journal and the session hold of it.
 const OVERHEAD: usize = 128;
 
-/// The door of the log.
+/// The door of the log. A reload makes another one for the connections that come after it: what a client was told in its
+/// handshake holds for as long as it stays.
+#[derive(Clone)]
 pub(crate) struct Door {
     pub(crate) journal: Arc<Journal>,
     pub(crate) policy: DurabilityPolicy,
@@ -30,8 +33,7 @@ pub(crate) struct Door {
     pub(crate) max_connection_bytes: usize,
     pub(crate) window: u32,
     /// Bytes that may be in flight over all connections.
-    pub(crate) budget: Arc<Semaphore>,
-    pub(crate) budget_bytes: usize,
+    pub(crate) budget: Arc<Budget>,
 }
 
 /// A producer whose handshake is done. Dropping it ends its session.
@@ -132,13 +134,77 @@ impl Door {
 
     /// Bytes that an append of this payload is counted with.
     pub(crate) fn cost(&self, payload: usize) -> u32 {
-        (payload + OVERHEAD).min(self.budget_bytes) as u32
+        self.budget.share(payload + OVERHEAD)
     }
 
     /// Counts an append's bytes if there is room right now.
     pub(crate) fn try_admit(&self, payload: usize, at: Arrival) -> Option<Admitted> {
-        let permit = self.budget.clone().try_acquire_many_owned(self.cost(payload)).ok()?;
+        let permit = self.budget.try_take(self.cost(payload))?;
         Some(Admitted { permit, at })
+    }
+
+    /// Counts the bytes of appends that came together, if there is room for all of them right now.
+    pub(crate) fn try_admit_burst(&self, cost: u32) -> Option<OwnedSemaphorePermit> {
+        self.budget.try_take(cost)
+    }
+
+    /// Hands appends over that came together and were checked. `verdicts` gets one for each, in their order.
+    pub(crate) fn take_burst(
+        &self,
+        peer: &Peer,
+        producer: &Producer,
+        items: &[Item<'_>],
+        permit: OwnedSemaphorePermit,
+        at: Arrival,
+        verdicts: &mut Vec<Result<Accepted, AppendError>>,
+    ) {
+        let from = Sender {
+            producer: *producer.id.as_bytes(),
+            owner: producer.owner,
+            producer_epoch: producer.epoch,
+            vouch: &peer.vouch,
+        };
+        verdicts.reserve(items.len());
+        self.journal.append_burst(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        let (mut fresh, mut bytes, mut again) = (0, 0, 0);
+        for (item, accepted) in items.iter().zip(&*verdicts).filter_map(|(i, v)| Some((i, v.as_ref().ok()?))) {
+            match accepted.duplicate {
+                true => again += u64::from(item.count),
+                false => {
+                    fresh += u64::from(item.count);
+                    bytes += item.payload.len() as u64;
+                }
+            }
+        }
+        if fresh > 0 {
+            metrics::appended(peer.label(), fresh, bytes);
+        }
+        if again > 0 {
+            metrics::deduplicated(again);
+        }
+    }
+
+    /// Checks an append's payload and puts it as the journal takes it in a burst; nothing if something is wrong with it.
+    // Inlined, so that it is made where it is kept.
+    #[inline(always)]
+    pub(crate) fn item<'a>(&self, view: &AppendView<'a>, at: Arrival, known: &mut KnownGroup) -> Option<Item<'a>> {
+        let head = &view.head;
+        if self.check_level(head.level).is_err() || !view.checksum_holds() {
+            return None;
+        }
+        let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);
+        let times = scan_known(view.payload, head.count, self.max_record, known).ok()?.times_or(now_ns);
+        Some(Item {
+            first_sequence: head.first_seq,
+            count: head.count,
+            gap: head.gap,
+            level: level(head.level),
+            min_time_ns: i64::try_from(times.min).unwrap_or(i64::MAX),
+            max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
+            payload: view.payload,
+            payload_checksum: head.payload_crc,
+            share: self.cost(view.payload.len()) as usize,
+        })
     }
 
     /// The clocks now.
@@ -148,13 +214,13 @@ impl Door {
 
     /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
     pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
-        let acquire = self.budget.clone().acquire_many_owned(self.cost(payload));
+        let acquire = self.budget.take(self.cost(payload));
         match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
-            Ok(Ok(permit)) => Ok(Admitted { permit, at: self.arrival() }),
-            Ok(Err(_)) => Err(refusal(&AppendError::Closing)),
+            Ok(Some(permit)) => Ok(Admitted { permit, at: self.arrival() }),
+            Ok(None) => Err(refusal(&AppendError::Closing)),
             Err(_) => {
                 let text = "as many bytes as [limits] max_inflight_bytes allows are waiting for the disk";
-                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(self.budget_bytes as u64))
+                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(self.budget.total() as u64))
             }
         }
     }
@@ -169,6 +235,9 @@ impl Door {
         admitted: Admitted,
     ) -> Result<Accepted, ErrorInfo> {
         self.check_level(head.level)?;
+        if payload.len() > self.max_append as usize {
+            return Err(refusal(&AppendError::Size { limit: self.max_append }));
+        }
         let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
         let times = scan(payload, head.count, self.max_record)?.times_or(now_ns);
         let append = Append {
@@ -192,7 +261,7 @@ impl Door {
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
         }
         if head.level == AckLevel::Received {
-            metrics::acked(metrics::Level::Received, u64::from(accepted.count), admitted.at.since.elapsed());
+            metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), admitted.at.since.elapsed());
         }
         Ok(accepted)
     }

@@ -16,17 +16,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use clad_journal::{Level, Marks};
+use clad_journal::{AppendError, Level, Marks};
 use clad_proto::frame::{
-    self, AppendView, ErrorFrame, Flush, Frame, FrameError, FrameHeader, FrameType, RawFrame, ReadEnd, ReadEndReason,
-    Refused, encode_pong, peek,
+    self, AppendView, ErrorFrame, Flush, Frame, FrameError, FrameHeader, FrameType, KnownHeader, RawFrame, ReadEnd,
+    ReadEndReason, encode_pong, peek, peek_known,
 };
 use clad_proto::limits::{FRAME_HEADER_BYTES, MAX_READS_PER_CONNECTION};
-use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, LogId};
+use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use super::budget::Budget;
+use super::burst::Burst;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
@@ -51,8 +53,7 @@ pub(crate) struct Service {
     pub(crate) door: Arc<Door>,
     pub(crate) reads: Arc<Reads>,
     /// Bytes of large frames that are being put together, over all connections.
-    pub(crate) assembly: Arc<Semaphore>,
-    pub(crate) assembly_bytes: usize,
+    pub(crate) assembly: Arc<Budget>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
@@ -79,14 +80,14 @@ struct OpenRead {
 
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
-struct Connection {
-    service: Service,
-    peer: Peer,
-    producer: Option<Producer>,
-    session: Session,
+pub(super) struct Connection {
+    pub(super) service: Service,
+    pub(super) peer: Peer,
+    pub(super) producer: Option<Producer>,
+    pub(super) session: Session,
     buf: BytesMut,
     chunk: usize,
-    out: BytesMut,
+    pub(super) out: BytesMut,
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
@@ -97,7 +98,11 @@ struct Connection {
     partial_since: Option<Instant>,
     last_activity: Instant,
     /// When the bytes that are being handled came.
-    arrival: Arrival,
+    pub(super) arrival: Arrival,
+    /// What most of a stream repeats, and was checked once.
+    known_header: KnownHeader,
+    pub(super) known_group: KnownGroup,
+    pub(super) verdicts: Vec<Result<clad_journal::Accepted, AppendError>>,
 }
 
 /// Serves one connection to its end.
@@ -125,6 +130,9 @@ where
         partial_since: None,
         last_activity: Instant::now(),
         arrival: service.door.arrival(),
+        known_header: KnownHeader::default(),
+        known_group: KnownGroup::default(),
+        verdicts: Vec::new(),
         service,
     };
     let ended = connection.run(&mut rd, &mut wr, marks).await;
@@ -316,27 +324,10 @@ impl Connection {
         if !buf.is_empty() {
             self.arrival = self.service.door.arrival();
         }
-        let mut at = 0;
-        let flow = loop {
-            if self.out.len() >= OUT_LIMIT {
-                break Flow::OutputFull;
-            }
-            match peek(&buf[at..], self.service.door.max_append) {
-                Ok(Some(raw)) => {
-                    let flow = self.frame(&raw);
-                    if flow == Flow::NeedPermit {
-                        break flow;
-                    }
-                    at += raw.total_len();
-                    self.assembled = None;
-                    if flow == Flow::Close {
-                        break flow;
-                    }
-                }
-                Ok(None) => break Flow::NeedBytes,
-                Err(e) => break self.protocol_error(&e),
-            }
-        };
+        let (at, flow) = self.frames(&buf);
+        if at > 0 {
+            self.assembled = None; // it was for the frame at the front
+        }
         self.buf = buf;
         self.buf.advance(at);
         self.partial_since = match (flow, self.buf.is_empty()) {
@@ -346,6 +337,46 @@ impl Connection {
             _ => None,
         };
         flow
+    }
+
+    /// Handles whole frames from the front on; says how many bytes they took, and why it stopped.
+    fn frames(&mut self, bytes: &[u8]) -> (usize, Flow) {
+        let mut at = 0;
+        let mut burst = Burst::default();
+        loop {
+            if self.out.len() + burst.answers_len() >= OUT_LIMIT {
+                match self.hand_over(&mut burst) {
+                    Err(stopped) => return (stopped, Flow::NeedPermit),
+                    Ok(()) if self.out.len() >= OUT_LIMIT => return (at, Flow::OutputFull),
+                    Ok(()) => {}
+                }
+            }
+            let peeked = peek_known(&bytes[at..], self.service.door.max_append, &mut self.known_header);
+            if let Ok(Some(raw)) = &peeked
+                && raw.header.kind == FrameType::Append
+                && self.join(&mut burst, raw.body, at)
+            {
+                at += raw.total_len();
+                continue;
+            }
+            if let Err(stopped) = self.hand_over(&mut burst) {
+                return (stopped, Flow::NeedPermit);
+            }
+            let raw = match peeked {
+                Ok(Some(raw)) => raw,
+                Ok(None) => return (at, Flow::NeedBytes),
+                Err(e) => return (at, self.protocol_error(&e)),
+            };
+            // A burst may have been full: then this one begins the next.
+            if raw.header.kind != FrameType::Append || !self.join(&mut burst, raw.body, at) {
+                match self.frame(&raw) {
+                    Flow::NeedPermit => return (at, Flow::NeedPermit),
+                    Flow::Close => return (at + raw.total_len(), Flow::Close),
+                    Flow::NeedBytes | Flow::OutputFull => {}
+                }
+            }
+            at += raw.total_len();
+        }
     }
 
     fn protocol_error(&mut self, e: &FrameError) -> Flow {
@@ -394,49 +425,45 @@ impl Connection {
             let text = "HELLO did not say that this connection appends";
             return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         }
+        match self.append_alone(&view) {
+            Some(()) => Flow::NeedBytes,
+            None => Flow::NeedPermit,
+        }
+    }
+
+    /// Whether a permit is being waited for, or was, for the append at the front.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.admitting.is_some() || self.admitted.is_some()
+    }
+
+    /// Takes or refuses one append; nothing when it must wait for room.
+    pub(super) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
         let door = self.service.door.clone();
         let admitted = match self.admitted.take() {
             Some(waited) => waited,
+            // Its turn in the queue for room is kept.
+            None if self.admitting.is_some() => return None,
             // One connection's share; it is free again when the marks have passed what it holds.
             None if self.session.held_bytes() > 0
                 && self.session.held_bytes() + view.payload.len() > door.max_connection_bytes =>
             {
-                return Flow::NeedPermit;
+                return None;
             }
             None => match door.try_admit(view.payload.len(), self.arrival) {
                 Some(admitted) => Ok(admitted),
                 None => {
                     let payload = view.payload.len();
                     self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
-                    return Flow::NeedPermit;
+                    return None;
                 }
             },
         };
         let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.at.since);
-        match admitted.and_then(|a| self.take(&view, a)) {
-            Ok(accepted) => {
-                let h = &view.head;
-                if h.level != AckLevel::None {
-                    frame::Accepted {
-                        first_seq: h.first_seq,
-                        first_offset: accepted.first_offset,
-                        count: accepted.count,
-                        epoch: accepted.epoch,
-                        duplicate: accepted.duplicate,
-                    }
-                    .encode(&mut self.out);
-                }
-                self.session.given(h.first_seq, &accepted, h.level, view.payload.len(), since);
-            }
-            Err(error) => {
-                let h = &view.head;
-                count_refusal(h.level, error.code, h.count);
-                if h.level != AckLevel::None {
-                    Refused { first_seq: h.first_seq, count: h.count, error }.encode(&mut self.out);
-                }
-            }
+        match admitted.and_then(|a| self.take(view, a)) {
+            Ok(accepted) => self.taken(&view.head, &accepted, view.payload.len(), since),
+            Err(error) => self.refused(&view.head, error),
         }
-        Flow::NeedBytes
+        Some(())
     }
 
     fn take(&self, view: &AppendView<'_>, admitted: Admitted) -> Result<clad_journal::Accepted, ErrorInfo> {
@@ -544,12 +571,11 @@ impl Connection {
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
         let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
         if missing > SMALL_FRAME && self.assembled.is_none() {
-            let wanted = (missing + self.buf.len()).min(self.service.assembly_bytes) as u32;
-            match self.service.assembly.clone().try_acquire_many_owned(wanted) {
-                Ok(permit) => self.assembled = Some(permit),
-                Err(_) => {
-                    let assembly = self.service.assembly.clone();
-                    self.assembling = Some(Box::pin(async move { assembly.acquire_many_owned(wanted).await.ok() }));
+            let wanted = self.service.assembly.share(missing + self.buf.len());
+            match self.service.assembly.try_take(wanted) {
+                Some(permit) => self.assembled = Some(permit),
+                None => {
+                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
                     return;
                 }
             }

@@ -4,11 +4,12 @@
 //! daemon left is replaced, one that a living daemon answers on is not; a connection over the limit is told so and
 //! costs the others nothing; an error of `accept` (no descriptors left) is waited out, never spun on.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -18,11 +19,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
+use super::current::Current;
 use super::door::count_refusal;
-use super::framed::{Service, serve};
+use super::framed::serve;
 use super::peer::Peer;
 use crate::access::Access;
-use crate::metrics;
+use crate::metrics::{self, Label};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -30,20 +32,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Listeners {
     open: AtomicUsize,
     max: AtomicUsize,
+    by_transport: [AtomicU64; metrics::Transport::ALL.len()],
 }
 
 /// A connection's place among them, given back when it is dropped.
-pub(crate) struct Place(Arc<Listeners>);
+pub(crate) struct Place(Arc<Listeners>, metrics::Transport);
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.0.by_transport[self.1.index()].fetch_sub(1, Ordering::Relaxed);
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Listeners {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), max: AtomicUsize::new(max) })
+        Arc::new(Self { open: AtomicUsize::new(0), max: AtomicUsize::new(max), by_transport: Default::default() })
     }
 
     pub(crate) fn set_max(&self, max: usize) {
@@ -54,13 +58,20 @@ impl Listeners {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// How many there are on each transport.
+    pub(crate) fn by_transport(&self) -> HashMap<String, u64> {
+        let open = |transport: &metrics::Transport| self.by_transport[transport.index()].load(Ordering::Relaxed);
+        metrics::Transport::ALL.iter().map(|transport| (transport.as_str().to_owned(), open(transport))).collect()
+    }
+
     /// A place for one more connection, while there is one.
-    pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
+    pub(crate) fn place(self: &Arc<Self>, transport: metrics::Transport) -> Option<Place> {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Place(self.clone()))
+        self.by_transport[transport.index()].fetch_add(1, Ordering::Relaxed);
+        Some(Place(self.clone(), transport))
     }
 }
 
@@ -91,7 +102,7 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
 /// Accepts on a Unix socket until `stop`.
 pub(crate) async fn unix(
     listener: UnixListener,
-    service: Service,
+    current: Current,
     listeners: Arc<Listeners>,
     access: Arc<Access>,
     mut stop: watch::Receiver<bool>,
@@ -109,11 +120,11 @@ pub(crate) async fn unix(
                 continue;
             }
         };
-        let Some(place) = listeners.place() else {
+        let Some(place) = listeners.place(metrics::Transport::Unix) else {
             tokio::spawn(too_many(stream));
             continue;
         };
-        let (service, access) = (service.clone(), access.clone());
+        let (service, access) = (current.service(), access.clone());
         tokio::spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
@@ -130,7 +141,7 @@ pub(crate) async fn unix(
 /// Accepts on a TCP socket until `stop`.
 pub(crate) async fn tcp(
     listener: TcpListener,
-    service: Service,
+    current: Current,
     listeners: Arc<Listeners>,
     may_read: bool,
     mut stop: watch::Receiver<bool>,
@@ -148,11 +159,11 @@ pub(crate) async fn tcp(
                 continue;
             }
         };
-        let Some(place) = listeners.place() else {
+        let Some(place) = listeners.place(metrics::Transport::Tcp) else {
             tokio::spawn(too_many(stream));
             continue;
         };
-        let service = service.clone();
+        let service = current.service();
         tokio::spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);

@@ -7,12 +7,17 @@
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
+mod budget;
+mod burst;
+mod current;
 mod door;
 mod framed;
 mod listen;
 mod peer;
 mod session;
 
+pub(crate) use budget::Budget;
+pub(crate) use current::Current;
 pub(crate) use door::{Door, Producer, count_refusal};
 pub(crate) use framed::Service as FramedService;
 pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};

@@ -6,6 +6,10 @@
 //! - After a failure everything unanswered is answered "maybe written", once.
 //! - Levels do not wait for each other: each has its own queue, in offset order.
 //! - The bytes that this connection holds in the journal are known, so that one connection cannot hold all of them.
+//!   Those of a burst are let go together, when the last of them is written.
+//!
+//! Appends of one burst that follow each other are one entry of a queue: a flood is hundreds of appends at a time, and
+//! what is done for each of them is done for all connections together.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,9 +27,14 @@ pub(crate) enum Answer {
     FlushFailed(u32, ErrorInfo),
 }
 
+/// Appends in a row, of as many records each.
+#[derive(Clone, Copy)]
 struct Waiting {
     first_seq: u64,
+    /// Records of each append; 0 for a FLUSH.
     count: u32,
+    appends: u32,
+    /// One past the last offset of the last of them.
     end: u64,
     failures: u32,
     since: Instant,
@@ -33,12 +42,53 @@ struct Waiting {
     flush: u32,
 }
 
+impl Waiting {
+    fn records(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.appends)
+    }
+
+    /// How many of its appends end at or below an offset.
+    fn covered(&self, mark: u64) -> u32 {
+        match mark {
+            _ if mark >= self.end => self.appends,
+            _ if self.count == 0 => 0,
+            // Less than `appends`, as the mark is below the end.
+            _ => (mark.saturating_sub(self.end - self.records()) / u64::from(self.count)) as u32,
+        }
+    }
+
+    /// Takes so many appends off the front.
+    fn split(&mut self, appends: u32) -> Self {
+        let records = u64::from(appends) * u64::from(self.count);
+        let front = Self { appends, end: self.end - self.records() + records, ..*self };
+        self.first_seq += records;
+        self.appends -= appends;
+        front
+    }
+
+    /// Whether the next append goes on where this ends.
+    fn follows(&self, next: &Self) -> bool {
+        let same = (self.count, self.failures, self.since) == (next.count, next.failures, next.since);
+        same && self.flush == 0
+            && self.end + u64::from(next.count) == next.end
+            && self.first_seq.checked_add(self.records()) == Some(next.first_seq)
+    }
+}
+
+/// Bytes in the journal, until everything below `end` is written.
+struct Held {
+    end: u64,
+    bytes: usize,
+    since: Instant,
+}
+
 /// The open questions.
 #[derive(Default)]
 pub(crate) struct Session {
     written: VecDeque<Waiting>,
     durable: VecDeque<Waiting>,
-    held: VecDeque<(u64, usize)>,
+    unanswered: usize,
+    held: VecDeque<Held>,
     held_bytes: usize,
 }
 
@@ -50,7 +100,7 @@ impl Session {
 
     /// Appends whose answer is still due.
     pub(crate) fn unanswered(&self) -> usize {
-        self.written.len() + self.durable.len()
+        self.unanswered
     }
 
     /// Bytes that this connection holds in the journal.
@@ -70,54 +120,69 @@ impl Session {
         let end = accepted.first_offset + u64::from(accepted.count);
         let (count, failures) = (accepted.count, accepted.failures);
         if bytes > 0 && !accepted.duplicate {
-            self.held.push_back((end, bytes));
+            match self.held.back_mut() {
+                Some(burst) if burst.since == since => {
+                    burst.end = burst.end.max(end);
+                    burst.bytes += bytes;
+                }
+                _ => self.held.push_back(Held { end, bytes, since }),
+            }
             self.held_bytes += bytes;
         }
-        let waiting = Waiting { first_seq, count, end, failures, since, flush: 0 };
+        let waiting = Waiting { first_seq, count, appends: 1, end, failures, since, flush: 0 };
         match level {
-            AckLevel::Written => insert(&mut self.written, waiting),
-            AckLevel::Durable => insert(&mut self.durable, waiting),
+            AckLevel::Written => self.wait(Level::Written, waiting),
+            AckLevel::Durable => self.wait(Level::Durable, waiting),
             _ => {}
         }
     }
 
+    fn wait(&mut self, level: Level, waiting: Waiting) {
+        let queue = if level == Level::Durable { &mut self.durable } else { &mut self.written };
+        insert(queue, waiting);
+        self.unanswered += 1;
+    }
+
     /// Notes a flush of everything below `end`.
     pub(crate) fn flush(&mut self, id: u32, end: u64, level: Level, failures: u32) {
-        let waiting = Waiting { first_seq: 0, count: 0, end, failures, since: Instant::now(), flush: id };
-        match level {
-            Level::Durable => insert(&mut self.durable, waiting),
-            _ => insert(&mut self.written, waiting),
-        }
+        let since = Instant::now();
+        self.wait(level, Waiting { first_seq: 0, count: 0, appends: 1, end, failures, since, flush: id });
     }
 
     /// Releases what the marks cover.
     pub(crate) fn release(&mut self, m: &Marks, answers: &mut Vec<Answer>) {
-        while let Some((end, bytes)) = self.held.front().copied()
-            && (end <= m.written || m.accepting == Accepting::Failed)
+        while let Some(held) = self.held.front()
+            && (held.end <= m.written || m.accepting == Accepting::Failed)
         {
+            self.held_bytes -= held.bytes;
             self.held.pop_front();
-            self.held_bytes -= bytes;
         }
         for (queue, level, mark) in
             [(&mut self.written, AckLevel::Written, m.written), (&mut self.durable, AckLevel::Durable, m.durable)]
         {
-            let mut released = 0;
-            while let Some(w) = queue.front() {
-                if w.failures < m.failures {
-                    answers.push(maybe_written(w));
-                } else if w.end > mark {
+            let mut released = false;
+            while let Some(w) = queue.front_mut() {
+                let failed = w.failures < m.failures;
+                let done = if failed { w.appends } else { w.covered(mark) };
+                if done == 0 {
                     break;
-                } else {
-                    if w.flush != 0 {
-                        answers.push(Answer::Watermark(watermark(m, level, mark, w.flush)));
-                    } else {
-                        released += u64::from(w.count);
-                        crate::metrics::acked(level_label(level), u64::from(w.count), w.since.elapsed());
-                    }
                 }
-                queue.pop_front();
+                let done = w.split(done);
+                if w.appends == 0 {
+                    queue.pop_front();
+                }
+                self.unanswered -= done.appends as usize;
+                match done.flush {
+                    _ if failed => maybe_written(done, answers),
+                    0 => {
+                        released = true;
+                        let (appends, records) = (done.appends.into(), done.records());
+                        crate::metrics::acked(level_label(level), appends, records, done.since.elapsed());
+                    }
+                    flush => answers.push(Answer::Watermark(watermark(m, level, mark, flush))),
+                }
             }
-            if released > 0 {
+            if released {
                 answers.push(Answer::Watermark(watermark(m, level, mark, 0)));
             }
         }
@@ -126,23 +191,39 @@ impl Session {
 
 /// Keeps the queue in offset order: a resend may be answered at a lower offset than what was given last.
 fn insert(queue: &mut VecDeque<Waiting>, w: Waiting) {
-    if queue.back().is_none_or(|last| last.end <= w.end) {
-        return queue.push_back(w);
+    match queue.back_mut() {
+        Some(last) if last.follows(&w) => {
+            last.appends += 1;
+            last.end = w.end;
+            return;
+        }
+        Some(last) if last.end > w.end => {}
+        _ => return queue.push_back(w),
     }
     let at = queue.partition_point(|other| other.end <= w.end);
     queue.insert(at, w);
+    // It may end within a row: what ends before it must not wait for it.
+    if let Some(row) = queue.get_mut(at + 1)
+        && let before @ 1.. = row.covered(w.end)
+    {
+        let before = row.split(before);
+        queue.insert(at, before);
+    }
 }
 
 fn watermark(m: &Marks, level: AckLevel, offset: u64, request_id: u32) -> Watermark {
     Watermark { request_id, epoch: m.epoch, epoch_first_offset: m.epoch_first, level, offset }
 }
 
-fn maybe_written(w: &Waiting) -> Answer {
+fn maybe_written(mut row: Waiting, answers: &mut Vec<Answer>) {
     let text = "a write to the disk failed while this was under way; it may be stored, a resend is safe";
-    let error = ErrorInfo::new(ErrorCode::JournalFailed, text).retry_after_ms(1000);
-    match w.flush {
-        0 => Answer::Refused(Refused { first_seq: w.first_seq, count: w.count, error }),
-        id => Answer::FlushFailed(id, error),
+    let error = || ErrorInfo::new(ErrorCode::JournalFailed, text).retry_after_ms(1000);
+    while row.appends > 0 {
+        let w = row.split(1);
+        answers.push(match w.flush {
+            0 => Answer::Refused(Refused { first_seq: w.first_seq, count: w.count, error: error() }),
+            id => Answer::FlushFailed(id, error()),
+        });
     }
 }
 
@@ -212,5 +293,58 @@ mod tests {
         given(&mut s, 0, 3, AckLevel::Durable);
         assert_eq!(said(&mut s, marks(4, 4, 0)), ["durable 4"]);
         assert_eq!(s.unanswered(), 1);
+    }
+
+    /// So many appends of two records each that came together.
+    fn burst(s: &mut Session, seq: u64, offset: u64, appends: u64, since: Instant) {
+        for n in 0..appends {
+            let first_offset = offset + 2 * n;
+            let a = clad_journal::Accepted { first_offset, count: 2, epoch: 1, failures: 0, duplicate: false };
+            s.given(seq + 2 * n, &a, AckLevel::Written, 100, since);
+        }
+    }
+
+    #[test]
+    fn a_burst_is_one_entry_and_still_answered_append_by_append() {
+        let mut s = Session::default();
+        burst(&mut s, 0, 10, 100, Instant::now());
+        assert_eq!((s.written.len(), s.held.len(), s.unanswered(), s.held_bytes()), (1, 1, 100, 10_000));
+        assert_eq!(said(&mut s, marks(11, 0, 0)), [""; 0], "half an append is none");
+        assert_eq!(s.unanswered(), 100);
+        assert_eq!(said(&mut s, marks(15, 0, 0)), ["written 15"]);
+        assert_eq!((s.unanswered(), s.held_bytes()), (98, 10_000), "its bytes are let go together");
+        assert_eq!(said(&mut s, marks(206, 0, 0)), ["written 206"]);
+        assert_eq!(s.unanswered(), 2);
+        let want = ["refused 196 journal_failed", "refused 198 journal_failed"];
+        assert_eq!(said(&mut s, marks(300, 0, 1)), want, "each append is named");
+        assert_eq!((s.unanswered(), s.held_bytes(), s.waits()), (0, 0, false));
+    }
+
+    #[test]
+    fn only_what_follows_is_one_entry() {
+        let mut s = Session::default();
+        let (now, later) = (Instant::now(), Instant::now() + std::time::Duration::from_micros(1));
+        burst(&mut s, 0, 10, 3, now);
+        burst(&mut s, 6, 16, 3, later); // another time
+        burst(&mut s, 12, 50, 3, later); // somebody else's offsets between
+        burst(&mut s, 80, 56, 3, later); // a jump ahead
+        assert_eq!((s.written.len(), s.unanswered()), (4, 12));
+        assert_eq!(said(&mut s, marks(62, 0, 0)), ["written 62"]);
+        assert_eq!(s.unanswered(), 0);
+    }
+
+    #[test]
+    fn a_resend_within_a_row_holds_up_nothing_before_it() {
+        let mut s = Session::default();
+        burst(&mut s, 0, 10, 10, Instant::now());
+        let a = clad_journal::Accepted { first_offset: 18, count: 2, epoch: 1, failures: 0, duplicate: true };
+        s.given(8, &a, AckLevel::Written, 100, Instant::now());
+        assert_eq!(s.unanswered(), 11);
+        assert_eq!(said(&mut s, marks(18, 0, 0)), ["written 18"]);
+        assert_eq!(s.unanswered(), 7);
+        assert_eq!(said(&mut s, marks(20, 0, 0)), ["written 20"]);
+        assert_eq!(s.unanswered(), 5);
+        assert_eq!(said(&mut s, marks(30, 0, 0)), ["written 30"]);
+        assert!(!s.waits());
     }
 }

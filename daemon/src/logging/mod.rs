@@ -1,7 +1,7 @@
 //! The daemon's own messages: to stderr, and never into its own log.
 //!
 //! What must hold: one event is one line, whatever a peer put into a name; a stderr that nobody reads
-//! stalls no thread of the daemon ([`stream`]); the level can change while it runs.
+//! stalls no thread of the daemon ([`stream`]); level and form can change while it runs.
 
 mod format;
 mod stream;
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::SetGlobalDefaultError;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogFormat, LogLevel};
@@ -83,8 +83,18 @@ impl Style {
 /// Keeps the messages flowing; dropped last, it writes what is still waiting.
 #[must_use = "dropping it ends the logging"]
 pub struct Logging {
-    level: reload::Handle<Targets, Registry>,
+    handles: Handles,
+    line: Line,
     _stream: Stream,
+}
+
+type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
+type Form = Box<dyn Layer<Filtered> + Send + Sync>;
+
+/// What can change of a subscriber.
+struct Handles {
+    level: reload::Handle<Targets, Registry>,
+    form: reload::Handle<Form, Filtered>,
 }
 
 impl Logging {
@@ -94,35 +104,40 @@ impl Logging {
     /// Where it has been set up before.
     pub fn start(level: LogLevel, style: Style) -> Result<Self, SetGlobalDefaultError> {
         let (stream, line) = Stream::to(std::io::stderr());
-        let (subscriber, level) = subscriber(level, style, line);
+        let (subscriber, handles) = subscriber(level, style, line.clone());
         tracing::subscriber::set_global_default(subscriber)?;
-        Ok(Self { level, _stream: stream })
+        Ok(Self { handles, line, _stream: stream })
     }
 
     /// Changes the level from now on.
     pub fn set_level(&self, level: LogLevel) {
         // It fails only once the subscriber is gone, and that lives as long as the process.
-        let _ = self.level.reload(targets(level));
+        let _ = self.handles.level.reload(targets(level));
+    }
+
+    /// Changes the form from now on.
+    pub fn set_style(&self, style: Style) {
+        let _ = self.handles.form.reload(form(style, self.line.clone()));
     }
 }
 
-fn subscriber(
-    level: LogLevel,
-    style: Style,
-    line: Line,
-) -> (impl tracing::Subscriber + Send + Sync, reload::Handle<Targets, Registry>) {
-    let (filter, handle) = reload::Layer::new(targets(level));
+fn subscriber(level: LogLevel, style: Style, line: Line) -> (impl tracing::Subscriber + Send + Sync, Handles) {
+    let (filter, level) = reload::Layer::new(targets(level));
+    let (layer, form) = reload::Layer::new(form(style, line));
+    (tracing_subscriber::registry().with(filter).with(layer), Handles { level, form })
+}
+
+fn form(style: Style, line: Line) -> Form {
     let layer = fmt::layer().with_writer(line);
     let text = fmt::format().with_target(false);
-    let layer = match style {
+    match style {
         Style::Json => layer.json().flatten_event(true).boxed(),
         Style::Colour => layer.with_ansi(true).event_format(OneLine::text(text.with_ansi(true), true)).boxed(),
         Style::Plain => layer.with_ansi(false).event_format(OneLine::text(text, false)).boxed(),
         Style::Journald => {
             layer.with_ansi(false).event_format(OneLine::journald(text.without_time().with_level(false))).boxed()
         }
-    };
-    (tracing_subscriber::registry().with(filter).with(layer), handle)
+    }
 }
 
 /// Our crates at the level asked for; what they are built on only from `warn` up, for nobody who turns on
@@ -158,11 +173,11 @@ mod tests {
         }
     }
 
-    fn written(style: Style, log: impl FnOnce(&reload::Handle<Targets, Registry>)) -> String {
+    fn written(style: Style, log: impl FnOnce(&Handles, &Line)) -> String {
         let seen = Seen::default();
         let (stream, line) = Stream::to(seen.clone());
-        let (subscriber, handle) = subscriber(LogLevel::Info, style, line);
-        tracing::subscriber::with_default(subscriber, || log(&handle));
+        let (subscriber, handles) = subscriber(LogLevel::Info, style, line.clone());
+        tracing::subscriber::with_default(subscriber, || log(&handles, &line));
         drop(stream);
         let bytes = seen.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -197,7 +212,7 @@ mod tests {
     fn one_event_is_one_line() {
         let name = "evil\n<0>forged\r\u{1b}[2J";
         for style in [Style::Plain, Style::Colour, Style::Journald, Style::Json] {
-            let text = written(style, |_| tracing::info!(peer = %name, "hello\nworld"));
+            let text = written(style, |_, _| tracing::info!(peer = %name, "hello\nworld"));
             assert_eq!(text.lines().count(), 1, "{style:?}: {text:?}");
             assert!(!text.contains("\u{1b}[2J") && !text.contains('\r'), "{style:?}: {text:?}");
         }
@@ -205,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_journal_gets_priorities_and_no_time() {
-        let text = written(Style::Journald, |_| {
+        let text = written(Style::Journald, |_, _| {
             tracing::error!("e");
             tracing::warn!("w");
             tracing::info!(offset = 7, "i");
@@ -215,15 +230,15 @@ mod tests {
 
     #[test]
     fn plain_text_has_no_colour_and_a_terminal_has() {
-        let plain = written(Style::Plain, |_| tracing::info!("hello"));
+        let plain = written(Style::Plain, |_, _| tracing::info!("hello"));
         assert!(!plain.contains('\u{1b}') && plain.contains(" INFO hello"), "{plain:?}");
-        let colour = written(Style::Colour, |_| tracing::info!("hello"));
+        let colour = written(Style::Colour, |_, _| tracing::info!("hello"));
         assert!(colour.contains('\u{1b}'), "{colour:?}");
     }
 
     #[test]
     fn json_is_one_object_a_line() {
-        let text = written(Style::Json, |_| tracing::info!(offset = 7, "hello"));
+        let text = written(Style::Json, |_, _| tracing::info!(offset = 7, "hello"));
         let object: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&object["level"], &object["message"]), (&"INFO".into(), &"hello".into()));
         assert_eq!(object["offset"], 7);
@@ -231,14 +246,26 @@ mod tests {
 
     #[test]
     fn the_level_changes_while_it_runs_and_spares_others_crates() {
-        let text = written(Style::Journald, |handle| {
+        let text = written(Style::Journald, |handles, _| {
             tracing::debug!("before");
-            handle.reload(targets(LogLevel::Debug)).unwrap();
+            handles.level.reload(targets(LogLevel::Debug)).unwrap();
             tracing::debug!("after");
             tracing::debug!(target: "clad_journal::commit", "ours too");
             tracing::info!(target: "h2", "not ours");
             tracing::warn!(target: "h2", "a warning");
         });
         assert_eq!(text, "<7>after\n<7>ours too\n<4>a warning\n");
+    }
+
+    #[test]
+    fn the_form_changes_while_it_runs() {
+        let text = written(Style::Journald, |handles, line| {
+            tracing::info!("before");
+            handles.form.reload(form(Style::Json, line.clone())).unwrap();
+            tracing::info!("after");
+        });
+        let (before, after) = text.split_once('\n').unwrap();
+        assert_eq!(before, "<6>before");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(after).unwrap()["message"], "after");
     }
 }

@@ -89,6 +89,15 @@ impl Histogram {
         self.sum.fetch_add(value.saturating_mul(times), Ordering::Relaxed);
     }
 
+    /// The numbers as they are now.
+    pub(super) fn snapshot(&self) -> clad_proto::grpc::v1::Histogram {
+        clad_proto::grpc::v1::Histogram {
+            bounds: self.buckets.bounds.to_vec(),
+            counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            sum: self.sum.load(Ordering::Relaxed),
+        }
+    }
+
     /// Writes the series; `label` is `name="value"` or empty.
     pub(super) fn render(&self, name: &str, label: &str, out: &mut String) {
         let comma = if label.is_empty() { "" } else { "," };

@@ -1,7 +1,7 @@
 //! The values that labels may take: closed sets, so that no client can make a series.
 
 /// A label: its name, and everything it may say.
-pub(super) trait Label: Copy + 'static {
+pub(crate) trait Label: Copy + 'static {
     /// Name of the label.
     const NAME: &'static str;
     /// Every value, in the order of [`Label::index`].
@@ -127,6 +127,16 @@ label! {
 }
 
 label! {
+    /// How a recovery in the running process ended.
+    Recovery, "outcome" {
+        /// The journal takes appends again.
+        Done = "done",
+        /// It is tried again.
+        Failed = "failed",
+    }
+}
+
+label! {
     /// Which rule removed a segment.
     Rule, "rule" {
         /// `retention.max_bytes`
@@ -147,7 +157,11 @@ label! {
         WriteSync = "write_sync",
         /// Space that is zeroed ahead.
         Zeroing = "zeroing",
-        /// The engine asked for.
-        Engine = "engine",
+        /// io_uring, because it is not permitted.
+        UringDenied = "uring_denied",
+        /// io_uring, because this kernel has none, or not all that is needed.
+        UringUnsupported = "uring_unsupported",
+        /// Memory that stays locked, for io_uring or its buffers.
+        Memlock = "memlock",
     }
 }

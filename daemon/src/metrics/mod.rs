@@ -6,20 +6,23 @@
 //! *Rejected* means that the sender was told; *dropped* means that nobody was.
 //!
 //! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `scrape` the answer
-//! of `/metrics`.
+//! of `/metrics`, `snapshot` what the admin service tells of it.
 
 mod histogram;
 mod labels;
 mod scrape;
+mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-pub use labels::{Dropped, Fallback, Level, Rejected, Rule, Transport, Trigger, Watermark};
+pub(crate) use labels::Label;
+pub use labels::{Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
 use scrape::meters;
 pub use scrape::{Scrape, install};
+pub(crate) use snapshot::{Recent, counters};
 
 #[expect(clippy::cast_precision_loss, reason = "gauges are floating point in the text format")]
 fn float(value: u64) -> f64 {
@@ -38,11 +41,11 @@ pub fn appended(transport: Transport, records: u64, bytes: u64) {
     }
 }
 
-/// The ack of an append was released, `took` after it was decoded.
-pub fn acked(level: Level, records: u64, took: Duration) {
+/// The acks of so many appends were released, `took` after they were decoded.
+pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
     if let Some(m) = meters() {
         m.acked_records.of(level).increment(records);
-        m.append_duration.of(level).observe(nanos(took), 1);
+        m.append_duration.of(level).observe(nanos(took), appends);
     }
 }
 
@@ -72,6 +75,13 @@ pub fn batch(records: u64, bytes: u64) {
     if let Some(m) = meters() {
         m.batch_records.observe(records, 1);
         m.batch_bytes.observe(bytes, 1);
+    }
+}
+
+/// A batch was written by the thread that took it, with nothing in flight beside it.
+pub fn inline_batch() {
+    if let Some(m) = meters() {
+        m.inline_batches.increment(1);
     }
 }
 
@@ -126,6 +136,23 @@ pub fn offset(watermark: Watermark, end: u64) {
     }
 }
 
+/// The most that appends in memory may take together.
+pub fn inflight_limit(bytes: u64) {
+    if let Some(m) = meters() {
+        m.inflight_limit.set(float(bytes));
+    }
+}
+
+/// How far back the log reaches: the lowest offset, and the append time up to which something may be gone (Unix
+/// nanoseconds), once a segment was sealed.
+pub fn horizon(lowest_offset: u64, oldest_segment_ns: Option<i64>) {
+    if let Some(m) = meters() {
+        m.lowest_offset.set(float(lowest_offset));
+        #[expect(clippy::cast_precision_loss, reason = "a time that is off by part of a microsecond")]
+        m.oldest_segment.set(oldest_segment_ns.unwrap_or(0) as f64 / 1e9);
+    }
+}
+
 /// Age of the oldest record that is not on stable storage; zero where all are.
 pub fn oldest_undurable(age: Duration) {
     if let Some(m) = meters() {
@@ -147,12 +174,42 @@ pub fn unprepared() {
     }
 }
 
-/// What the log takes, and what is left.
-pub fn space(segments: u64, journal_bytes: u64, disk_free: u64) {
+/// A segment was written over one that retention removed.
+pub fn recycled() {
+    if let Some(m) = meters() {
+        m.recycled.increment(1);
+    }
+}
+
+/// Whether the operator vouches for the disks.
+pub fn power_loss_protected(stated: bool) {
+    if let Some(m) = meters() {
+        m.power_loss_protected.set(f64::from(u8::from(stated)));
+    }
+}
+
+/// What the log takes, and whether its next segment is ready.
+pub fn segments(segments: u64, journal_bytes: u64, prepared: bool) {
     if let Some(m) = meters() {
         m.segments.set(float(segments));
         m.journal_bytes.set(float(journal_bytes));
-        m.disk_free.set(float(disk_free));
+        m.prepared.set(f64::from(u8::from(prepared)));
+    }
+}
+
+/// The file system: what is free, how large it is, and what no new segment may take.
+pub fn disk(free: u64, size: u64, reserve: u64) {
+    if let Some(m) = meters() {
+        m.disk_free.set(float(free));
+        m.disk_size.set(float(size));
+        m.disk_reserve.set(float(reserve));
+    }
+}
+
+/// Whether appends are accepted.
+pub fn ready(ready: bool) {
+    if let Some(m) = meters() {
+        m.ready.set(f64::from(u8::from(ready)));
     }
 }
 
@@ -170,11 +227,28 @@ pub fn io_fallback(reason: Fallback) {
     }
 }
 
-/// A recovery is over.
+/// The running process recovered, or tried to.
+pub fn recovery(outcome: Recovery) {
+    if let Some(m) = meters() {
+        m.recoveries.of(outcome).increment(1);
+    }
+}
+
+/// The recovery of the start is over.
 pub fn recovered(took: Duration, set_aside_bytes: u64) {
     if let Some(m) = meters() {
         m.recovery_duration.set(took.as_secs_f64());
         m.recovery_truncated.increment(set_aside_bytes);
+    }
+}
+
+/// A configuration was taken at a moment (Unix time), or refused.
+pub fn config_loaded(taken_at: Option<Duration>) {
+    if let Some(m) = meters() {
+        m.reload_successful.set(f64::from(u8::from(taken_at.is_some())));
+        if let Some(at) = taken_at {
+            m.reload_time.set(at.as_secs_f64());
+        }
     }
 }
 

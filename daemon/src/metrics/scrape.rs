@@ -18,7 +18,11 @@ pub struct Scrape {
     /// Where the process's own numbers go: not by way of the global recorder, so that a test's scrape is
     /// its own.
     recorder: Arc<PrometheusRecorder>,
+    /// Brings what is not counted but looked up (offsets, space) up to date: a scrape shows the moment of the scrape.
+    look: Arc<OnceLock<Look>>,
 }
+
+type Look = Box<dyn Fn() + Send + Sync>;
 
 static INSTALLED: OnceLock<Scrape> = OnceLock::new();
 
@@ -41,7 +45,7 @@ impl Scrape {
             io_info_at_zero();
             Arc::new(Meters::new())
         });
-        Self { handle: recorder.handle(), meters, process, recorder }
+        Self { handle: recorder.handle(), meters, process, recorder, look: Arc::default() }
     }
 
     /// One of its own, that no other test counts in.
@@ -50,10 +54,20 @@ impl Scrape {
         Self::new()
     }
 
-    /// The text format of Prometheus.
+    /// Has `look` called before each answer. The first one given stays.
+    pub(crate) fn look_with(&self, look: impl Fn() + Send + Sync + 'static) {
+        let _ = self.look.set(Box::new(look));
+    }
+
+    /// The text format of Prometheus. It reads `/proc`, and asks the file system for its space: not for a thread that
+    /// serves clients.
     #[must_use]
     pub fn render(&self) -> String {
+        if let Some(look) = self.look.get() {
+            look();
+        }
         self.with(|| self.process.collect());
+        self.meters.publish();
         let mut text = self.handle.render();
         self.meters.render_histograms(&mut text);
         text

@@ -3,10 +3,12 @@
 //! What must hold: this is the only place where a name stands; each is registered, and so shown at 0, as
 //! soon as [`Meters::new`] has run.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
-use super::labels::{Dropped, Fallback, Label, Level, Rejected, Rule, Transport, Trigger, Watermark};
+use super::labels::{Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,21 +63,58 @@ metrics_table! {
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
     BATCH_RECORDS = "clad_batch_records", Histogram, "", "Records in a batch.";
     BATCH_BYTES = "clad_batch_bytes", Histogram, "", "Bytes of a batch.";
+    INLINE_BATCHES = "clad_inline_batches_total", Counter, "", "Batches written by the thread that took them, with nothing in flight.";
     INFLIGHT_BYTES = "clad_inflight_bytes", Gauge, "", "Bytes of appends held in memory.";
+    INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
+    LOWEST_OFFSET = "clad_lowest_offset", Gauge, "", "Lowest offset that is kept: what was below it was removed by retention.";
+    OLDEST_SEGMENT = "clad_oldest_segment_timestamp_seconds", Gauge, "", "When the newest record of the oldest sealed segment was appended: all that came later is kept; 0 before one is sealed.";
     OLDEST_UNDURABLE = "clad_oldest_undurable_age_seconds", Gauge, "", "Age of the oldest record that is not on stable storage; 0 where all are.";
     ROTATIONS = "clad_segment_rotations_total", Counter, Trigger::NAME, "Segments sealed.";
     SEGMENTS = "clad_segments", Gauge, "", "Segments of the log.";
+    PREPARED = "clad_segment_prepared", Gauge, "", "1 while the next segment is ready.";
     UNPREPARED = "clad_segments_unprepared_total", Counter, "", "Rotations that found no prepared segment.";
+    RECYCLED = "clad_segments_recycled_total", Counter, "", "Segments written over one that retention removed.";
+    POWER_LOSS_PROTECTED = "clad_power_loss_protected", Gauge, "", "1 where the operator states that no disk below loses what it has taken when the power fails.";
     JOURNAL_BYTES = "clad_journal_bytes", Gauge, "", "Bytes that the log takes on the disk.";
     DISK_FREE = "clad_disk_free_bytes", Gauge, "", "Free space of its file system.";
+    DISK_SIZE = "clad_disk_size_bytes", Gauge, "", "Size of its file system.";
+    DISK_RESERVE = "clad_disk_reserve_bytes", Gauge, "", "Free space that no new segment may take: appends are refused first.";
+    READY = "clad_ready", Gauge, "", "1 while appends are accepted, as /readyz says it.";
     JOURNAL_FAILED = "clad_journal_failed", Gauge, "", "1 while the journal has failed and recovers.";
     IO_FALLBACKS = "clad_io_fallbacks_total", Counter, Fallback::NAME, "Times a slower way was taken because the faster is not offered here.";
+    RECOVERIES = "clad_recoveries_total", Counter, Recovery::NAME, "Recoveries in the running process, and attempts at it that failed.";
     RECOVERY_TRUNCATED = "clad_recovery_truncated_bytes_total", Counter, "", "Bytes of unvouched tail that recovery set aside.";
-    RECOVERY_DURATION = "clad_recovery_duration_seconds", Gauge, "", "Time of the last recovery.";
+    RECOVERY_DURATION = "clad_recovery_duration_seconds", Gauge, "", "Time that recovery took at the start.";
     CORRUPT_RECORDS = "clad_corrupt_records_total", Counter, "", "Records found damaged.";
+    RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 while the configuration in use is that of the last start or reload; 0 after a reload that was refused.";
+    RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "When the configuration in use was taken.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
+}
+
+/// A counter that can be read as well: counted here, and handed to the exporter when it is asked.
+pub(super) struct Total {
+    count: AtomicU64,
+    shown: Counter,
+}
+
+impl Total {
+    fn new(shown: Counter) -> Self {
+        Self { count: AtomicU64::new(0), shown }
+    }
+
+    pub(super) fn increment(&self, by: u64) {
+        self.count.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn publish(&self) {
+        self.shown.absolute(self.get());
+    }
 }
 
 /// One handle for each value of a label.
@@ -92,40 +131,58 @@ impl<L: Label, H> Family<L, H> {
     pub(super) fn of(&self, value: L) -> &H {
         &self.handles[value.index()]
     }
+
+    /// Each value of the label with its handle.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&'static str, &H)> {
+        L::ALL.iter().map(|value| value.as_str()).zip(&self.handles)
+    }
 }
 
 /// The handles: what is counted on the way of a record must not look names up.
 pub(super) struct Meters {
-    pub(super) appended_records: Family<Transport, Counter>,
-    pub(super) appended_bytes: Counter,
-    pub(super) acked_records: Family<Level, Counter>,
-    pub(super) rejected_records: Family<Rejected, Counter>,
-    pub(super) dropped_records: Family<Dropped, Counter>,
-    pub(super) deduplicated_records: Counter,
+    pub(super) appended_records: Family<Transport, Total>,
+    pub(super) appended_bytes: Total,
+    pub(super) acked_records: Family<Level, Total>,
+    pub(super) rejected_records: Family<Rejected, Total>,
+    pub(super) dropped_records: Family<Dropped, Total>,
+    pub(super) deduplicated_records: Total,
     pub(super) append_duration: Family<Level, Histogram>,
     pub(super) sync_duration: Histogram,
-    pub(super) sync_failures: Counter,
+    pub(super) sync_failures: Total,
     pub(super) batch_records: Histogram,
     pub(super) batch_bytes: Histogram,
+    pub(super) inline_batches: Counter,
     pub(super) inflight_bytes: Gauge,
+    pub(super) inflight_limit: Gauge,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
+    pub(super) lowest_offset: Gauge,
+    pub(super) oldest_segment: Gauge,
     pub(super) oldest_undurable: Gauge,
-    pub(super) rotations: Family<Trigger, Counter>,
+    pub(super) rotations: Family<Trigger, Total>,
     pub(super) segments: Gauge,
-    pub(super) unprepared: Counter,
+    pub(super) prepared: Gauge,
+    pub(super) unprepared: Total,
+    pub(super) recycled: Total,
+    pub(super) power_loss_protected: Gauge,
     pub(super) journal_bytes: Gauge,
     pub(super) disk_free: Gauge,
+    pub(super) disk_size: Gauge,
+    pub(super) disk_reserve: Gauge,
+    pub(super) ready: Gauge,
     pub(super) journal_failed: Gauge,
-    pub(super) io_fallbacks: Family<Fallback, Counter>,
-    pub(super) recovery_truncated: Counter,
+    pub(super) io_fallbacks: Family<Fallback, Total>,
+    pub(super) recoveries: Family<Recovery, Total>,
+    pub(super) recovery_truncated: Total,
     pub(super) recovery_duration: Gauge,
-    pub(super) corrupt_records: Counter,
-    pub(super) retained_away: Family<Rule, Counter>,
+    pub(super) corrupt_records: Total,
+    pub(super) reload_successful: Gauge,
+    pub(super) reload_time: Gauge,
+    pub(super) retained_away: Family<Rule, Total>,
 }
 
-fn counters<L: Label>(name: &'static str) -> Family<L, Counter> {
-    Family::new(|value| counter!(name, L::NAME => value))
+fn counters<L: Label>(name: &'static str) -> Family<L, Total> {
+    Family::new(|value| Total::new(counter!(name, L::NAME => value)))
 }
 
 fn gauges<L: Label>(name: &'static str) -> Family<L, Gauge> {
@@ -150,31 +207,69 @@ impl Meters {
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         Self {
             appended_records: counters(APPENDED_RECORDS),
-            appended_bytes: counter!(APPENDED_BYTES),
+            appended_bytes: Total::new(counter!(APPENDED_BYTES)),
             acked_records: counters(ACKED_RECORDS),
             rejected_records: counters(REJECTED_RECORDS),
             dropped_records: counters(DROPPED_RECORDS),
-            deduplicated_records: counter!(DEDUPLICATED_RECORDS),
+            deduplicated_records: Total::new(counter!(DEDUPLICATED_RECORDS)),
             append_duration: Family::new(|_| histogram(DURATIONS)),
             sync_duration: histogram(DURATIONS),
-            sync_failures: counter!(SYNC_FAILURES),
+            sync_failures: Total::new(counter!(SYNC_FAILURES)),
             batch_records: histogram(RECORDS),
             batch_bytes: histogram(BYTES),
+            inline_batches: counter!(INLINE_BATCHES),
             inflight_bytes: gauge!(INFLIGHT_BYTES),
+            inflight_limit: gauge!(INFLIGHT_LIMIT),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),
+            lowest_offset: gauge!(LOWEST_OFFSET),
+            oldest_segment: gauge!(OLDEST_SEGMENT),
             oldest_undurable: gauge!(OLDEST_UNDURABLE),
             rotations: counters(ROTATIONS),
             segments: gauge!(SEGMENTS),
-            unprepared: counter!(UNPREPARED),
+            prepared: gauge!(PREPARED),
+            unprepared: Total::new(counter!(UNPREPARED)),
+            recycled: Total::new(counter!(RECYCLED)),
+            power_loss_protected: gauge!(POWER_LOSS_PROTECTED),
             journal_bytes: gauge!(JOURNAL_BYTES),
             disk_free: gauge!(DISK_FREE),
+            disk_size: gauge!(DISK_SIZE),
+            disk_reserve: gauge!(DISK_RESERVE),
+            ready: gauge!(READY),
             journal_failed: gauge!(JOURNAL_FAILED),
             io_fallbacks: counters(IO_FALLBACKS),
-            recovery_truncated: counter!(RECOVERY_TRUNCATED),
+            recoveries: counters(RECOVERIES),
+            recovery_truncated: Total::new(counter!(RECOVERY_TRUNCATED)),
             recovery_duration: gauge!(RECOVERY_DURATION),
-            corrupt_records: counter!(CORRUPT_RECORDS),
+            corrupt_records: Total::new(counter!(CORRUPT_RECORDS)),
+            reload_successful: gauge!(RELOAD_SUCCESSFUL),
+            reload_time: gauge!(RELOAD_TIME),
             retained_away: counters(RETAINED_AWAY),
+        }
+    }
+
+    /// Hands what was counted to the exporter.
+    pub(super) fn publish(&self) {
+        fn all<L: Label>(family: &Family<L, Total>) {
+            family.each().for_each(|(_, total)| total.publish());
+        }
+        all(&self.appended_records);
+        all(&self.acked_records);
+        all(&self.rejected_records);
+        all(&self.dropped_records);
+        all(&self.rotations);
+        all(&self.io_fallbacks);
+        all(&self.recoveries);
+        all(&self.retained_away);
+        for total in [
+            &self.appended_bytes,
+            &self.deduplicated_records,
+            &self.sync_failures,
+            &self.unprepared,
+            &self.recovery_truncated,
+            &self.corrupt_records,
+        ] {
+            total.publish();
         }
     }
 

@@ -40,12 +40,15 @@ fn a_typo_is_found_by_check_and_config_too() {
 }
 
 #[test]
-fn a_policy_that_is_not_built_yet() {
-    refused(
-        &Setup::new().set("journal.durability", "sync_file_range"),
-        78,
-        &["sync_file_range", "not in this version"],
-    );
+fn a_policy_that_this_disk_refuses() {
+    let memory = std::path::Path::new("/dev/shm");
+    if clad_journal::io::device::discover(memory).filesystem != "tmpfs" {
+        return not_run("a policy that this disk refuses", "/dev/shm is no memory file system");
+    }
+    let dir = memory.join(format!("clad-e2e-{}", std::process::id()));
+    let setup = Setup::in_folder(&dir).set("journal.durability", "sync_file_range");
+    refused(&setup, 78, &["sync_file_range is for ext4 and xfs alone, this is tmpfs", "group_commit"]);
+    let _ = fs::remove_dir_all(dir);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Bad input and bad days: each gets a clear error, costs only its sender, and loses nothing acknowledged.
 
 mod access;
+mod bursts;
 mod crowd;
 mod folder;
 mod frames;

@@ -2,15 +2,17 @@
 //! by itself when there is space again.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_client::Producer;
 use clad_e2e::raw::Got;
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, PATIENCE, Raw, Rng, web};
+use clad_e2e::{Daemon, PATIENCE, Raw, Rng, Setup, web};
+use clad_journal::bulk;
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
@@ -212,4 +214,96 @@ fn is_filled_by_others() {
     }
     assert_eq!(daemon.term(), Some(0));
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
+}
+
+/// The file writer and the export meet a full disk: told with its place, kept up to there, and gone on with.
+#[test]
+#[ignore = "needs a small disk of its own: cargo xtask ci disk"]
+fn stops_an_export_which_goes_on() {
+    let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let daemon = Setup::in_folder(&elsewhere.path().join("log")).start();
+    let server = daemon.address("unix");
+    let lines: Vec<u8> = (0..10_000).flat_map(|line| format!("{line:01000}\n").into_bytes()).collect();
+    clactl_ends(0, &["append", "--server", &server, "--ack", "durable"], &lines);
+
+    // Somebody else takes all there is, by the same writer: it says how far it came, and that much is there.
+    let ballast = mount_point().join("ballast");
+    let mut writer = bulk::Options::new().create(&ballast).expect("a writer");
+    let piece = |number: u64| Rng::new(number).number().to_le_bytes().repeat(8192);
+    let mut number = 0;
+    let error = loop {
+        match writer.write_all(&piece(number)) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+        assert!(number < 10_000, "the disk never gets full");
+    };
+    let kept = writer.sync().expect_err("sticky");
+    assert_eq!((kept.kind(), error.kind()), (ErrorKind::StorageFull, ErrorKind::StorageFull), "{kept}");
+    drop(writer);
+    let there = fs::read(&ballast).expect("the ballast");
+    let expected: Vec<u8> = (0..=number).flat_map(piece).collect();
+    assert!(kept.position > 0 && there.len() as u64 >= kept.position, "{kept}");
+    assert!(there[..kept.position as usize] == expected[..kept.position as usize], "{kept}");
+
+    // Some of it is given back: less than the export takes.
+    let opened = File::options().write(true).open(&ballast).expect("the ballast");
+    opened.set_len(there.len() as u64 - (4 << 20)).expect("cut");
+    opened.sync_all().expect("synced");
+    drop(opened);
+    let file = mount_point().join("export");
+    let name = file.display().to_string();
+    let arguments = ["export", "--server", &server, "-o", "cat", "--sync-every", "1MiB", &name];
+    let output = clactl_ends(1, &arguments, b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("No space left") && said.contains(&name), "{said}");
+    fs::remove_file(&ballast).expect("removed");
+    clactl_ends(0, &arguments, b"");
+    assert!(fs::read(&file).expect("the export") == lines);
+}
+
+/// A loop device; detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    fn over(image: &Path) -> Self {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().expect("losetup runs");
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// The kernel takes the writes and the device fails them later: only the sync can tell, and then everything does.
+#[test]
+#[ignore = "needs a small disk of its own: cargo xtask ci disk"]
+fn fails_a_device_and_the_sync_tells() {
+    // A device of 64 MiB that stands on less.
+    let image = mount_point().join("image");
+    File::create(&image).expect("made").set_len(64 << 20).expect("long");
+    let device = Loop::over(&image);
+    let mut ballast = File::create(mount_point().join("ballast")).expect("made");
+    for piece in [1 << 20, 1024] {
+        let piece = vec![0xBB; piece];
+        while ballast.write_all(&piece).and_then(|()| ballast.sync_all()).is_ok() {}
+    }
+    // Where there is no room, nothing can be measured either.
+    let output = clactl_ends(1, &["probe", &mount_point().display().to_string(), "--duration", "0.1"], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No space left"), "{output:?}");
+    for engine in [bulk::Engine::Ring, bulk::Engine::Threads] {
+        let mut writer = bulk::Options::new().engine(engine).open(&device.0).expect("a writer");
+        writer.write_all(&vec![0xC1; 4 << 20]).expect("taken");
+        writer.flush().expect("the page cache has it");
+        let error = writer.sync().expect_err("the device has not");
+        assert_eq!((error.op, error.position), (bulk::Op::Sync, 4 << 20), "{error}");
+        // Once told, the kernel forgets it; the writer does not.
+        let again = writer.sync().expect_err("sticky");
+        assert_eq!(again.to_string(), error.to_string());
+        assert!(writer.write(b"x").is_err() && writer.stats().syncs == 1, "a sync is not tried again");
+    }
 }

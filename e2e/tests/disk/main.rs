@@ -2,8 +2,11 @@
 //! are called by `cargo xtask ci disk`, one by one, and by nobody else.
 
 mod clock;
+mod dead_writes;
+mod flushes;
 mod full;
 mod mounts;
+mod ranges;
 
 use std::path::PathBuf;
 use std::process::Command;

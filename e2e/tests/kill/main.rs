@@ -45,6 +45,15 @@ fn what_was_acknowledged_survives_fire_and_forget() {
     survives("fire_and_forget", &LEVELS[..2], 3);
 }
 
+#[test]
+fn what_was_acknowledged_survives_sync_file_range() {
+    let scratch = clad_e2e::Scratch::new();
+    match clad_journal::io::device::discover(scratch.data()).range_sync(true) {
+        Ok(_) => survives("sync_file_range", &LEVELS, 3),
+        Err(refusal) => clad_e2e::not_run("sync_file_range under kill -9", &refusal.to_string()),
+    }
+}
+
 #[expect(clippy::print_stdout, reason = "the counts are the result")]
 fn survives(policy: &str, levels: &[AckLevel], part: u64) {
     let rounds = std::env::var("CLAD_KILL_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("CLAD_KILL_ROUNDS"));
@@ -52,6 +61,8 @@ fn survives(policy: &str, levels: &[AckLevel], part: u64) {
     let seed = seed();
     let mut rng = Rng::new(seed);
     let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB").set("journal.durability", policy);
+    // A kill leaves the page cache, whatever the disk says of its own.
+    let setup = setup.set("journal.power_loss_protected", "true");
     let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();
     let world = Arc::new(World::new(seed));
     let runtime =

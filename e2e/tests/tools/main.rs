@@ -3,11 +3,14 @@
 mod bench;
 mod checking;
 mod damage;
+mod export;
 mod follow;
 mod orders;
 mod pages;
+mod probe;
 mod signals;
 mod there_and_back;
+mod top;
 
 use clad_client::AckLevel;
 use clad_e2e::tool::clactl_ends;

@@ -3,6 +3,8 @@
 use clad_e2e::{Daemon, PATIENCE, Raw, web};
 use clad_proto::AckLevel;
 
+use crate::append_numbers;
+
 /// Every metric that stands in the manual.
 fn promised() -> Vec<String> {
     let manual = include_str!("../../../docs/OPERATIONS.md");
@@ -87,5 +89,21 @@ fn what_was_done_is_counted() {
         }
         assert!(began.elapsed() < PATIENCE, "{samples:?}");
         std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// A scrape shows the moment of the scrape: a daemon that has just got ready has a segment, a disk and takes appends, and
+/// what was just appended is counted.
+#[test]
+fn gauges_are_those_of_the_moment() {
+    let daemon = Daemon::start();
+    let first = web::metrics(daemon.port("metrics"));
+    assert!(first["clad_segments"] >= 1.0 && first["clad_journal_bytes"] > 0.0, "{first:?}");
+    assert!(first["clad_disk_size_bytes"] > 0.0 && first["clad_disk_reserve_bytes"] > 0.0, "{first:?}");
+    assert_eq!((first["clad_ready"], first["clad_config_last_reload_successful"]), (1.0, 1.0));
+    for appended in 1..=3 {
+        append_numbers(&daemon, 0..1);
+        let now = web::metrics(daemon.port("metrics"));
+        assert_eq!(now["clad_offset{watermark=\"durable\"}"], f64::from(appended));
     }
 }

@@ -45,6 +45,66 @@ pub struct Append<'a> {
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
+/// Who hands over a burst: what all its appends have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// The producer's id.
+    pub producer: ProducerId,
+    /// Who may use that id.
+    pub owner: u64,
+    /// The producer's epoch.
+    pub producer_epoch: u32,
+    /// What the daemon vouches for, at most [`crate::format::chunk::MAX_VOUCH`] bytes.
+    pub vouch: &'a [u8],
+}
+
+/// One append of a burst; the fields are those of [`Append`].
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// Sequence of the first record.
+    pub first_sequence: u64,
+    /// Records.
+    pub count: u32,
+    /// The sequence may jump ahead.
+    pub gap: bool,
+    /// The level that somebody waits for.
+    pub level: Level,
+    /// Least record time.
+    pub min_time_ns: i64,
+    /// Greatest record time.
+    pub max_time_ns: i64,
+    /// The records, opaque.
+    pub payload: &'a [u8],
+    /// The client's own CRC-32C of the payload, already checked.
+    pub payload_checksum: u32,
+    /// So many permits of the burst's are for this append: they are held as long as its memory.
+    pub share: usize,
+}
+
+impl<'a> Append<'a> {
+    /// As a burst of one, and the permit.
+    pub(crate) fn split(self) -> (Sender<'a>, Item<'a>, Option<OwnedSemaphorePermit>) {
+        let from = Sender {
+            producer: self.producer,
+            owner: self.owner,
+            producer_epoch: self.producer_epoch,
+            vouch: self.vouch,
+        };
+        let item = Item {
+            first_sequence: self.first_sequence,
+            count: self.count,
+            gap: self.gap,
+            level: self.level,
+            min_time_ns: self.min_time_ns,
+            max_time_ns: self.max_time_ns,
+            payload: self.payload,
+            payload_checksum: self.payload_checksum,
+            share: self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
+        };
+        (from, item, self.permit)
+    }
+}
+
 /// What an append was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -62,10 +122,10 @@ pub struct Accepted {
 
 /// Something to carry out.
 pub(crate) enum Job {
-    /// One write.
-    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability },
-    /// A sync of everything below `upto`.
-    Sync { file: Arc<dyn File>, upto: u64 },
+    /// One write, and what makes it durable where it is to be; `alone`: with nothing in flight beside it when it was begun.
+    Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability, sync: SyncBy, alone: bool },
+    /// A sync of everything below `upto`; a range sync of these bytes, where that is enough for it.
+    Sync { file: Arc<dyn File>, upto: u64, range: Option<(u64, u64)> },
     /// Seal the active segment and open the next one.
     Rotate(Box<Rotation>),
     /// Open a segment where there is none; the next batch has this offset.
@@ -74,6 +134,15 @@ pub(crate) enum Job {
     Recover(Box<Rescue>),
     /// The last: seal, and mark a clean end.
     Close(Option<Box<Rotation>>),
+}
+
+/// What makes a write durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SyncBy {
+    /// With its metadata, past the disk's cache.
+    Data,
+    /// By writing back its bytes alone.
+    Range,
 }
 
 /// What a rotation needs.
@@ -109,6 +178,15 @@ pub(crate) enum Done {
     Opened { next: Option<Active> },
     Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
     Closed,
+}
+
+/// Who takes the next job, where a ring stands beside the thread that blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Everything that is alone: the write of an empty queue, and every long job.
+    Thread,
+    /// Writes and syncs beside others, and what is worth a write of its own while more comes.
+    Ring,
 }
 
 /// What to do now.

@@ -21,6 +21,8 @@
 mod job;
 mod results;
 mod sequencer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::active::Active;
 use crate::clock::Moment;
-use crate::config::{JournalConfig, Policy};
+use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
 use crate::env::Trigger;
 use crate::faults::Fault;
 use crate::format::segment::SegmentHeader;
@@ -39,8 +41,8 @@ use crate::marks::Marks;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
-pub use job::{Accepted, Append, RotateAnswer};
-pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step};
+pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
+pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -64,6 +66,8 @@ struct InFlight {
     /// Given back when this entry goes: the memory that was counted is free then.
     _permit: Option<OwnedSemaphorePermit>,
     since_boot_ns: u64,
+    /// Bytes of the file that its write covers.
+    range: (u64, u64),
     written: bool,
     durable: bool,
 }
@@ -97,10 +101,14 @@ pub(crate) struct Committer {
     in_flight: VecDeque<InFlight>,
     writes: usize,
     free_files: Vec<usize>,
+    /// Writes in flight that the operator wants; the segment in use may be open for fewer.
+    wanted_writes: usize,
     file_of: HashMap<u64, usize>,
     vouching: Option<(u64, Vec<Arc<Batch>>)>,
     sync_running: bool,
     busy: bool,
+    /// What is under way is one more try to open a segment.
+    opening: bool,
     next_id: u64,
     active: Option<Active>,
     prepared: Option<Prepared>,
@@ -116,17 +124,30 @@ pub(crate) struct Committer {
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     space_low: bool,
+    /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
+    space_told: bool,
     open_retry_ns: u64,
     rewritten: bool,
+}
+
+/// What a look at the free space brought.
+pub(crate) struct SpaceNews {
+    /// Appends are refused that were taken before, or the other way round.
+    pub(crate) changed: bool,
+    /// The operator does not know yet.
+    pub(crate) tell: bool,
 }
 
 impl Committer {
     pub(crate) fn new(config: JournalConfig, producers: ProducerTable, next: u64, epoch: u32, now_ns: u64) -> Self {
         let max_bytes = match config.policy {
-            Policy::GroupCommit { max_bytes, .. } => max_bytes as usize,
+            Policy::GroupCommit { max_bytes, .. } | Policy::SyncFileRange { max_bytes, .. } => max_bytes as usize,
             Policy::PerMessage => 0,
             Policy::FireAndForget { .. } => 1 << 20,
         };
+        // A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
+        let largest = config.segment_bytes.saturating_sub(SEGMENT_SLACK);
+        let max_bytes = max_bytes.min(usize::try_from(largest).unwrap_or(usize::MAX));
         let marks =
             Marks { epoch, epoch_first: next, received: next, written: next, durable: next, ..Marks::default() };
         Self {
@@ -141,9 +162,11 @@ impl Committer {
             writes: 0,
             free_files: (0..config.policy.in_flight()).rev().collect(),
             file_of: HashMap::new(),
+            wanted_writes: config.policy.in_flight(),
             vouching: None,
             sync_running: false,
             busy: false,
+            opening: false,
             next_id: 0,
             active: None,
             prepared: None,
@@ -157,6 +180,7 @@ impl Committer {
             rotate_replies: Vec::new(),
             closing: false,
             space_low: false,
+            space_told: false,
             open_retry_ns: 0,
             rewritten: false,
             config,
@@ -168,6 +192,11 @@ impl Committer {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
         (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
+    }
+
+    /// Whether segments change hands just now.
+    pub(crate) fn is_rotating(&self) -> bool {
+        self.busy && self.state == State::Running
     }
 
     /// Whether a segment waits to be used.
@@ -193,6 +222,32 @@ impl Committer {
         self.config.rotate_after = age;
     }
 
+    /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
+    /// which is opened for them.
+    pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
+        if let Policy::GroupCommit { max_delay, max_bytes, in_flight }
+        | Policy::SyncFileRange { max_delay, max_bytes, in_flight } = &mut self.config.policy
+        {
+            (*max_delay, *max_bytes) = (delay, bytes);
+            *in_flight = writes.min(*in_flight);
+            self.gather.set_max_bytes(bytes as usize);
+            self.wanted_writes = writes;
+        }
+    }
+
+    /// A segment is there that is open for so many writes.
+    fn allow_writes(&mut self, open_for: usize) {
+        if let Policy::GroupCommit { in_flight, .. } | Policy::SyncFileRange { in_flight, .. } = &mut self.config.policy
+        {
+            *in_flight = self.wanted_writes.min(open_for);
+        }
+    }
+
+    pub(crate) fn set_max_producers(&mut self, max: usize) {
+        self.producers.set_max(max);
+        self.submitted.set_max(max);
+    }
+
     /// Part of the active segment that is used, 0 to 1.
     pub(crate) fn fill(&self) -> f64 {
         self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
@@ -210,14 +265,17 @@ impl Committer {
         }
     }
 
-    pub(crate) fn set_space_low(&mut self, low: bool) -> bool {
+    /// Whether there is room for a further segment, as somebody has just seen.
+    pub(crate) fn set_space_low(&mut self, low: bool) -> SpaceNews {
         let changed = self.space_low != low;
+        let tell = self.space_told != low;
         self.space_low = low;
+        self.space_told = low;
         if changed {
             self.marks.version += 1;
             self.open_retry_ns = 0;
         }
-        changed
+        SpaceNews { changed, tell }
     }
 
     /// The batch that holds an offset, if it is written and still in memory.
@@ -307,11 +365,22 @@ impl Committer {
         old.then_some(Trigger::Age)
     }
 
+    /// Whose turn it is where a ring stands beside the thread that blocks.
+    pub(crate) fn turn(&self, now: Moment) -> Turn {
+        let running = self.state == State::Running && !self.busy && !self.closing;
+        let beside = self.writes > 0 || self.sync_running || self.gather.bytes() >= WORTH_ANOTHER;
+        match running && beside && self.active.is_some() && self.rotation_due(now).is_none() {
+            true => Turn::Ring,
+            false => Turn::Thread,
+        }
+    }
+
     fn begin_write(&mut self, now: Moment) -> Option<Step> {
         let (_, since, wants_written) = self.gather.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);
         let may = match self.config.policy {
-            Policy::GroupCommit { max_delay, in_flight: max, .. } => {
+            Policy::GroupCommit { max_delay, in_flight: max, .. }
+            | Policy::SyncFileRange { max_delay, in_flight: max, .. } => {
                 let waited = now.boot_ns.saturating_sub(since) >= max_delay.as_nanos() as u64;
                 let worth = self.gather.bytes() >= WORTH_ANOTHER || waited;
                 in_flight == 0 || (wants_written && self.writes == 0) || (worth && self.writes < max)
@@ -325,17 +394,19 @@ impl Committer {
             return None;
         }
         let slot = self.free_files.pop()?;
-        let Gathered { batch, permit, .. } = self.gather.pop().expect("there is a front");
-        for (first, chunk) in batch.chunks().flatten() {
-            self.submitted.store(&chunk.header, first, now.real_ns, &self.connected_set);
+        let Gathered { batch, rows, permit, .. } = self.gather.pop().expect("there is a front");
+        for row in &rows {
+            self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
         }
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
-        let fresh = self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock);
+        let (fresh, alone) = (self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock), in_flight == 0);
+        let sync = self.how_to_sync();
         let active = self.active.as_mut().expect("checked by step");
         let placed = active.place(&batch, fresh, &self.marks, now);
-        let split = matches!(self.config.policy, Policy::GroupCommit { .. }) && wants_written;
+        let range = placed.range();
+        let split = self.config.policy.grouping().is_some() && wants_written;
         let durability = match self.config.policy {
             Policy::FireAndForget { .. } => Durability::Written,
             Policy::PerMessage if self.config.faults.has(Fault::PerMessageNeverFlushes) => Durability::Written,
@@ -354,28 +425,39 @@ impl Committer {
             shares,
             _permit: permit.filter(|_| !self.config.faults.has(Fault::PermitReleasedEarly)),
             since_boot_ns: since,
+            range,
             written: false,
             durable: false,
         });
         self.idle_since_ns = now.boot_ns;
-        Some(Step::Run(Job::Write { id, file, placed, durability }))
+        Some(Step::Run(Job::Write { id, file, placed, durability, sync, alone }))
     }
 
     fn write_deadline(&self) -> Option<u64> {
         let (_, since, _) = self.gather.front()?;
-        match self.config.policy {
-            Policy::GroupCommit { max_delay, in_flight, .. } if self.writes < in_flight && self.vouching.is_none() => {
+        match (self.config.policy, self.config.policy.grouping()) {
+            (_, Some((max_delay, in_flight))) if self.writes < in_flight && self.vouching.is_none() => {
                 Some(since + max_delay.as_nanos() as u64)
             }
-            Policy::FireAndForget { .. } if self.writes == 0 => Some(self.gather_until_ns),
+            (Policy::FireAndForget { .. }, _) if self.writes == 0 => Some(self.gather_until_ns),
             _ => None,
+        }
+    }
+
+    /// How a synced write into the active segment is made safe: by a range sync under its policy, but only over space
+    /// that was seen to be written and its own when the segment was opened.
+    fn how_to_sync(&self) -> SyncBy {
+        let in_place = self.active.as_ref().is_some_and(|a| a.in_place);
+        match self.config.policy {
+            Policy::SyncFileRange { .. } if in_place => SyncBy::Range,
+            _ => SyncBy::Data,
         }
     }
 
     /// Starts a sync, a vouch, or says until when there is nothing to do.
     fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
         let mut until = deadline;
-        if let (Policy::GroupCommit { max_delay, .. }, true) = (self.config.policy, self.writes > 0) {
+        if let (Some((max_delay, _)), true) = (self.config.policy.grouping(), self.writes > 0) {
             // Someone keeps the time while a write is slow: what gathers meanwhile may be due for one of its own.
             let tick = now.boot_ns + (max_delay.as_nanos() as u64).max(1_000_000);
             until = Some(until.map_or(tick, |u| u.max(now.boot_ns).min(tick)));
@@ -427,7 +509,13 @@ impl Committer {
         self.unsynced_bytes = 0;
         let file = active.files.last().expect("one more file than writes in flight").clone();
         // Read before the sync starts: it covers what had completed by now, and nothing later.
-        Step::Run(Job::Sync { file, upto: self.marks.written })
+        let upto = self.marks.written;
+        let waiting = || self.in_flight.iter().filter(|e| !e.durable && e.batch.end_offset() <= upto).map(|e| e.range);
+        let range = match self.how_to_sync() {
+            SyncBy::Data => None,
+            SyncBy::Range => waiting().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+        };
+        Step::Run(Job::Sync { file, upto, range })
     }
 
     fn begin_vouch(&mut self, now: Moment) -> Step {
@@ -445,7 +533,8 @@ impl Committer {
         self.writes += 1;
         self.file_of.insert(id, slot);
         self.vouching = Some((id, placed.shares.clone()));
-        Step::Run(Job::Write { id, file: active.files[slot].clone(), placed, durability: Durability::Written })
+        let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
+        Step::Run(Job::Write { id, file, placed, durability, sync, alone: true })
     }
 
     fn begin_open(&mut self, now: Moment) -> Step {
@@ -459,7 +548,7 @@ impl Committer {
         if now.boot_ns < self.open_retry_ns {
             return Step::Wait(Some(self.open_retry_ns));
         }
-        self.busy = true;
+        (self.busy, self.opening) = (true, true);
         // Nothing is in flight, so what was submitted is written: the next batch goes on there.
         Step::Run(Job::Open { prepared: self.prepared.take(), next: self.marks.written, epoch: self.marks.epoch })
     }
@@ -514,6 +603,7 @@ impl Committer {
                 shares: Vec::new(),
                 _permit: g.permit,
                 since_boot_ns: g.since_boot_ns,
+                range: (0, 0),
                 written: false,
                 durable: false,
             });
@@ -529,5 +619,35 @@ impl Committer {
             producers: self.producers.clone(),
             rewritten: self.rewritten,
         })))
+    }
+}
+
+#[cfg(test)]
+mod space_tests {
+    use super::*;
+
+    #[test]
+    fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(true);
+        assert!(news.tell && !news.changed);
+        assert!(!c.set_space_low(true).tell);
+        let news = c.set_space_low(false);
+        assert!(news.tell && news.changed);
+    }
+
+    #[test]
+    fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(false);
+        assert!(!news.tell && news.changed);
     }
 }

@@ -57,7 +57,7 @@ impl Committer {
                 self.take_active(next, now);
             }
             Done::Opened { next } => {
-                self.busy = false;
+                (self.busy, self.opening) = (false, false);
                 self.take_active(next, now);
             }
             Done::Recovered { next, epoch, end, producers } => self.recovered(next, epoch, end, producers, now),
@@ -77,6 +77,11 @@ impl Committer {
         if next.is_none() {
             self.open_retry_ns = now.boot_ns + SPACE_NS;
             self.space_low = true;
+        }
+        // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
+        if let Some(active) = &next {
+            self.free_files = (0..active.files.len() - 1).rev().collect();
+            self.allow_writes(active.files.len() - 1);
         }
         self.active = next;
     }
@@ -219,6 +224,11 @@ impl Committer {
             State::Failed { pause_ns, .. } => *pause_ns,
             _ => 0,
         }
+    }
+
+    /// Whether it is closed, cleanly or not: no job begins any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
     }
 
     /// Gives up on a clean end.

@@ -6,64 +6,123 @@ use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::Footer;
-use crate::gather::Entering;
+use crate::gather::{Entering, Purse, Row};
 use crate::marks::{Accepting, Level, Marks};
 use crate::producer::{ProducerId, ProducerState, Verdict};
 
-use super::{Accepted, Append, Committer, RotateReply, State};
+use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
 
 impl Committer {
     /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
     pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let (from, item, permit) = a.split();
+        let mut purse = Purse::new(permit);
+        let mut answer = None;
+        self.append_burst(&from, &[item], now, &mut purse, |a| answer = Some(a));
+        answer.expect("a burst of one has one answer")
+    }
+
+    /// Takes the appends of one sender, each as [`Self::append`] would, one after the other; `answer` is called for each
+    /// in order. What the purse still holds afterwards belongs to nobody.
+    ///
+    /// Appends that follow each other in sequence are stored as one row: the table of producers is asked at the start of
+    /// a row and told at its end.
+    pub(crate) fn append_burst(
+        &mut self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        now: Moment,
+        purse: &mut Purse,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut row = None;
+        for item in burst {
+            answer(self.take(from, item, now, &mut row, purse));
+        }
+        self.end_row(&mut row, now);
+        self.gather.settle(purse);
+    }
+
+    // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        from: &Sender<'_>,
+        item: &Item<'_>,
+        now: Moment,
+        row: &mut Option<Row>,
+        purse: &mut Purse,
+    ) -> Result<Accepted, AppendError> {
         self.accepting()?;
         let limit = self.config.max_append_bytes;
-        if a.count == 0 || a.payload.len() > limit as usize {
+        if item.count == 0 || item.payload.len() > limit as usize {
             return Err(AppendError::Size { limit });
         }
         let header = ChunkHeader {
             flags: 0,
-            count: a.count,
-            payload_checksum: a.payload_checksum,
-            producer: a.producer,
-            owner: a.owner,
-            first_sequence: a.first_sequence,
-            producer_epoch: a.producer_epoch,
+            count: item.count,
+            payload_checksum: item.payload_checksum,
+            producer: from.producer,
+            owner: from.owner,
+            first_sequence: item.first_sequence,
+            producer_epoch: from.producer_epoch,
         };
-        let given = |first_offset, duplicate, m: &Marks| Accepted {
-            first_offset,
-            count: a.count,
-            epoch: m.epoch,
-            failures: m.failures,
-            duplicate,
-        };
-        match self.producers.check(&header, a.gap, now.real_ns, &self.connected_set) {
-            Verdict::Fresh => {}
-            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => {}
-            Verdict::Duplicate { first_offset } => return Ok(given(first_offset, true, &self.marks)),
-            Verdict::Fenced { current } => return Err(AppendError::Fenced { current }),
-            Verdict::NotOwner => return Err(AppendError::NotOwner),
-            Verdict::Gap { expected } => return Err(AppendError::Gap { expected }),
-            Verdict::Overlap { expected } => return Err(AppendError::Overlap { expected }),
-            Verdict::TooOld => return Err(AppendError::TooOld),
-            Verdict::Skipped { expected } => return Err(AppendError::Skipped { expected }),
-            Verdict::TableFull => return Err(AppendError::TooManyProducers),
-        }
-        self.check_room(ChunkHeader::encoded_len(a.vouch.len(), a.payload.len()))?;
         let first_offset = self.marks.received;
-        self.producers.store(&header, first_offset, now.real_ns, &self.connected_set);
+        let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
+        match row {
+            Some(row) if row.follows(&header, first_offset) => {
+                self.check_room(len)?;
+                row.extend(&header);
+            }
+            _ => {
+                self.end_row(row, now);
+                if let Some(first_offset) = self.judge(&header, item.gap, now)? {
+                    return Ok(self.given(item.count, first_offset, true));
+                }
+                self.check_room(len)?;
+                *row = Some(Row { header, first_offset });
+            }
+        }
         let entering = Entering {
             header: &header,
-            vouch: a.vouch,
-            payload: a.payload,
-            min_time_ns: a.min_time_ns,
-            max_time_ns: a.max_time_ns,
-            wants_written: a.level == Level::Written,
-            permit: a.permit,
+            vouch: from.vouch,
+            payload: item.payload,
+            min_time_ns: item.min_time_ns,
+            max_time_ns: item.max_time_ns,
+            wants_written: item.level == Level::Written,
+            share: item.share,
         };
-        self.gather.push(entering, self.marks.epoch, first_offset, now);
-        self.marks.received += u64::from(a.count);
+        self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
+        self.marks.received += u64::from(item.count);
         self.marks.version += 1;
-        Ok(given(first_offset, false, &self.marks))
+        Ok(self.given(item.count, first_offset, false))
+    }
+
+    /// Tells the table of producers what was taken.
+    fn end_row(&mut self, row: &mut Option<Row>, now: Moment) {
+        if let Some(row) = row.take() {
+            self.producers.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
+        }
+    }
+
+    /// The offset that an append has already, none if it is to be stored, or why it is not.
+    fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Option<u64>, AppendError> {
+        match self.producers.check(header, gap, now.real_ns, &self.connected_set) {
+            Verdict::Fresh => Ok(None),
+            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(None),
+            Verdict::Duplicate { first_offset } => Ok(Some(first_offset)),
+            Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
+            Verdict::NotOwner => Err(AppendError::NotOwner),
+            Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
+            Verdict::Overlap { expected } => Err(AppendError::Overlap { expected }),
+            Verdict::TooOld => Err(AppendError::TooOld),
+            Verdict::Skipped { expected } => Err(AppendError::Skipped { expected }),
+            Verdict::TableFull => Err(AppendError::TooManyProducers),
+        }
+    }
+
+    fn given(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
+        Accepted { first_offset, count, epoch: self.marks.epoch, failures: self.marks.failures, duplicate }
     }
 
     fn accepting(&self) -> Result<(), AppendError> {
@@ -81,7 +140,9 @@ impl Committer {
         if !self.space_low || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
             return Ok(());
         }
-        if self.busy {
+        // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
+        // nor for who asks whether appends are taken.
+        if self.busy && !self.opening {
             // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
             return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
                 true => Ok(()),
@@ -175,5 +236,27 @@ impl Committer {
     pub(crate) fn close(&mut self) {
         self.closing = true;
         self.marks.version += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::committer::{Done, Job, Step};
+    use crate::config::JournalConfig;
+    use crate::producer::ProducerTable;
+
+    /// A journal on a full disk tries to open a segment five times a second. Whoever looks in such a moment must not see
+    /// room where there is none.
+    #[test]
+    fn one_more_try_to_open_a_segment_is_no_room() {
+        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 0, 1, 0);
+        let mut now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        committer.complete(Ok(Done::Opened { next: None }), now);
+        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
+        now.boot_ns += 10 * 1_000_000_000;
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
     }
 }

@@ -71,6 +71,7 @@ impl ChunkHeader {
         put(&mut b, 32, self.owner.to_le_bytes());
         put(&mut b, 40, self.first_sequence.to_le_bytes());
         put(&mut b, 48, self.producer_epoch.to_le_bytes());
+        body.reserve(Self::encoded_len(vouch.len(), payload.len()));
         body.extend_from_slice(&b);
         body.extend_from_slice(vouch);
         body.extend_from_slice(payload);

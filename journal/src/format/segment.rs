@@ -14,6 +14,16 @@ pub const VERSION: u16 = 1;
 pub const LEN: usize = 128;
 const CRC_AT: usize = 124;
 
+/// What the file of a segment held before, under another number: its batches and its footer are stale bytes behind the
+/// end of the data, until the segment is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// The number that it had.
+    pub number: u64,
+    /// The salt that it had.
+    pub salt: u64,
+}
+
 /// The header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
@@ -39,6 +49,8 @@ pub struct SegmentHeader {
     pub created_ns: i64,
     /// Bytes prepared for it.
     pub capacity: u64,
+    /// The segment whose file this was.
+    pub former: Option<Former>,
 }
 
 /// Why the first block of a file is no header of ours.
@@ -50,6 +62,12 @@ pub enum HeaderError {
     /// Damaged.
     #[error("the segment header fails its checksum")]
     Checksum,
+    /// Another segment lies under this name.
+    #[error("it is a copy of segment {number}")]
+    Misplaced {
+        /// The number in the header.
+        number: u64,
+    },
     /// Made by a newer clad.
     #[error("segment format version {found}, this clad reads up to {VERSION}: use the newer clad that wrote it")]
     Newer {
@@ -84,6 +102,10 @@ impl SegmentHeader {
         put(&mut b, 80, self.boot_id);
         put(&mut b, 96, self.created_ns.to_le_bytes());
         put(&mut b, 104, self.capacity.to_le_bytes());
+        if let Some(former) = self.former {
+            put(&mut b, 112, self.numbers_since(former).to_le_bytes());
+            put(&mut b, 116, former.salt.to_le_bytes());
+        }
         let crc = self.seed().sum(0, &[&b[..CRC_AT]]);
         put(&mut b, CRC_AT, crc.to_le_bytes());
         b
@@ -109,6 +131,7 @@ impl SegmentHeader {
             boot_id: get(b, 80),
             created_ns: i64_at(b, 96),
             capacity: u64_at(b, 104),
+            former: former(u64_at(b, 56), u32_at(b, 112), u64_at(b, 116)),
         };
         // These fields and the checksum have the same places in every version, so that damage is told from a newer clad.
         if header.seed().sum(0, &[&b[..CRC_AT]]) != u32_at(b, CRC_AT) {
@@ -143,6 +166,22 @@ impl SegmentHeader {
     pub fn seed(&self) -> Seed {
         Seed::new(self.salt, &self.log_id, self.number)
     }
+
+    /// The start of every checksum in what the file held before.
+    pub fn former_seed(&self) -> Option<Seed> {
+        self.former.map(|f| Seed::new(f.salt, &self.log_id, f.number))
+    }
+
+    /// A file can come back only after more segments than a number of 32 bits counts, or with what is no earlier one:
+    /// then 0, which names none.
+    fn numbers_since(&self, former: Former) -> u32 {
+        self.number.checked_sub(former.number).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+    }
+}
+
+fn former(number: u64, since: u32, salt: u64) -> Option<Former> {
+    let number = number.checked_sub(u64::from(since)).filter(|_| since > 0)?;
+    Some(Former { number, salt })
 }
 
 #[cfg(test)]
@@ -159,6 +198,7 @@ pub(crate) fn example() -> SegmentHeader {
         boot_id: [9; 16],
         created_ns: 1_700_000_000_000_000_000,
         capacity: 65_536,
+        former: None,
     }
 }
 
@@ -178,6 +218,23 @@ mod tests {
         }
         for cut in 0..LEN {
             assert!(SegmentHeader::decode(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_the_file_was_before_comes_back_too() {
+        let former = Some(Former { number: 4, salt: 0xABCD_EF01_2345_6789 });
+        let header = SegmentHeader { former, ..example() };
+        let bytes = header.encode();
+        assert_eq!((&bytes[112..116], &bytes[116..118]), (&[3, 0, 0, 0][..], &[0x89, 0x67][..]));
+        assert_eq!(SegmentHeader::decode(&bytes).unwrap(), header);
+        assert_eq!(
+            header.former_seed(),
+            Some(SegmentHeader { number: 4, salt: 0xABCD_EF01_2345_6789, ..example() }.seed())
+        );
+        for number in [7, 8, u64::MAX] {
+            let none = SegmentHeader { former: Some(Former { number, salt: 1 }), ..example() };
+            assert_eq!(SegmentHeader::decode(&none.encode()).unwrap().former, None, "{number} is no earlier one");
         }
     }
 

@@ -18,6 +18,8 @@ pub struct IoBuf {
     ptr: NonNull<u8>,
     capacity: usize,
     len: usize,
+    /// Which of a ring's registered buffers this memory is. Memory that is allocated anew is none.
+    registered: Option<u16>,
 }
 
 // SAFETY: the buffer owns its memory exclusively, as `Vec<u8>` does; moving it between threads moves that ownership.
@@ -33,7 +35,7 @@ impl IoBuf {
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { ptr, capacity, len: 0 }
+        Self { ptr, capacity, len: 0, registered: None }
     }
 
     /// A buffer of `len` zeroes.
@@ -48,6 +50,16 @@ impl IoBuf {
         let mut buf = Self::with_capacity(bytes.len());
         buf.extend_from_slice(bytes);
         buf
+    }
+
+    /// Which of a ring's registered buffers this is.
+    pub(super) fn registered(&self) -> Option<u16> {
+        self.registered
+    }
+
+    /// Notes that the ring knows this memory by a number; it goes with the memory, and not with the value.
+    pub(super) fn set_registered(&mut self, index: u16) {
+        self.registered = Some(index);
     }
 
     fn layout(capacity: usize) -> Layout {

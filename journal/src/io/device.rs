@@ -14,6 +14,7 @@
 //! What follows from the findings is decided in one place, `reach.rs`: which ack levels are honest here.
 
 mod mounts;
+mod range;
 mod reach;
 mod sysfs;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 
+pub use range::{RangeGrounds, RangeRefusal};
 pub use reach::{Obstacle, Reach};
 
 /// Layers (partitions, mapped devices, loop files) that the walk goes down.
@@ -179,8 +181,9 @@ impl Substrate {
         matches!(self.filesystem.as_str(), "ext4" | "xfs")
     }
 
-    /// Why completed writes may still be lost to a power cut unless they are flushed; `None` only if every device
-    /// down to the last says write through and nothing on the way is a file or unknown.
+    /// Why completed writes may still be lost to a power cut unless they are flushed; `None` only if every leaf says
+    /// write through and nothing on the way is a file or unknown. (What stands on other devices completes a write when
+    /// they have; it is they that have caches.)
     pub fn volatile_cache(&self) -> Option<String> {
         if self.devices.is_empty() {
             return Some(format!("{} names no device", self.filesystem));
@@ -188,6 +191,7 @@ impl Substrate {
         self.devices.iter().find_map(|d| match (d.kind, d.write_cache, d.stops_flush) {
             (DeviceKind::Loop, ..) => Some(format!("{} is a file on another file system", d.name)),
             (_, _, Some(FlushStop::Overridden)) => Some(format!("{} was set to write through by hand", d.name)),
+            _ if !d.leaf => None,
             (_, WriteCache::WriteThrough, _) => None,
             (_, cache, _) => Some(format!("{} has a write cache: {cache}", d.name)),
         })

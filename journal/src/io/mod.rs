@@ -4,25 +4,37 @@
 //! - **Positional and owned.** A write takes its buffer and gives it back with the result, so that an engine which
 //!   hands the memory to the kernel (a ring) can keep it for as long as the kernel does.
 //! - **Several in flight.** Every method takes `&self`; calls on one file from several threads run at once. Nothing
-//!   here orders them: order is the committer's business.
+//!   here orders them: order is the committer's business. Where [`Storage::ring`] has one, operations are begun there
+//!   without a thread for each, on the same files, under the same rules.
 //! - **Whole or failed.** A short write is continued until all is written; a write of zero bytes is an error
 //!   (`WriteZero`), never a loop. After an error nothing is known about the bytes of that call.
 //! - **A sync promises only what was complete when it was called**, and an error from it is told once per open
 //!   file: who writes several buffered writes at once opens the file once for each (see [`Storage::open`]).
+//! - **A range sync is no sync**: it promises something under conditions alone, which [`File::sync_range`] names.
 //! - **Names are durable only after [`Storage::sync_dir`].**
 //!
 //! Only this folder touches the file system; `unsafe` in this crate lives here alone. Files of the log are never
 //! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
 
 mod buffer;
+pub mod bulk;
 pub mod device;
+mod engine;
+mod extents;
+mod latch;
+mod lease;
 mod os;
+pub mod probe;
+pub mod uring;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use buffer::IoBuf;
-pub use os::OsStorage;
+pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason, Grounds, OnFallback, choose};
+pub use latch::{Latch, Latched, LatchedFile};
+pub use os::{EngineOptions, OsStorage};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +90,32 @@ pub enum EntryKind {
     Other,
 }
 
+/// What came of [`Storage::take_over`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOver {
+    /// It has the new name, and nobody else has it open.
+    Done,
+    /// It has its old name still: somebody might see its bytes change.
+    Refused(Witness),
+}
+
+/// Who might see the bytes of a file change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Witness {
+    /// Another open file leads to it, of this process or another one.
+    #[error("somebody has it open")]
+    Open,
+    /// It has another name.
+    #[error("it has another link")]
+    Linked,
+    /// Not all of it is written space of its own: blocks are shared with a copy or a snapshot, missing, or reserved only.
+    #[error("its blocks are not all its own")]
+    Shared,
+    /// The file system does not say.
+    #[error("this file system cannot prove that nobody has it open")]
+    Unproven,
+}
+
 /// The folder of one log on some disk. Names are relative, at most one folder deep (`quarantine/…`).
 pub trait Storage: Send + Sync + 'static {
     /// Lists a folder (`""` is the log's own), in no particular order.
@@ -92,6 +130,15 @@ pub trait Storage: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Renames a file whose bytes are about to be replaced, if nobody else can ever see them change: it has one link,
+    /// every block of its length is written and shared with nobody, and no other open file leads to it, before the
+    /// rename and after. The caller has made its mode private, so that nobody opens it meanwhile, and opened it nowhere.
+    ///
+    /// The new name is durable after [`Storage::sync_dir`], as with [`Storage::rename`].
+    ///
+    /// # Errors
+    /// What the kernel says; the file then has either name.
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     /// Gives a file its sealed mode (0640) or its private one (0600).
@@ -104,6 +151,14 @@ pub trait Storage: Send + Sync + 'static {
     fn is_direct(&self) -> bool;
     /// Whether writing zeroes makes later overwrites cheaper (ext4, xfs), or would only double the work.
     fn zeroing_pays(&self) -> bool;
+    /// The thread that has several operations in flight, where the engine has one.
+    fn ring(&self) -> Option<&uring::Ring> {
+        None
+    }
+    /// What issues the writes, and what had to be done without.
+    fn engine(&self) -> EngineReport {
+        EngineReport { engine: Engine::Blocking, why: "the only one here".to_owned(), fallbacks: Vec::new() }
+    }
 }
 
 /// Room in a file system.
@@ -133,6 +188,24 @@ pub trait File: Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
     /// The same with the file's size and blocks (`fsync`).
     fn sync_all(&self) -> io::Result<()>;
+    /// Writes back the pages of exactly these bytes and waits for the device to have taken them
+    /// (`sync_file_range(WAIT_BEFORE|WRITE|WAIT_AFTER)`), as far as this open file's writes and errors are concerned.
+    /// No bytes is a no-op.
+    ///
+    /// **It makes durable only** what was written through the page cache over space for which
+    /// [`File::overwrites_in_place`] holds, on a device without a volatile cache: no metadata is written and no cache
+    /// is flushed.
+    ///
+    /// # Errors
+    /// As those of [`File::sync_data`], and to be taken as seriously: pages may be clean now and not on the disk.
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()>;
+    /// Whether a write within the first `len` bytes changes data blocks and nothing else: all of them are allocated,
+    /// written before (not only reserved), shared with no other file, and not journaled by the file system. Writes back
+    /// what is dirty first. `false` also where the file system does not say.
+    ///
+    /// # Errors
+    /// What the kernel says of that write-back.
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool>;
     /// Bytes in the file.
     fn len(&self) -> io::Result<u64>;
     /// Cuts or extends the file.
@@ -144,4 +217,19 @@ pub trait File: Send + Sync {
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Takes a lock, waiting as long as it must.
     fn lock(&self, lock: Lock) -> io::Result<()>;
+    /// The kernel's descriptor, for an engine that hands operations to the kernel by itself.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The latch on this file, where it has one: such an engine goes through it too.
+    fn latch(&self) -> Option<&Latch> {
+        None
+    }
+}
+
+/// A folder on the file system that holds the build: the one for temporary files may be in memory.
+#[cfg(test)]
+pub(crate) fn real_folder() -> tempfile::TempDir {
+    let tests = std::env::current_exe().expect("a test has a name");
+    tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
 }

@@ -1,15 +1,17 @@
-//! The operating system as a [`Storage`]: plain blocking calls, relative to an open folder.
+//! The operating system as a [`Storage`]: blocking calls relative to an open folder, and a ring beside them where the
+//! engine is `uring`. Both work on the same open files.
 //!
 //! What must hold beyond the trait:
 //! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
 //!   changes nothing, and links are never followed.
 //! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written.
-//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`), a plain
-//!   write and `fdatasync` keep the same promise.
+//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`, or `ENOSYS`
+//!   where something in between does not know the call), a plain write and `fdatasync` keep the same promise, and it is
+//!   told as a fallback.
 
 use std::io;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Access, Durability, Entry, EntryKind, File, IoBuf, Lock, Space, Storage};
+use super::engine::{Fallback, FallbackReason, Fallbacks, Grounds, choose};
+use super::extents;
+use super::lease::{self, Lease};
+use super::uring::{self, Ring};
+use super::{
+    Access, Durability, Engine, EngineReport, EngineWish, Entry, EntryKind, File, IoBuf, Lock, OnFallback, Space,
+    Storage, TakeOver, Witness,
+};
 
 /// A folder on a real file system.
 pub struct OsStorage {
@@ -25,7 +34,29 @@ pub struct OsStorage {
     block_size: u32,
     direct: bool,
     zeroing: bool,
-    no_dsync: Arc<AtomicBool>,
+    ring: Option<Ring>,
+    why: String,
+    sync: Arc<WriteSync>,
+    fallbacks: Arc<Fallbacks>,
+}
+
+/// What the engine is chosen by, and whom to tell of what is not to be had.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// What is asked for.
+    pub wish: EngineWish,
+    /// Writes that will be in flight at once, at most.
+    pub in_flight: usize,
+    /// Bytes of a usual write, at most.
+    pub write_bytes: usize,
+    /// Told of each fallback, also of one that is found later; must not block.
+    pub on_fallback: OnFallback,
+}
+
+/// How a write is synced: shared by all files of one storage, for it is the file system that decides.
+struct WriteSync {
+    refused: AtomicBool,
+    fallbacks: Arc<Fallbacks>,
 }
 
 impl OsStorage {
@@ -36,16 +67,47 @@ impl OsStorage {
     /// # Errors
     /// What the kernel says when the folder cannot be opened.
     pub fn open(dir: &Path, block_size: u32, zeroing: bool) -> io::Result<Self> {
+        let wish = EngineWish::Blocking;
+        let options = EngineOptions { wish, in_flight: 1, write_bytes: 0, on_fallback: Arc::new(|_| {}) };
+        Self::open_with(dir, block_size, zeroing, &options)
+    }
+
+    /// The same with an engine: what is asked for, or what [`choose`] says, or threads where that is not to be had.
+    ///
+    /// # Errors
+    /// What the kernel says when the folder cannot be opened, or no thread can be started.
+    pub fn open_with(dir: &Path, block_size: u32, zeroing: bool, options: &EngineOptions) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
         let direct = direct_works(&fd, block_size);
-        Ok(Self { dir: fd, block_size, direct, zeroing, no_dsync: Arc::default() })
+        if !direct {
+            fallbacks.add(Fallback::new(
+                FallbackReason::Direct,
+                "the file system has no direct I/O: writes go through the page cache; ext4, xfs or btrfs would have it",
+            ));
+        }
+        let grounds = Grounds { wish: options.wish, direct, in_flight: options.in_flight };
+        let (engine, why) = choose(&grounds);
+        let mut why = why.to_owned();
+        let mut ring = None;
+        if engine == Engine::Uring {
+            match start_ring(&fd, direct, block_size, options, &fallbacks) {
+                Ok(started) => ring = Some(started),
+                Err(fallback) => {
+                    why = format!("io_uring is not to be had: {fallback}");
+                    fallbacks.add(fallback);
+                }
+            }
+        }
+        let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
+        Ok(Self { dir: fd, block_size, direct, zeroing, ring, why, sync, fallbacks })
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<Arc<dyn File>> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(&self.dir, name, flags, Mode::from_raw_mode(0o600))?;
-        Ok(Arc::new(OsFile { fd, no_dsync: self.no_dsync.clone() }))
+        Ok(Arc::new(OsFile { fd, sync: self.sync.clone() }))
     }
 
     fn flags(&self, access: Access) -> OFlags {
@@ -63,6 +125,19 @@ impl OsStorage {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
     }
+}
+
+fn start_ring(
+    dir: &OwnedFd,
+    direct: bool,
+    block: u32,
+    options: &EngineOptions,
+    fallbacks: &Arc<Fallbacks>,
+) -> Result<Ring, Fallback> {
+    let style = uring::available(dir, direct, block, fallbacks).map_err(|refused| refused.0)?;
+    let EngineOptions { in_flight, write_bytes, .. } = *options;
+    let setup = uring::Setup { in_flight, write_bytes, style, fallbacks: fallbacks.clone() };
+    Ring::start(setup).map_err(|e| uring::Refused::from_error("io_uring cannot be set up", &e).0)
 }
 
 fn direct_works(dir: &OwnedFd, block_size: u32) -> bool {
@@ -123,6 +198,30 @@ impl Storage for OsStorage {
         Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
     }
 
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&self.dir, from, flags, Mode::empty())?;
+        match lease::take(&fd)? {
+            Lease::Held => {}
+            Lease::Busy => return Ok(TakeOver::Refused(Witness::Open)),
+            Lease::Unknown => return Ok(TakeOver::Refused(Witness::Unproven)),
+        }
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_nlink != 1 {
+            return Ok(TakeOver::Refused(Witness::Linked));
+        }
+        if !extents::overwrites_in_place(&fd, stat.st_size as u64)? {
+            return Ok(TakeOver::Refused(Witness::Shared));
+        }
+        self.rename(from, to)?;
+        // Who had found it by its old name and waits for the lease to end would see it change.
+        if lease::is_whole(&fd)? {
+            return Ok(TakeOver::Done);
+        }
+        self.rename(to, from)?;
+        Ok(TakeOver::Refused(Witness::Open))
+    }
+
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.subdir(dir)?)?)
     }
@@ -148,17 +247,31 @@ impl Storage for OsStorage {
     fn zeroing_pays(&self) -> bool {
         self.zeroing
     }
+
+    fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref()
+    }
+
+    fn engine(&self) -> EngineReport {
+        let engine = if self.ring.is_some() { Engine::Uring } else { Engine::Blocking };
+        EngineReport { engine, why: self.why.clone(), fallbacks: self.fallbacks.all() }
+    }
 }
 
 struct OsFile {
     fd: OwnedFd,
-    no_dsync: Arc<AtomicBool>,
+    sync: Arc<WriteSync>,
 }
 
 impl OsFile {
     fn write_all(&self, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
         while !bytes.is_empty() {
-            let n = match rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags) {
+            let wrote = match flags.is_empty() {
+                // Who refuses the newer call may still know the older one.
+                true => rustix::io::pwrite(&self.fd, bytes, pos),
+                false => rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags),
+            };
+            let n = match wrote {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => n,
                 Err(Errno::INTR) => continue,
@@ -171,16 +284,40 @@ impl OsFile {
     }
 
     fn write_synced(&self, bytes: &[u8], pos: u64) -> io::Result<()> {
-        if !self.no_dsync.load(Ordering::Relaxed) {
+        if !self.sync.refused.load(Ordering::Relaxed) {
             match self.write_all(bytes, pos, ReadWriteFlags::DSYNC) {
-                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
-                    self.no_dsync.store(true, Ordering::Relaxed);
+                Err(e) if is_refusal(&e) => {
+                    self.sync.refused.store(true, Ordering::Relaxed);
+                    self.sync.fallbacks.add(Fallback::write_sync_refused(&e));
                 }
                 done => return done,
             }
         }
         self.write_all(bytes, pos, ReadWriteFlags::empty())?;
         self.sync_data()
+    }
+}
+
+/// The flag is unknown to the file system, or the whole call to the kernel: nothing was written.
+fn is_refusal(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
+/// All three steps: what was on its way is waited for, the dirty pages are written, and waited for.
+#[allow(unsafe_code)] // no wrapper has it
+fn sync_file_range(fd: &OwnedFd, pos: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(()); // to the kernel 0 means "to the end"
+    }
+    let [Ok(pos), Ok(len)] = [i64::try_from(pos), i64::try_from(len)] else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: it takes integers and an open descriptor, and touches no memory of ours.
+    match unsafe { libc::sync_file_range(fd.as_raw_fd(), pos, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -200,8 +337,7 @@ impl File for OsFile {
         let mut got = 0;
         while got < want {
             let rest = &mut buf[got..];
-            match rustix::io::preadv2(&self.fd, &mut [IoSliceMut::new(rest)], pos + got as u64, ReadWriteFlags::empty())
-            {
+            match rustix::io::pread(&self.fd, rest, pos + got as u64) {
                 Ok(0) => break,
                 Ok(n) => got += n,
                 Err(Errno::INTR) => {}
@@ -224,6 +360,14 @@ impl File for OsFile {
 
     fn sync_all(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        sync_file_range(&self.fd, pos, len)
+    }
+
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        extents::overwrites_in_place(&self.fd, len)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -265,5 +409,62 @@ impl File for OsFile {
                 done => return Ok(done?),
             }
         }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn storage() -> (tempfile::TempDir, OsStorage) {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let file = storage.create("old", Access::WriteDirect).unwrap();
+        file.write_at(IoBuf::zeroed(64 << 10), 0, Durability::Synced).1.unwrap();
+        (dir, storage)
+    }
+
+    #[test]
+    fn a_file_that_nobody_sees_is_taken_over() {
+        let (dir, storage) = storage();
+        let before = std::fs::metadata(dir.path().join("old")).unwrap().ino();
+        assert_eq!(storage.take_over("old", "new").unwrap(), TakeOver::Done);
+        assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().ino(), before);
+        assert!(storage.open("old", Access::ReadCached).is_err());
+        assert_eq!(storage.take_over("old", "new").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn whoever_could_see_it_change_keeps_it_from_that() {
+        let (dir, storage) = storage();
+        let refused = |why| assert_eq!(storage.take_over("old", "new").unwrap(), TakeOver::Refused(why), "{why}");
+        let reader = storage.open("old", Access::ReadCached).unwrap();
+        refused(Witness::Open);
+        drop(reader);
+        let link = dir.path().join("link");
+        std::fs::hard_link(dir.path().join("old"), &link).unwrap();
+        refused(Witness::Linked);
+        std::fs::remove_file(link).unwrap();
+        let file = storage.open("old", Access::WriteDirect).unwrap();
+        file.set_len(128 << 10).unwrap();
+        drop(file);
+        refused(Witness::Shared);
+        assert!(dir.path().join("old").exists() && !dir.path().join("new").exists());
+    }
+
+    #[test]
+    fn a_range_of_no_bytes_is_none_and_one_beyond_numbers_an_error() {
+        let (_dir, storage) = storage();
+        let file = storage.open("old", Access::WriteCached).unwrap();
+        file.write_at(IoBuf::zeroed(4096), 0, Durability::Written).1.unwrap();
+        file.sync_range(0, 0).unwrap();
+        file.sync_range(0, 4096).unwrap();
+        assert_eq!(file.sync_range(u64::MAX, 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

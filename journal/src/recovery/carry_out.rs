@@ -12,17 +12,18 @@ use super::{Recovered, table};
 use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
-use crate::env::Env;
+use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Footer, IndexEntry};
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, checksum, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Lock, Storage};
+use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
 use crate::producer::ProducerTable;
 use crate::seal::seal;
+use crate::segment_file;
 use crate::window::Window;
 
 const PIECE: u64 = 1 << 20;
@@ -40,6 +41,7 @@ struct Work {
 
 struct Carrier<'a> {
     storage: &'a dyn Storage,
+    observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
     log_id: [u8; 16],
@@ -66,17 +68,19 @@ pub(super) fn carry_out(
     lock: Arc<dyn File>,
     survey: Survey,
     greatest_epoch: u32,
+    observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
     let mut c = Carrier {
         storage,
+        observer,
         boot_id,
         now,
         log_id: said.log_id,
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
         producers_known: false,
-        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes))).collect(),
+        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes, said.log_id))).collect(),
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()),
@@ -138,35 +142,73 @@ pub(crate) fn end_at(
     before: Option<Before>,
     producers: ProducerTable,
 ) -> Result<(Vec<Sealed>, Report), OpenError> {
-    let storage = env.storage.as_ref();
-    let file_len = storage
-        .open(&segment_name(number), Access::ReadDirect)
-        .and_then(|f| f.len())
-        .map_err(OpenError::io(segment_name(number)))?;
-    let segment = super::probe(storage, number, file_len).map_err(OpenError::io(segment_name(number)))?;
-    let mut c = Carrier {
-        storage,
+    end(Ending {
+        storage: env.storage.as_ref(),
+        observer: &env.observer,
         boot_id: env.clock.boot_id(),
         now: env.now(),
         log_id: env.meta.get().log_id,
-        report: Report::default(),
+        numbers: vec![number],
+        limit,
+        first_offset,
+        before,
         producers,
         producers_known: true,
+        faults: env.config.faults,
+    })
+}
+
+/// Segments in a row that are to be ended by footers, and what has to be known for that.
+pub(crate) struct Ending<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) observer: &'a Observer,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) now: Moment,
+    pub(crate) log_id: [u8; 16],
+    pub(crate) numbers: Vec<u64>,
+    /// A later segment holds the log from this offset on.
+    pub(crate) limit: u64,
+    /// Where the first of them begins.
+    pub(crate) first_offset: u64,
+    pub(crate) before: Option<Before>,
+    pub(crate) producers: ProducerTable,
+    /// They know what is in the segments already.
+    pub(crate) producers_known: bool,
+    pub(crate) faults: Faults,
+}
+
+/// Ends them.
+pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
+    let storage = e.storage;
+    let mut c = Carrier {
+        storage,
+        observer: e.observer,
+        boot_id: e.boot_id,
+        now: e.now,
+        log_id: e.log_id,
+        report: Report::default(),
+        producers: e.producers,
+        producers_known: e.producers_known,
         sealed: BTreeMap::new(),
-        before,
-        next_offset: first_offset,
+        before: e.before,
+        next_offset: e.first_offset,
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
-        faults: env.config.faults,
+        faults: e.faults,
     };
-    match segment.state {
+    let mut group = Vec::new();
+    for number in e.numbers {
+        let probed = super::probe_alone(storage, number, e.observer, e.faults);
+        let segment = probed.map_err(OpenError::io(segment_name(number)))?;
         // An attempt before this one came as far as the footer.
-        State::Sealed { .. } => {
+        if matches!(segment.state, State::Sealed { .. }) {
             c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
             c.take_sealed(segment);
+        } else {
+            group.push(segment);
         }
-        _ => c.recover_group(vec![segment], true, Some(limit))?,
     }
+    c.recover_group(group, true, Some(e.limit))?;
     Ok((c.sealed.into_values().collect(), c.report))
 }
 
@@ -177,7 +219,7 @@ impl Carrier<'_> {
         let State::Sealed { header, footer, .. } = &segment.state else { return Ok(()) };
         let name = segment_name(segment.number);
         let pos = footer.data_end.next_multiple_of(u64::from(header.block_size));
-        let file = self.storage.open(&name, Access::WriteDirect)?;
+        let file = segment_file::open(self.storage, &name, Access::WriteDirect)?;
         let want = segment.file_len.saturating_sub(pos) as usize;
         let (bytes, read) = file.read_at(IoBuf::with_capacity(want), pos, want);
         read?;
@@ -197,7 +239,7 @@ impl Carrier<'_> {
         });
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
         self.epochs.entry(header.epoch).or_insert(footer.first_offset);
-        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, &footer));
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
     }
 
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
@@ -258,11 +300,8 @@ impl Carrier<'_> {
 
     fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
         let number = segment.number;
-        let file = self.storage.open(&segment_name(number), Access::WriteDirect)?;
-        if !self.faults.has(Fault::LockNotTaken) && !file.try_lock(Lock::Exclusive)? {
-            tracing::warn!(segment = number, "waiting for the writes of a dead process to this segment to end");
-            file.lock(Lock::Exclusive)?;
-        }
+        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer, self.faults)?;
+        (self.observer)(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
             State::Unsealed { header } | State::Sealed { header, .. } => (header, false),
@@ -294,6 +333,7 @@ impl Carrier<'_> {
             boot_id: self.boot_id,
             created_ns: self.now.real_ns,
             capacity: file_len,
+            former: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! What a start does with what it finds, before anything is appended.
 //!
 //! What must hold:
-//! - Nothing is read of an unsealed segment before its exclusive lock is held: a dead process's write may still be on
-//!   its way to the disk.
+//! - Nothing is concluded from an unsealed segment before its exclusive lock is held: a dead process's write may still be
+//!   on its way to the disk (`segment_file.rs`).
 //! - A sync proves nothing about pages that are clean. What is kept above the proven durable end is **written again**,
 //!   the same bytes at the same place, and synced, before it is called durable.
 //! - Nothing is destroyed: what is not kept is first copied to `quarantine/` and synced, under a name made of its
@@ -20,13 +20,14 @@ mod survey;
 
 use std::sync::Arc;
 
-pub(crate) use carry_out::end_at;
+pub(crate) use carry_out::{Ending, end, end_at};
 pub use report::Report;
 
 use crate::catalog::Sealed;
 use crate::clock::Clock;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
+use crate::env::Observer;
 use crate::error::OpenError;
 use crate::format::footer::Before;
 use crate::format::meta::NONE;
@@ -34,7 +35,10 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
-pub(crate) use survey::{Segment, State, check_foreign, in_use_above, probe, segments as list_segments};
+pub(crate) use survey::{
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    segments as list_segments,
+};
 
 /// A log that is ready to go on.
 pub(crate) struct Recovered {
@@ -56,6 +60,7 @@ pub(crate) fn start(
     dir: &str,
     clock: &dyn Clock,
     config: &JournalConfig,
+    observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let began = clock.boot_ns();
     check_foreign(storage, dir)?;
@@ -67,11 +72,12 @@ pub(crate) fn start(
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { mut meta, slot, greatest_epoch } => {
-            survey::adopt(storage, &mut meta, &found).map_err(OpenError::io("look for segments in use"))?;
-            let survey = survey::survey(storage, &meta, &found)?;
+            survey::adopt(storage, &mut meta, &found, observer, config.faults)
+                .map_err(OpenError::io("look for segments in use"))?;
+            let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch)?
+            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?
         }
     };
     survey::tidy_up(storage, &recovered.meta.get(), &entries)?;
@@ -79,7 +85,7 @@ pub(crate) fn start(
     Ok(recovered)
 }
 
-fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
+pub(crate) fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File>, OpenError> {
     let name = crate::format::LOCK_NAME;
     let file = match storage.create(name, Access::WriteCached) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => storage.open(name, Access::WriteCached),

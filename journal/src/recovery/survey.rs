@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::env::Observer;
 use crate::error::OpenError;
+use crate::faults::Faults;
 use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, IoBuf, Storage};
+use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage};
+use crate::segment_file;
 
 /// A segment's file as the survey saw it.
 #[derive(Debug)]
@@ -58,42 +61,85 @@ pub(crate) struct Survey {
     pub(crate) bytes_read: u64,
 }
 
+/// Whether a name in the log's folder is part of a log.
+pub(crate) fn is_ours(entry: &Entry) -> bool {
+    match entry.kind {
+        EntryKind::File => {
+            let name = entry.name.strip_suffix(".tmp").unwrap_or(&entry.name);
+            name == META_NAME || name == LOCK_NAME || parse_segment_name(name).is_some()
+        }
+        // lost+found: a file system of its own is the best place for a log.
+        EntryKind::Dir => [QUARANTINE, "cursors", "lost+found"].contains(&entry.name.as_str()),
+        // Sockets lie in the data folder by default.
+        EntryKind::Other => entry.name.ends_with(".sock"),
+    }
+}
+
 /// Refuses a folder that holds what is none of ours.
 pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
-    for entry in storage.list("").map_err(OpenError::io(format!("list {dir}")))? {
-        let ours = match entry.kind {
-            EntryKind::File => {
-                let name = entry.name.strip_suffix(".tmp").unwrap_or(&entry.name);
-                name == META_NAME || name == LOCK_NAME || parse_segment_name(name).is_some()
-            }
-            // lost+found: a file system of its own is the best place for a log.
-            EntryKind::Dir => [QUARANTINE, "cursors", "lost+found"].contains(&entry.name.as_str()),
-            // Sockets lie in the data folder by default.
-            EntryKind::Other => entry.name.ends_with(".sock"),
-        };
-        if !ours {
-            return Err(OpenError::Foreign { dir: dir.to_owned(), name: entry.name });
-        }
+    let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
+    match entries.into_iter().find(|entry| !is_ours(entry)) {
+        Some(entry) => Err(OpenError::Foreign { dir: dir.to_owned(), name: entry.name }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The segments of a listing, by number, with their bytes.
 pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
-    entries.iter().filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
+    let files = entries.iter().filter(|e| e.kind == EntryKind::File);
+    files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// Looks at one segment: its header, and its footer from the end of the file.
+/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
 pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let block = storage.block_size() as usize;
+    let (head, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
+    read?;
+    let header = SegmentHeader::decode(&head);
+    let mut segment = probe_as(storage, number, number, file_len, header)?;
+    segment.bytes_read += (block as u64).min(file_len);
+    Ok(segment)
+}
+
+/// The same for recovery: unless its footer holds, nobody writes to the segment any more when this is read.
+pub(crate) fn probe_alone(
+    storage: &dyn Storage,
+    number: u64,
+    observer: &Observer,
+    faults: Faults,
+) -> io::Result<Segment> {
+    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let look = || probe(storage, number, file.len()?);
+    if !file.try_lock(Lock::Exclusive)? {
+        // A reader of a sealed segment may hold it, and is not to hold up anybody.
+        if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
+            return Ok(segment);
+        }
+        segment_file::lock_alone(file.as_ref(), number, observer, faults)?;
+    }
+    look()
+}
+
+/// The same with a header that is known already, for a file that may lie under the name of another number.
+pub(crate) fn probe_as(
+    storage: &dyn Storage,
+    number: u64,
+    lies_at: u64,
+    file_len: u64,
+    header: Result<SegmentHeader, HeaderError>,
+) -> io::Result<Segment> {
+    let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let block = u64::from(storage.block_size());
     let read = |pos: u64, len: u64| {
         let (buf, done) = file.read_at(IoBuf::with_capacity(len as usize), pos, len as usize);
         done.map(|()| buf)
     };
-    let mut bytes_read = block.min(file_len);
-    let state = match SegmentHeader::decode(&read(0, block)?) {
+    let mut bytes_read = 0;
+    let state = match header {
         Err(e) => State::Unreadable(e),
+        // Its checksums hold where it lies, for they are made with the number in its header; its offsets are not these.
+        Ok(header) if header.number != number => State::Unreadable(HeaderError::Misplaced { number: header.number }),
         Ok(header) => {
             let seed = header.seed();
             let mut state = State::Unsealed { header: header.clone() };
@@ -122,7 +168,13 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
 }
 
 /// Looks from the newest segment down to the first that is proven and supersedes nothing.
-pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> Result<Survey, OpenError> {
+pub(crate) fn survey(
+    storage: &dyn Storage,
+    meta: &Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+    faults: Faults,
+) -> Result<Survey, OpenError> {
     let mut survey = Survey {
         proven: BTreeMap::new(),
         newest: None,
@@ -142,12 +194,12 @@ pub(crate) fn survey(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe(storage, number, *file_len).map_err(OpenError::io(segment_name(number)))?;
+        let segment = probe_alone(storage, number, observer, faults).map_err(OpenError::io(segment_name(number)))?;
         survey.bytes_read += segment.bytes_read;
         check_ours(&segment, meta)?;
         match &segment.state {
             State::Sealed { footer, .. } if footer.supersedes_from.is_none() => {
-                survey.proven.insert(number, *file_len);
+                survey.proven.insert(number, segment.file_len);
                 survey.newest = Some(segment);
             }
             _ => survey.open.push(segment),
@@ -175,9 +227,9 @@ pub(crate) fn in_use_above(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<
             other => other?,
         };
         let used = match probed.state {
-            State::Sealed { header, .. } => header.log_id == meta.log_id && header.number == *number,
+            State::Sealed { header, .. } => header.log_id == meta.log_id,
             State::Unsealed { header } => {
-                header.log_id == meta.log_id && header.number == *number && holds_a_batch(storage, &header)?
+                header.log_id == meta.log_id && holds_a_batch(storage, *number, &header)?.is_some()
             }
             State::Unreadable(_) => false,
         };
@@ -188,17 +240,27 @@ pub(crate) fn in_use_above(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<
     Ok(highest)
 }
 
-/// Whether the first batch of a segment is there: the first that is written, and nothing is written before it.
-fn holds_a_batch(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<bool> {
-    let file = storage.open(&segment_name(header.number), Access::ReadDirect)?;
+/// The first offset of a segment, if its first batch is there: the first that is written, and nothing before it.
+pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &SegmentHeader) -> io::Result<Option<u64>> {
+    let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let pos = u64::from(header.block_size);
     let (head, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);
     read?;
-    Ok(BatchHeader::decode(&head, &header.seed(), pos).is_some())
+    Ok(BatchHeader::decode(&head, &header.seed(), pos).map(|found| found.header.first_offset))
 }
 
 /// Takes what [`in_use_above`] finds into `meta`, which the caller then writes.
-pub(crate) fn adopt(storage: &dyn Storage, meta: &mut Meta, found: &BTreeMap<u64, u64>) -> io::Result<()> {
+pub(crate) fn adopt(
+    storage: &dyn Storage,
+    meta: &mut Meta,
+    found: &BTreeMap<u64, u64>,
+    observer: &Observer,
+    faults: Faults,
+) -> io::Result<()> {
+    let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
+    for (number, _) in found.range(next..) {
+        probe_alone(storage, *number, observer, faults)?; // so that nobody writes to it while it is looked at
+    }
     if let Some(highest) = in_use_above(storage, meta, found)? {
         storage.sync_dir("")?; // its new name may not be durable yet, and now it will be counted on
         tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
@@ -237,4 +299,56 @@ pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry]) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::active::Active;
+    use crate::format::meta::EpochStart;
+    use crate::format::segment::example;
+    use crate::io::{Durability, OsStorage};
+
+    fn meta(highest_segment: u64) -> Meta {
+        Meta {
+            generation: 1,
+            log_id: example().log_id,
+            clean: true,
+            latched: false,
+            lowest_segment: 0,
+            lowest_offset: 0,
+            highest_segment,
+            created_ns: 0,
+            epochs: vec![EpochStart { epoch: 3, first_offset: 0 }],
+        }
+    }
+
+    /// A sealed segment that supersedes, with the number 7 in its header, under the name of segment `number`: whether a
+    /// start counts it in where `highest` is the last that was put to use.
+    fn is_adopted(number: u64, highest: u64) -> bool {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let header = example();
+        let active = Active::new(header.clone(), Vec::new(), 100, None);
+        let footer = Footer { supersedes_from: Some(50), ..active.footer() };
+        let mut bytes = vec![0; 4096];
+        bytes[..header.encode().len()].copy_from_slice(&header.encode());
+        bytes.extend(footer.encode(&header.seed(), 4096, 4096).0);
+        let file = storage.create(&segment_name(number), Access::WriteCached).unwrap();
+        file.write_at(IoBuf::copy_of(&bytes), 0, Durability::Written).1.unwrap();
+        let probed = probe(&storage, number, bytes.len() as u64).unwrap();
+        assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
+        let mut meta = meta(highest);
+        let observer: Observer = std::sync::Arc::new(|_| {});
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &observer, Faults::default()).unwrap();
+        assert_eq!(meta.clean, meta.highest_segment == highest);
+        meta.highest_segment == number
+    }
+
+    #[test]
+    fn a_rewritten_segment_is_adopted_and_a_file_on_its_way_to_be_used_again_is_not() {
+        assert!(is_adopted(7, 6), "it was cut before clad.meta named it");
+        // Renamed from 7, which retention had removed, to 12, and cut before it had a new header.
+        assert!(!is_adopted(12, 11), "what it holds was removed long ago");
+    }
 }

@@ -12,12 +12,19 @@
 
 use super::{
     control::{self, Fields},
+    decoder::RawFrame,
     error_body,
     handshake::level,
-    header::{FrameError, FrameType},
+    header::{FrameError, FrameHeader, FrameType},
 };
-use crate::{error::ErrorInfo, level::AckLevel};
+use crate::{
+    checksum::crc32c,
+    error::ErrorInfo,
+    level::AckLevel,
+    limits::{BODY_CRC_BYTES, FRAME_HEADER_BYTES},
+};
 use bytes::{BufMut, BytesMut};
+use std::sync::LazyLock;
 
 const DUPLICATE: u8 = 1;
 
@@ -64,16 +71,33 @@ pub struct Refused {
 }
 
 impl Accepted {
-    /// Writes the frame.
+    const BODY: usize = 28 + BODY_CRC_BYTES;
+    /// Length of the frame.
+    pub const FRAME_BYTES: usize = FRAME_HEADER_BYTES + Self::BODY;
+
+    /// Writes the frame. There is one for each append, so it is written where it stays, in the pieces in which its
+    /// checksum reads it back.
     pub fn encode(&self, buf: &mut BytesMut) {
-        control::put(buf, FrameType::Accepted, 0, |buf| {
-            buf.put_u64_le(self.first_seq);
-            buf.put_u64_le(self.first_offset);
-            buf.put_u32_le(self.count);
-            buf.put_u32_le(self.epoch);
-            buf.put_u8(if self.duplicate { DUPLICATE } else { 0 });
-            buf.put_bytes(0, 3);
+        // Its header never changes.
+        static HEADER: LazyLock<[u8; FRAME_HEADER_BYTES]> = LazyLock::new(|| {
+            FrameHeader { kind: FrameType::Accepted, body_len: Accepted::BODY as u32, request_id: 0 }.encode()
         });
+        let start = buf.len();
+        buf.put_slice(&*HEADER);
+        buf.put_u64_le(self.first_seq);
+        buf.put_u64_le(self.first_offset);
+        buf.put_u64_le(u64::from(self.count) | u64::from(self.epoch) << 32);
+        buf.put_u32_le(if self.duplicate { DUPLICATE.into() } else { 0 });
+        let crc = crc32c(buf.get(start + FRAME_HEADER_BYTES..).unwrap_or_default());
+        buf.put_u32_le(crc);
+    }
+
+    /// Reads the body of an ACCEPTED frame; the tagged fields of a later version are skipped.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn parse(raw: &RawFrame<'_>) -> Result<Self, FrameError> {
+        Self::decode(Fields::open(raw.header, raw.body)?)
     }
 
     pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {

@@ -52,18 +52,15 @@ pub struct AppendView<'a> {
 }
 
 impl AppendHead {
-    fn encode(&self) -> [u8; APPEND_HEADER_BYTES] {
-        let mut bytes = [0; APPEND_HEADER_BYTES];
-        let mut at = &mut bytes[..];
-        at.put_u64_le(self.first_seq);
-        at.put_u32_le(self.count);
-        at.put_u8(self.level.code());
-        at.put_u8(if self.gap { GAP } else { 0 });
-        at.put_u16_le(0);
-        at.put_u32_le(self.payload_crc);
-        let crc = crc32c(&bytes[..20]);
-        bytes[20..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+    /// Writes the fixed part of the body, in the pieces in which its checksum reads it back.
+    pub fn put(&self, place: &mut [u8; APPEND_HEADER_BYTES]) {
+        let flags = if self.gap { GAP } else { 0 };
+        let three = u64::from(self.count) | u64::from(self.level.code()) << 32 | u64::from(flags) << 40;
+        place[..8].copy_from_slice(&self.first_seq.to_le_bytes());
+        place[8..16].copy_from_slice(&three.to_le_bytes());
+        place[16..20].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = crc32c(&place[..20]);
+        place[20..].copy_from_slice(&crc.to_le_bytes());
     }
 
     fn decode(bytes: &[u8; APPEND_HEADER_BYTES]) -> Result<Self, FrameError> {
@@ -135,7 +132,9 @@ pub fn append_prefix(head: &AppendHead, payload_len: u32) -> [u8; FRAME_HEADER_B
     let body_len = payload_len.saturating_add(APPEND_HEADER_BYTES as u32);
     let mut bytes = [0; FRAME_HEADER_BYTES + APPEND_HEADER_BYTES];
     bytes[..FRAME_HEADER_BYTES].copy_from_slice(&FrameHeader { kind: KIND, body_len, request_id: 0 }.encode());
-    bytes[FRAME_HEADER_BYTES..].copy_from_slice(&head.encode());
+    if let Some(place) = bytes.last_chunk_mut() {
+        head.put(place);
+    }
     bytes
 }
 

@@ -10,7 +10,7 @@ use super::{
     control::Fields,
     error_body::ErrorFrame,
     handshake::{Hello, Welcome},
-    header::{FrameError, FrameHeader, FrameType},
+    header::{FrameError, FrameHeader, FrameType, KnownHeader},
     read::{CaughtUp, Flush, Gap, Read, ReadEnd},
     records::Records,
 };
@@ -100,6 +100,24 @@ pub fn peek(bytes: &[u8], max_append_bytes: u32) -> Result<Option<RawFrame<'_>>,
         };
     };
     let header = FrameHeader::decode(head, max_append_bytes)?;
+    Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
+}
+
+/// As [`peek`], for who looks at a stream of frames: a header that is the same 16 bytes as the last good one was checked
+/// then. In a flood nearly all are.
+///
+/// # Errors
+/// As [`peek`].
+#[inline]
+pub fn peek_known<'a>(
+    bytes: &'a [u8],
+    max_append_bytes: u32,
+    known: &mut KnownHeader,
+) -> Result<Option<RawFrame<'a>>, FrameError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
+        return peek(bytes, max_append_bytes);
+    };
+    let header = FrameHeader::decode_known(head, max_append_bytes, known)?;
     Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
 }
 

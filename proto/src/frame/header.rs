@@ -187,6 +187,10 @@ pub struct FrameHeader {
     pub request_id: u32,
 }
 
+/// The header that was found good last, as it came; see [`peek_known`](super::peek_known).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KnownHeader(Option<([u8; FRAME_HEADER_BYTES], u32, FrameHeader)>);
+
 impl FrameHeader {
     /// The header as it goes on the wire.
     #[must_use]
@@ -201,6 +205,27 @@ impl FrameHeader {
         let crc = crc32c(&bytes[..12]);
         bytes[12..].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// As [`FrameHeader::decode`], for a stream in which most headers are the same 16 bytes: those that were checked
+    /// last are not checked again.
+    ///
+    /// # Errors
+    /// As [`FrameHeader::decode`].
+    #[inline]
+    pub(crate) fn decode_known(
+        bytes: &[u8; FRAME_HEADER_BYTES],
+        max_append_bytes: u32,
+        known: &mut KnownHeader,
+    ) -> Result<Self, FrameError> {
+        match known.0 {
+            Some((same, max, header)) if same == *bytes && max == max_append_bytes => Ok(header),
+            _ => {
+                let header = Self::decode(bytes, max_append_bytes)?;
+                known.0 = Some((*bytes, max_append_bytes, header));
+                Ok(header)
+            }
+        }
     }
 
     /// Checks a header: magic and checksum first, then the length against what its type may have.

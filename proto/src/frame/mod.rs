@@ -32,10 +32,10 @@ mod vouched;
 
 pub use answer::{Accepted, Refused, Watermark};
 pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
-pub use decoder::{Frame, FrameDecoder, RawFrame, peek};
+pub use decoder::{Frame, FrameDecoder, RawFrame, peek, peek_known};
 pub use error_body::ErrorFrame;
 pub use handshake::{Hello, Intent, LastStored, Welcome};
-pub use header::{FrameError, FrameHeader, FrameType, MAGIC};
+pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
 pub use vouched::{Transport, Vouched};

@@ -4,4 +4,4 @@ mod builder;
 mod view;
 
 pub use builder::{Payload, PayloadBuilder};
-pub use view::{PayloadView, RecordIter, Scan, TimeRange, parse_group, scan};
+pub use view::{KnownGroup, PayloadView, RecordIter, Scan, TimeRange, parse_group, scan, scan_known};

@@ -57,7 +57,43 @@ impl TimeRange {
 /// # Errors
 /// Says what is wrong, and with which record.
 pub fn scan(payload: &[u8], count: u32, max_record_bytes: u32) -> Result<Scan, PayloadError> {
-    let (_, mut rest) = split_group(payload, count)?;
+    let (_, rest) = split_group(payload, count)?;
+    scan_records(rest, count, max_record_bytes)
+}
+
+/// The group that was found good last; see [`scan_known`]. Takes [`KnownGroup::MAX`] bytes at most.
+#[derive(Debug, Clone, Default)]
+pub struct KnownGroup(Vec<u8>);
+
+impl KnownGroup {
+    /// Longer groups are not remembered: comparing them would not be much less work than checking them.
+    pub const MAX: usize = 1024;
+}
+
+/// As [`scan`], for payloads of one producer in a row: a group that is byte for byte the last good one was checked then.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_known(
+    payload: &[u8],
+    count: u32,
+    max_record_bytes: u32,
+    known: &mut KnownGroup,
+) -> Result<Scan, PayloadError> {
+    // A group begins with its length, so an equal start is an equal group.
+    let same = payload.strip_prefix(known.0.as_slice()).filter(|_| !known.0.is_empty());
+    if let Some(rest) = same.filter(|_| (1..=MAX_APPEND_RECORDS).contains(&count)) {
+        return scan_records(rest, count, max_record_bytes);
+    }
+    let (group, rest) = split_group(payload, count)?;
+    known.0.clear();
+    if group.as_bytes().len() <= KnownGroup::MAX {
+        known.0.extend_from_slice(group.as_bytes());
+    }
+    scan_records(rest, count, max_record_bytes)
+}
+
+fn scan_records(mut rest: &[u8], count: u32, max_record_bytes: u32) -> Result<Scan, PayloadError> {
     let max = max_record_bytes.min(MAX_RECORD_BYTES);
     let mut range = TimeRange { min: u64::MAX, max: 0 };
     let mut untimed = 0;

@@ -239,6 +239,38 @@ impl Content {
         });
     }
 
+    /// The dirty pages of a range have reached the device. Where it `keeps` what it takes, sectors that need no metadata
+    /// are safe; everywhere they have left the page cache, so that it cannot lose them any more.
+    pub(super) fn write_back(&mut self, upto: u64, pos: u64, len: u64, keeps: bool) {
+        let media_len = self.media_len;
+        each_sector(pos, len as usize, |sector, _, _| {
+            let Some(mut versions) = self.pending.remove(&sector) else { return };
+            let in_place = self.initialised.contains(&sector) && (sector + 1) * SECTOR as u64 <= media_len;
+            let taken = versions.iter().rposition(|v| v.seq <= upto && v.cached && !v.cut);
+            if let Some(at) = taken {
+                let later = versions.split_off(at + 1);
+                versions.iter_mut().for_each(|v| v.cached = false);
+                if keeps && in_place {
+                    let data = versions[at].data;
+                    self.settle_sector(sector, &data);
+                    versions.clear();
+                }
+                versions.extend(later);
+            }
+            if !versions.is_empty() {
+                self.pending.insert(sector, versions);
+            }
+        });
+    }
+
+    /// Whether a write below `len` needs no metadata: all of it was durably written once.
+    pub(super) fn is_in_place(&self, len: u64) -> bool {
+        let sectors = len.div_ceil(SECTOR as u64);
+        len <= self.media_len
+            && self.resizes.iter().all(|r| r.cause != Cause::Shrink)
+            && self.initialised.range(..sectors).count() as u64 == sectors
+    }
+
     /// A sync failed: of what it had to write, some sectors landed, and the others are marked clean and are not on the
     /// media. Answers whether any was lost in the page cache.
     pub(super) fn fail_sync(&mut self, upto: u64, rng: &mut Rng) -> bool {
@@ -249,6 +281,12 @@ impl Content {
     pub(super) fn fail_write(&mut self, pos: u64, len: usize, rng: &mut Rng) -> bool {
         let sectors = pos / SECTOR as u64..(pos + len as u64).div_ceil(SECTOR as u64);
         self.lose(|sector, _| sectors.contains(&sector), rng)
+    }
+
+    /// The same for the sectors that a range sync had to write.
+    pub(super) fn fail_range(&mut self, upto: u64, pos: u64, len: u64, rng: &mut Rng) -> bool {
+        let sectors = pos / SECTOR as u64..(pos + len).div_ceil(SECTOR as u64);
+        self.lose(|sector, v| v.seq <= upto && v.cached && sectors.contains(&sector), rng)
     }
 
     /// The kernel failed to write some pages back; nobody was there to be told.

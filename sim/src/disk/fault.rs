@@ -52,6 +52,12 @@ pub enum OpKind {
     SyncData,
     /// [`clad_journal::io::File::sync_all`]
     SyncAll,
+    /// [`clad_journal::io::File::sync_range`]
+    SyncRange,
+    /// [`clad_journal::io::File::overwrites_in_place`]
+    InPlace,
+    /// [`clad_journal::io::Storage::take_over`]; its name is the old one
+    TakeOver,
     /// [`clad_journal::io::File::len`]
     Len,
     /// [`clad_journal::io::File::set_len`]
@@ -98,6 +104,8 @@ pub struct Counters {
     pub bytes_read: u64,
     /// `sync_data` and `sync_all`.
     pub syncs: u64,
+    /// `sync_range`.
+    pub range_syncs: u64,
     /// `sync_dir`.
     pub dir_syncs: u64,
 }

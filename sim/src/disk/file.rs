@@ -59,6 +59,17 @@ impl File for SimFile {
         self.run(|upto| Action::Sync { upto, all: true })
     }
 
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.run(|upto| Action::Range { upto, pos, len })
+    }
+
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.shared.lock().overwrites_in_place(self.handle, len)
+    }
+
     fn len(&self) -> io::Result<u64> {
         self.shared.lock().len(self.handle)
     }

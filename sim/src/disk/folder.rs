@@ -2,7 +2,7 @@
 
 use std::io;
 
-use clad_journal::io::{Entry, EntryKind};
+use clad_journal::io::{Entry, EntryKind, TakeOver, Witness};
 
 use super::content::Content;
 use super::fault::{Counters, Fault, OpKind};
@@ -45,6 +45,7 @@ impl Disk {
             content: Content::default(),
             sealed: false,
             sealed_durable: false,
+            shared: false,
             locks: Vec::new(),
             errors: 0,
             told: true,
@@ -89,6 +90,20 @@ impl Disk {
             self.forget_unused();
         }
         Ok(())
+    }
+
+    /// A rename, if no open file leads to it and all of it is its own. A dead process's write that has not landed holds
+    /// its file open.
+    pub(super) fn take_over(&mut self, from: &str, to: &str) -> io::Result<TakeOver> {
+        let id = self.file(from)?;
+        if self.handles.values().any(|handle| handle.inode == id) {
+            return Ok(TakeOver::Refused(Witness::Open));
+        }
+        let inode = self.inode(id);
+        if inode.shared || !inode.content.is_in_place(inode.content.len()) {
+            return Ok(TakeOver::Refused(Witness::Shared));
+        }
+        self.rename(from, to).map(|()| TakeOver::Done)
     }
 
     pub(super) fn remove(&mut self, name: &str) -> io::Result<()> {

@@ -110,6 +110,13 @@ impl Disk {
         Ok(self.inode(inode).content.len())
     }
 
+    pub(super) fn overwrites_in_place(&mut self, id: u64, len: u64) -> io::Result<bool> {
+        let (process, inode, fault) = self.enter_file(id, OpKind::InPlace, (0, len))?;
+        self.simple_fault(process, fault)?;
+        let inode = self.inode(inode);
+        Ok(!inode.shared && inode.content.is_in_place(len))
+    }
+
     /// `set_len`, or `allocate`, which takes the space too and never cuts.
     pub(super) fn resize(&mut self, id: u64, len: u64, allocate: bool) -> io::Result<()> {
         let kind = if allocate { OpKind::Allocate } else { OpKind::SetLen };

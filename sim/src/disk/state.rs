@@ -29,6 +29,8 @@ pub(super) fn error(code: i32) -> io::Error {
 pub(super) struct Inode {
     pub(super) content: Content,
     pub(super) sealed: bool,
+    /// Its blocks are shared with a copy, or it has another name.
+    pub(super) shared: bool,
     pub(super) sealed_durable: bool,
     pub(super) locks: Vec<(u64, Lock)>,
     /// Write-back errors so far, and whether anybody was told of the last.
@@ -54,8 +56,21 @@ pub(super) struct Handle {
 /// What can be in flight.
 #[derive(Clone)]
 pub(super) enum Action {
-    Write { pos: u64, bytes: Vec<u8>, durability: Durability },
-    Sync { upto: u64, all: bool },
+    Write {
+        pos: u64,
+        bytes: Vec<u8>,
+        durability: Durability,
+    },
+    Sync {
+        upto: u64,
+        all: bool,
+    },
+    /// Pages of these bytes are written back: nothing else is, and no cache is flushed.
+    Range {
+        upto: u64,
+        pos: u64,
+        len: u64,
+    },
 }
 
 #[derive(Clone)]
@@ -171,7 +186,10 @@ impl Disk {
         let rule = self.rules.iter().position(|(k, part, _)| *k == kind && name.contains(part.as_str()));
         let ruled = || rule.map(|at| self.rules.remove(at).2);
         let mut fault = self.faults.remove(&number).or_else(ruled);
-        let changes = matches!(kind, OpKind::Write | OpKind::SyncedWrite | OpKind::SyncData | OpKind::SyncAll);
+        let changes = matches!(
+            kind,
+            OpKind::Write | OpKind::SyncedWrite | OpKind::SyncData | OpKind::SyncAll | OpKind::SyncRange
+        );
         if self.broken && changes {
             fault = fault.or(Some(Fault::Io));
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use clad_journal::io::{Access, Entry, File, Space, Storage};
+use clad_journal::io::{Access, Entry, File, Space, Storage, TakeOver};
 
 use super::fault::OpKind;
 use super::file::SimFile;
@@ -56,6 +56,10 @@ impl Storage for SimDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.shared.lock().change(self.process, OpKind::Remove, name, |disk| disk.remove(name))
+    }
+
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        self.shared.lock().change(self.process, OpKind::TakeOver, from, |disk| disk.take_over(from, to))
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {

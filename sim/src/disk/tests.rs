@@ -3,6 +3,7 @@
 mod death;
 mod faults;
 mod power;
+mod range;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -18,6 +18,7 @@ impl Disk {
             Action::Write { pos, bytes, .. } => (OpKind::SyncedWrite, (*pos, bytes.len() as u64)),
             Action::Sync { all: false, .. } => (OpKind::SyncData, (0, 0)),
             Action::Sync { .. } => (OpKind::SyncAll, (0, 0)),
+            Action::Range { pos, len, .. } => (OpKind::SyncRange, (*pos, *len)),
         };
         let (process, inode, fault) = self.enter_file(id, kind, at)?;
         if let Action::Write { .. } = action {
@@ -28,6 +29,8 @@ impl Disk {
                 c.synced_writes += u64::from(kind == OpKind::SyncedWrite);
                 c.bytes_written += at.1;
             });
+        } else if let Action::Range { .. } = action {
+            self.count(inode, |c| c.range_syncs += 1);
         } else {
             self.count(inode, |c| c.syncs += 1);
         }
@@ -64,6 +67,7 @@ impl Disk {
         let done = match action {
             Action::Write { pos, bytes, durability } => self.write(handle, inode, pos, &bytes, durability, fault),
             Action::Sync { upto, all } => self.sync(handle, inode, upto, all, fault),
+            Action::Range { upto, pos, len } => self.sync_range(handle, inode, upto, (pos, len), fault),
         };
         // A crash in the second half of a short write has taken the handle along.
         if let Some(handle) = self.handles.get_mut(&handle) {
@@ -190,6 +194,35 @@ impl Disk {
         if all {
             of.sealed_durable = of.sealed;
         }
+        self.untold_error(handle, inode)
+    }
+
+    /// What `sync_file_range` does: the dirty pages of the range go to the device, which keeps them where it has no
+    /// volatile cache and no metadata was needed. Nothing around the page cache is concerned.
+    fn sync_range(
+        &mut self,
+        handle: u64,
+        inode: u64,
+        upto: u64,
+        (pos, len): (u64, u64),
+        fault: Option<Fault>,
+    ) -> io::Result<()> {
+        if self.read_only {
+            return Err(error(EROFS));
+        }
+        let Self { inodes, rng, options, .. } = self;
+        let of = inodes.get_mut(&inode).expect("a flight holds its file");
+        match fault {
+            Some(Fault::FalseSync) => return self.untold_error(handle, inode),
+            Some(Fault::Io | Fault::NoSpace | Fault::WriteZero) => {
+                let lost = of.content.fail_range(upto, pos, len, rng);
+                of.note_error(lost);
+                let _ = self.untold_error(handle, inode);
+                return Err(error(if fault == Some(Fault::NoSpace) { ENOSPC } else { EIO }));
+            }
+            _ => {}
+        }
+        of.content.write_back(upto, pos, len, !options.volatile_cache);
         self.untold_error(handle, inode)
     }
 

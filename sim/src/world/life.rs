@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clad_journal::io::Storage;
 use clad_journal::stepper::{Begun, Kind, Next};
-use clad_journal::{Accepting, Event, Level};
+use clad_journal::{Accepting, Event, Level, Policy};
 
 use super::World;
-use super::model::{Check, Death, Violation, ensure};
+use super::model::{Check, Death, Found, Violation, ensure};
 
 impl World {
     /// A whole history.
@@ -95,7 +95,13 @@ impl World {
             }
             86..=89 => {
                 if let Some(stepper) = &self.stepper {
-                    stepper.prepare();
+                    stepper.retain();
+                    if self.disk.is_alive() {
+                        stepper.prepare();
+                    }
+                }
+                if self.disk.is_alive() {
+                    self.told()?;
                 }
                 self.writing = self.disk.is_alive();
                 self.observe()?;
@@ -195,13 +201,23 @@ impl World {
             self.note(|| format!("{event:?}"));
             match event {
                 Event::Lost { from, to } => {
-                    let may = self.shaken && from >= self.model.durable;
+                    // Who syncs holds all that is not durable in memory, until it is.
+                    let holds = !matches!(self.config.policy, Policy::FireAndForget { .. });
+                    let may = self.shaken && from >= self.model.durable && !holds;
                     ensure(may, || format!("offsets {from} to {to} are lost, and no fault explains it"))?;
                     self.model.lost.push((from, to));
                 }
                 Event::Failed { reason } => {
                     self.shaken = self.cached();
                     ensure(self.disturbed, || format!("it failed by itself: {reason}"))?;
+                }
+                Event::Removed { end_offset, .. } => {
+                    self.stats.removed += 1;
+                    self.model.retained_from(end_offset)?;
+                }
+                Event::Recycled { .. } => {
+                    self.stats.recycled += 1;
+                    self.recycled_at.get_or_insert(self.disk.ops());
                 }
                 Event::Recovered { .. } => {
                     self.shaken = false;
@@ -228,7 +244,7 @@ impl World {
 
     /// Reads what is there now. Not while a segment changes hands: the reader would wait for that, and so for us.
     fn read_along(&mut self) -> Check {
-        let moving = |k: &Begun| !matches!(k.kind, Kind::Write | Kind::Sync);
+        let moving = |k: &Begun| !matches!(k.kind, Kind::Write | Kind::Sync | Kind::SyncRange);
         let Some(stepper) = self.stepper.as_ref().filter(|_| !self.held.iter().any(moving)) else { return Ok(()) };
         if self.model.failed {
             return Ok(());
@@ -240,17 +256,22 @@ impl World {
             return Ok(());
         }
         let Some(first) = found.first().map(|f| f.offset) else {
-            let lost = self.model.is_lost(from);
+            let lost = self.model.is_lost(from) || end <= self.model.removed;
             return ensure(from == end || lost, || format!("nothing is read from {from} to {end}"));
         };
+        // What retention removed may still be in memory, and is right then.
+        let there = |e: &&Found| e.offset >= self.model.removed || found.iter().any(|f| f.offset == e.offset);
         let known: Vec<_> = self
             .model
             .entries
             .iter()
             .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset))
+            .filter(there)
             .cloned()
             .collect();
-        ensure(first <= from || self.model.is_lost(from), || format!("read from {from}, got {first}"))?;
+        ensure(first <= from.max(self.model.removed) || self.model.is_lost(from), || {
+            format!("read from {from}, got {first}")
+        })?;
         ensure(found == known, || format!("a reader from {from} to {end} got {} of {}", found.len(), known.len()))
     }
 
@@ -288,6 +309,7 @@ impl World {
                         return Ok(());
                     }
                     stepper.request_sync();
+                    stepper.retain();
                     stepper.prepare();
                     let failed = marks.accepting == Accepting::Failed;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));

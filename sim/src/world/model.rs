@@ -96,6 +96,8 @@ pub(super) struct Model {
     pub(super) lost: Vec<(u64, u64)>,
     /// Ranges that it was about to say so of when it died.
     pub(super) maybe_lost: Vec<(u64, u64)>,
+    /// Below this, retention has removed everything.
+    pub(super) removed: u64,
     /// Greatest marks that anybody was shown.
     pub(super) written: u64,
     pub(super) durable: u64,
@@ -131,6 +133,14 @@ impl Model {
 
     pub(super) fn is_lost(&self, offset: u64) -> bool {
         self.lost.iter().any(|(from, to)| *from <= offset && offset < *to)
+    }
+
+    /// Retention has removed everything below.
+    pub(super) fn retained_from(&mut self, lowest: u64) -> Check {
+        ensure(lowest >= self.removed, || format!("kept from {lowest}, {} was removed before", self.removed))?;
+        ensure(lowest <= self.end(), || format!("kept from {lowest}, the log ends at {}", self.end()))?;
+        self.removed = lowest;
+        Ok(())
     }
 
     /// A range that cannot be read: whether that was, or would have been, told.
@@ -232,7 +242,8 @@ impl Model {
     /// Rules 1 to 3, for what somebody read who sees the log end at `end`. `floor`: at least so far.
     pub(super) fn check_found(&self, found: &[Found], end: u64, floor: u64) -> Check {
         ensure(end >= floor, || format!("the log ends at {end}, records below {floor} were promised"))?;
-        let mut expected = self.entries.iter().filter(|e| !self.is_lost(e.offset)).take_while(|e| e.offset < end);
+        let there = |e: &&Found| e.offset >= self.removed && !self.is_lost(e.offset);
+        let mut expected = self.entries.iter().filter(there).take_while(|e| e.offset < end);
         for f in found {
             let Some(e) = expected.next() else {
                 return Err(Violation(format!("found {} that nobody may find", f.name())));

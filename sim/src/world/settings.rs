@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clad_journal::{Faults, JournalConfig, Policy};
+use clad_journal::{Faults, JournalConfig, Policy, Retention};
 
 use super::tap::Flaw;
 use crate::Rng;
@@ -13,6 +13,12 @@ use crate::disk::Options;
 pub struct Settings {
     /// This policy, instead of one that the seed picks.
     pub policy: Option<Policy>,
+    /// Most bytes of sealed segments, instead of no limit or what the seed picks.
+    pub max_bytes: Option<u64>,
+    /// Whether the disk has a volatile cache, instead of what the seed and the policy make of it.
+    pub volatile_cache: Option<bool>,
+    /// Whether zeroes are written ahead, likewise.
+    pub zeroing_pays: Option<bool>,
     /// A disk that is broken in one way all the time.
     pub flaw: Option<Flaw>,
     /// A journal that is wrong on purpose; none without the feature `faults`.
@@ -26,23 +32,24 @@ pub struct Settings {
 /// The settings of a journal.
 pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
     let delay = Duration::from_micros([0, 200, 5_000][rng.index(3)]);
-    let picked = match rng.below(8) {
-        0..=4 => Policy::GroupCommit {
-            max_delay: delay,
-            max_bytes: [4 << 10, 16 << 10, 1 << 20][rng.index(3)],
-            in_flight: 1 + rng.index(4),
-        },
-        5 => Policy::PerMessage,
+    let max_bytes = [4 << 10, 16 << 10, 1 << 20][rng.index(3)];
+    let picked = match rng.below(10) {
+        0 | 1 => Policy::SyncFileRange { max_delay: delay, max_bytes, in_flight: 1 + rng.index(4) },
+        2..=6 => Policy::GroupCommit { max_delay: delay, max_bytes, in_flight: 1 + rng.index(4) },
+        7 => Policy::PerMessage,
         _ => Policy::FireAndForget {
             sync_interval: [Duration::ZERO, Duration::from_millis(5), Duration::from_secs(1)][rng.index(3)],
         },
     };
     let policy = settings.policy.unwrap_or(picked);
+    // Next to nothing is kept, so that much is removed.
+    let max_bytes = settings.max_bytes.unwrap_or([0, 0, 1, 128 << 10][rng.index(4)]);
     JournalConfig {
         policy,
         segment_bytes: [64 << 10, 128 << 10, 256 << 10][rng.index(3)],
         max_append_bytes: 16 << 10,
         reserve_free: 0,
+        retention: Retention { max_bytes, ..Retention::default() },
         rotate_after: [Duration::ZERO, Duration::ZERO, Duration::from_secs(2)][rng.index(3)],
         max_producers: 64,
         window: [4, 16, 64][rng.index(3)],
@@ -52,12 +59,14 @@ pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
     }
 }
 
-/// The machine.
-pub(super) fn machine(settings: &Settings, rng: &mut Rng) -> Options {
+/// The machine. Range syncs are for disks without a volatile cache alone; the journal refuses them elsewhere.
+pub(super) fn machine(settings: &Settings, policy: Policy, rng: &mut Rng) -> Options {
+    let ranges = matches!(policy, Policy::SyncFileRange { .. });
+    let (direct, zeroing, volatile) = (!rng.chance(1, 8), !rng.chance(1, 4), !rng.chance(1, 4));
     Options {
-        direct: !rng.chance(1, 8),
-        zeroing_pays: !rng.chance(1, 4),
-        volatile_cache: !rng.chance(1, 4),
+        direct,
+        zeroing_pays: settings.zeroing_pays.unwrap_or(zeroing),
+        volatile_cache: settings.volatile_cache.unwrap_or(volatile && !ranges),
         trace: settings.trace,
         ..Options::default()
     }

@@ -15,12 +15,13 @@ const ATTEMPTS: u64 = 4;
 /// So many operations after a failed read none of its blocks is read again.
 const READ_TWICE: u64 = 200;
 /// Operations that can fail and be none of a reader's.
-const CHANGES: [OpKind; 11] = [
+const CHANGES: [OpKind; 12] = [
     OpKind::Write,
     OpKind::SyncedWrite,
     OpKind::SyncData,
     OpKind::SyncAll,
     OpKind::SyncAll,
+    OpKind::SyncRange,
     OpKind::SyncDir,
     OpKind::SetLen,
     OpKind::Allocate,
@@ -39,7 +40,7 @@ impl World {
             let mut held = std::mem::take(&mut self.held);
             self.rng.shuffle(&mut held);
             for job in held {
-                if self.rng.chance(3, 4) && matches!(job.kind, Kind::Write | Kind::Sync) {
+                if self.rng.chance(3, 4) && matches!(job.kind, Kind::Write | Kind::Sync | Kind::SyncRange) {
                     self.tap.die_with(1);
                     stepper.carry_out(job);
                 }
@@ -200,6 +201,8 @@ impl World {
         ensure(others == 0 && (told || report.damage.is_empty()), || format!("damage: {report}"))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || began < self.last_fault;
+        let lowest = stepper.meta().lowest_offset;
+        self.model.retained_from(lowest)?;
         let found = self.read(0, Level::Durable)?;
         if !self.disk.is_alive() {
             let how = self.cause();
@@ -245,6 +248,7 @@ impl World {
                 }
                 Err(_) if !self.disk.is_alive() => break,
                 Err(ReadError::Io { .. }) if self.disturbed && errors < 5 => errors += 1,
+                Err(ReadError::Gap { to, damaged: false, .. }) if to <= self.model.removed => {}
                 Err(ReadError::Gap { from, to, .. }) if self.model.may_be_lost(from, to) => {}
                 Err(e) => return Err(Violation(format!("read from {from}: {e}"))),
             }

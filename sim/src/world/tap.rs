@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use clad_journal::io::{Access, Durability, Entry, File, IoBuf, Lock, Space, Storage};
+use clad_journal::io::{Access, Durability, Entry, File, IoBuf, Lock, Space, Storage, TakeOver};
 
 use crate::SimDisk;
 use crate::disk::{Dead, Ticket};
@@ -20,6 +20,10 @@ pub enum Flaw {
     SyncDataLies,
     /// `sync_all` does nothing.
     SyncAllLies,
+    /// `sync_range` does nothing.
+    SyncRangeLies,
+    /// Space that was only reserved passes for written space.
+    AllInPlace,
     /// `sync_dir` does nothing.
     SyncDirLies,
     /// Locks are given to everybody at once.
@@ -120,6 +124,10 @@ impl Storage for Tap {
         self.alive()?;
         self.disk.remove(name)
     }
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        self.alive()?;
+        self.disk.take_over(from, to)
+    }
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         self.alive()?;
         if self.flaw == Some(Flaw::SyncDirLies) { Ok(()) } else { self.disk.sync_dir(dir) }
@@ -195,6 +203,20 @@ impl File for TapFile {
     }
     fn sync_all(&self) -> io::Result<()> {
         self.sync(true)
+    }
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        if let Some(begun) = self.tap.last_words() {
+            if begun {
+                let _ = self.tap.disk.begin_range(&self.inner, pos, len);
+            }
+            return Err(Dead.into());
+        }
+        if self.tap.flaw == Some(Flaw::SyncRangeLies) { Ok(()) } else { self.inner.sync_range(pos, len) }
+    }
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.tap.alive()?;
+        let is = self.inner.overwrites_in_place(len)?;
+        Ok(is || self.tap.flaw == Some(Flaw::AllInPlace))
     }
     fn len(&self) -> io::Result<u64> {
         self.tap.alive()?;

@@ -17,16 +17,18 @@ use super::{Run, has, need, output};
 const UNMOUNTS: u32 = 50;
 
 /// A file system to be made.
-enum Kind {
-    /// This type, of so many MiB, on sectors of so many bytes.
-    Loop { make: &'static [&'static str], mebibytes: u64, sector: u32 },
+pub(super) enum Kind {
+    /// This type, of so many MiB, on sectors of so many bytes, on a device that says this of its cache.
+    Loop { make: &'static [&'static str], mebibytes: u64, sector: u32, cache: &'static str, options: &'static str },
     /// In memory.
     Memory { mebibytes: u64 },
 }
 
-const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0"];
+pub(super) const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0"];
 const XFS: &[&str] = &["mkfs.xfs", "-q", "-f"];
 const BTRFS: &[&str] = &["mkfs.btrfs", "-q", "-f"];
+pub(super) const WRITE_BACK: &str = "write back";
+const WRITE_THROUGH: &str = "write through";
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     run.no_args()?;
@@ -34,14 +36,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("mkfs.ext4", &["e2fsprogs"])?;
     need("losetup", &["mount", "util-linux"])?;
     let tests = built_tests(&run.root, "disk")?;
-    let small = Kind::Loop { make: EXT4, mebibytes: 24, sector: 512 };
-    let room = Kind::Loop { make: EXT4, mebibytes: 128, sector: 512 };
+    let small = plain(EXT4, 24);
+    let room = plain(EXT4, 128);
 
     let mut case = |name: &str, kind: &Kind, test: &str| {
         run.case(name, || on(kind, |point| one_test(&tests, test, point)));
     };
     case("a full disk refuses, loses nothing, and resumes by itself", &small, "full::fills_up_and_resumes");
     case("a disk that others fill up", &small, "full::is_filled_by_others");
+    case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_goes_on");
+    case("a device that fails what it took is told by the sync", &small, "full::fails_a_device_and_the_sync_tells");
     case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");
     case(
         "in memory `durable` is refused, and `written` works",
@@ -49,15 +53,32 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         "mounts::is_in_memory",
     );
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
-    let large = Kind::Loop { make: EXT4, mebibytes: 128, sector: 4096 };
+    case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
+    for (name, test) in [
+        (
+            "flushes that reach the device, for each kind of write",
+            "flushes::are_made_by_synced_writes_and_by_nothing_else",
+        ),
+        ("flushes that reach the device, under per_message", "flushes::are_one_for_each_append_under_per_message"),
+    ] {
+        case(name, &room, test);
+    }
+    let large = Kind::Loop { make: EXT4, mebibytes: 128, sector: 4096, cache: WRITE_BACK, options: "rw" };
     case("a disk of 4096-byte sectors", &large, "mounts::holds_a_log");
     for (name, program, package, make) in
         [("xfs", "mkfs.xfs", "xfsprogs", XFS), ("btrfs", "mkfs.btrfs", "btrfs-progs", BTRFS)]
     {
         match need(program, &[package]) {
-            Ok(()) => case(name, &Kind::Loop { make, mebibytes: 512, sector: 512 }, "mounts::holds_a_log"),
+            Ok(()) => case(name, &plain(make, 512), "mounts::holds_a_log"),
             Err(error) => println!("  NOT RUN {name}: {error:#}"),
         }
+    }
+    ranges(&mut case);
+    match real_disk(&super::target(&run.root)) {
+        Ok(folder) => run.case("sync_file_range where every disk reports write through", || {
+            one_test(&tests, "ranges::is_reported_down_to_the_last", folder.path())
+        }),
+        Err(error) => println!("  NOT RUN sync_file_range where every disk reports write through: {error:#}"),
     }
     match faketime(&run.root) {
         Ok(faketime) => {
@@ -65,7 +86,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                 ("a clock that steps back", "clock::steps_back"),
                 ("a clock that jumps ahead under retention by age", "clock::jumps_ahead"),
             ] {
-                run.case(name, || on(&room, |point| passes(faketime.over(&mut call(&tests, test, point)))));
+                run.case(name, || on(&room, |point| passes(faketime.over(&mut call(&tests, test, Some(point))))));
             }
         }
         Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
@@ -74,12 +95,51 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn ext4_of(more: &[&'static str]) -> Kind {
-    let make = [EXT4, more].concat().leak();
-    Kind::Loop { make, mebibytes: 128, sector: 512 }
+/// The policy `sync_file_range`, and files that are used again.
+fn ranges(case: &mut dyn FnMut(&str, &Kind, &str)) {
+    let journaled = Kind::Loop { make: EXT4, mebibytes: 128, sector: 512, cache: WRITE_BACK, options: "data=journal" };
+    case("sync_file_range: ext4 with data=journal is refused", &journaled, "ranges::journals_its_data");
+    for (name, make) in [("ext4", EXT4), ("xfs", XFS)] {
+        if !has(make[0]) {
+            println!("  NOT RUN sync_file_range and recycling on {name}: {} is not there", make[0]);
+            continue;
+        }
+        let kind = plain(make, 512);
+        let through = Kind::Loop { make, mebibytes: 512, sector: 512, cache: WRITE_THROUGH, options: "rw" };
+        case(&format!("sync_file_range on {name}: no flush, on the operator's word"), &kind, "ranges::needs_the_word");
+        let test = "ranges::says_write_through_over_the_page_cache";
+        case(&format!("sync_file_range on {name}: a loop device without flushes is refused"), &through, test);
+        case(&format!("recycling on {name}: bytes that reach the device"), &kind, "ranges::recycling_pays");
+        let test = "ranges::readers_and_copies_keep_their_bytes";
+        case(&format!("recycling on {name}: readers and copies"), &kind, test);
+    }
+    if has(BTRFS[0]) {
+        case("sync_file_range: btrfs is refused", &plain(BTRFS, 512), "ranges::is_another_file_system");
+    } else {
+        println!("  NOT RUN sync_file_range: btrfs is refused: {} is not there", BTRFS[0]);
+    }
 }
 
-fn is_root() -> Result<bool> {
+/// A folder on ext4 or xfs that lies on a disk, and not on a file.
+fn real_disk(target: &Path) -> Result<tempfile::TempDir> {
+    let mut findmnt = Command::new("findmnt");
+    let said = output(findmnt.args(["--noheadings", "--output", "FSTYPE,SOURCE", "--target"]).arg(target))?;
+    let (kind, source) = said.trim().split_once(char::is_whitespace).context("findmnt says nothing")?;
+    let disk = source.trim().starts_with("/dev/") && !source.contains("/dev/loop");
+    ensure!(disk && ["ext4", "xfs"].contains(&kind), "{} lies on {kind} on {source}", target.display());
+    tempfile::Builder::new().prefix("clad-disk-").tempdir_in(target).context("no temporary folder")
+}
+
+/// On a device as they mostly are: flushes are asked for and passed on.
+fn plain(make: &'static [&'static str], mebibytes: u64) -> Kind {
+    Kind::Loop { make, mebibytes, sector: 512, cache: WRITE_BACK, options: "rw" }
+}
+
+fn ext4_of(more: &[&'static str]) -> Kind {
+    plain([EXT4, more].concat().leak(), 128)
+}
+
+pub(super) fn is_root() -> Result<bool> {
     Ok(output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 
@@ -100,19 +160,26 @@ pub(super) fn closing_words(said: &str) -> bool {
     said.contains("test result: ok. 1 passed; 0 failed; 0 ignored")
 }
 
-fn call(tests: &Path, test: &str, point: &Path) -> Command {
+/// The call of one test; where it is about a file system, that is mounted at `point`.
+pub(super) fn call(tests: &Path, test: &str, point: Option<&Path>) -> Command {
     let mut command = Command::new(tests);
-    command.args(["--ignored", "--exact", test]).env("CLAD_E2E_DIR", point).env("RUST_BACKTRACE", "0");
+    command.args(["--ignored", "--exact", test]).env("RUST_BACKTRACE", "0");
+    if let Some(point) = point {
+        command.env("CLAD_E2E_DIR", point);
+    }
     command
 }
 
 fn one_test(tests: &Path, test: &str, point: &Path) -> Result<()> {
-    passes(&mut call(tests, test, point))
+    passes(&mut call(tests, test, Some(point)))
 }
 
-fn passes(command: &mut Command) -> Result<()> {
-    let said = output(command)?;
+pub(super) fn passes(command: &mut Command) -> Result<()> {
+    let said = output(command.arg("--nocapture"))?;
     ensure!(closing_words(&said), "the test did not run:\n{said}");
+    for figure in said.lines().filter(|line| line.contains("device bytes a byte of records")) {
+        println!("          {figure}");
+    }
     Ok(())
 }
 
@@ -145,16 +212,26 @@ impl Faketime {
     }
 }
 
+/// What a device says of its cache outlives the attachment: it is set at each, and read back.
+fn set_cache(device: &str, cache: &str) -> Result<()> {
+    let name = Path::new(device).file_name().context("a device has a name")?;
+    let file = Path::new("/sys/block").join(name).join("queue/write_cache");
+    fs::write(&file, cache).with_context(|| format!("{} cannot be set", file.display()))?;
+    let said = fs::read_to_string(&file)?;
+    ensure!(said.trim() == cache, "{} says {}, not {cache}", file.display(), said.trim());
+    Ok(())
+}
+
 /// A mounted file system; gone when dropped.
-struct Mount {
-    point: PathBuf,
+pub(super) struct Mount {
+    pub(super) point: PathBuf,
     device: Option<String>,
     mounted: bool,
     _folder: tempfile::TempDir,
 }
 
 /// Makes a file system, mounts it, and does something in it.
-fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(super) fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mount = Mount::new(kind)?;
     let done = body(&mount.point);
     let gone = mount.away();
@@ -162,7 +239,7 @@ fn on(kind: &Kind, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
 }
 
 impl Mount {
-    fn new(kind: &Kind) -> Result<Self> {
+    pub(super) fn new(kind: &Kind) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("clad-disk-").tempdir().context("no temporary folder")?;
         let point = folder.path().join("mount");
         fs::create_dir(&point)?;
@@ -173,15 +250,16 @@ impl Mount {
                 let size = format!("size={mebibytes}m");
                 output(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&mount.point))?;
             }
-            Kind::Loop { make, mebibytes, sector } => {
+            Kind::Loop { make, mebibytes, sector, cache, options } => {
                 File::create(&image)?.set_len(mebibytes << 20)?;
                 let mut attach = Command::new("losetup");
                 attach.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(&image);
                 let device = output(&mut attach)?.trim().to_owned();
                 mount.device = Some(device.clone());
+                set_cache(&device, cache)?;
                 ensure!(has(make[0]), "{} is not there", make[0]);
                 output(Command::new(make[0]).args(&make[1..]).arg(&device))?;
-                output(Command::new("mount").arg(&device).arg(&mount.point))?;
+                output(Command::new("mount").args(["-o", options]).arg(&device).arg(&mount.point))?;
             }
         }
         mount.mounted = true;
@@ -207,7 +285,11 @@ impl Mount {
             }
         }
         match self.device.take() {
-            Some(device) => output(Command::new("losetup").arg("--detach").arg(device)).map(drop),
+            Some(device) => {
+                // As loop devices are, for whoever gets it next.
+                let _ = set_cache(&device, WRITE_BACK);
+                output(Command::new("losetup").arg("--detach").arg(device)).map(drop)
+            }
             None => Ok(()),
         }
     }

@@ -9,10 +9,11 @@ use super::disk::{built_tests, closing_words};
 
 /// Kills under `group_commit`; the other policies get a third. `cargo xtask ci kill 1000` says otherwise.
 const ROUNDS: u64 = 50;
-const TESTS: [(&str, &str); 3] = [
+const TESTS: [(&str, &str); 4] = [
     ("group_commit", "what_was_acknowledged_survives"),
     ("per_message", "what_was_acknowledged_survives_per_message"),
     ("fire_and_forget", "what_was_acknowledged_survives_fire_and_forget"),
+    ("sync_file_range", "what_was_acknowledged_survives_sync_file_range"),
 ];
 
 pub(super) fn run(run: &mut Run) -> Result<()> {

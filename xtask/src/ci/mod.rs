@@ -4,8 +4,10 @@
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
 //! passed. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 
+mod cuts;
 mod disk;
 mod kill;
+mod prometheus;
 mod sim;
 mod systemd;
 
@@ -22,11 +24,20 @@ struct Suite {
 }
 
 const SUITES: &[Suite] = &[
-    Suite { name: "systemd", about: "the units load on a staged tree and are closed enough", run: systemd::run },
+    Suite {
+        name: "systemd",
+        about: "the package on a booted Debian, through an operator's days and mistakes; the units are closed enough",
+        run: systemd::run,
+    },
     Suite {
         name: "kill",
         about: "what was acknowledged survives kill -9, 50 times, on every transport",
         run: kill::run,
+    },
+    Suite {
+        name: "prometheus",
+        about: "dashboards give data and each alert is raised by its fault, on a real Prometheus",
+        run: prometheus::run,
     },
     Suite { name: "faults", about: "each wrong version of the journal is caught, and by what", run: sim::faults },
     Suite {
@@ -35,6 +46,7 @@ const SUITES: &[Suite] = &[
         run: sim::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
+    Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];
 
 /// A suite under way.
@@ -136,6 +148,6 @@ fn build(root: &Path, package: &str) -> Result<PathBuf> {
 }
 
 /// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

@@ -157,3 +157,24 @@ fn a_small_segment_with_a_small_append_is_fine() {
     assert_eq!(config.journal.segment_bytes, 65_536);
     assert_eq!(config.journal.max_record_bytes, 4096);
 }
+
+#[test]
+fn an_instance_has_a_file_and_folders_of_its_own_and_no_network() {
+    let fixture = Fixture::new().file("clad.toml", "[limits]\nmax_producers = 5\n").instance("audit");
+    let errors = fixture.errors();
+    assert!(errors[0].starts_with("cannot read ETC/audit.toml"), "{errors:?}");
+
+    let fixture = fixture.file("audit.toml", "[metrics]\nlisten = \"127.0.0.1:9745\"\n");
+    let loaded = fixture.loaded();
+    let config = &loaded.config;
+    assert_eq!(config.limits.max_producers, 1024, "the host's file is none of its own");
+    assert_eq!((config.ingest.tcp.listen, config.ingest.grpc.listen), (None, None));
+    assert_eq!(config.metrics.listen, Some("127.0.0.1:9745".parse().unwrap()));
+    assert_eq!(config.journal.dir, Path::new("/var/lib/clad-audit"));
+    assert_eq!(config.ingest.unix.path.as_deref(), Some(Path::new("/run/clad-audit/clad.sock")));
+    assert_eq!(loaded.provenance.of("ingest.tcp.listen").to_string(), "default, from --instance");
+    // The service manager's word comes first.
+    let loaded = fixture.env("STATE_DIRECTORY", "/srv/state").env("RUNTIME_DIRECTORY", "/srv/run").loaded();
+    assert_eq!(loaded.config.journal.dir, Path::new("/srv/state"));
+    assert_eq!(loaded.config.admin.path.as_deref(), Some(Path::new("/srv/run/admin.sock")));
+}

@@ -20,7 +20,13 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let args = LoadArgs { config: None, base: folder.path().to_owned(), sets: Vec::new(), env: Vec::new() };
+        let args = LoadArgs {
+            config: None,
+            instance: None,
+            base: folder.path().to_owned(),
+            sets: Vec::new(),
+            env: Vec::new(),
+        };
         Self { folder, args }
     }
 
@@ -47,6 +53,11 @@ impl Fixture {
 
     fn config(mut self, path: &Path) -> Self {
         self.args.config = Some(path.to_owned());
+        self
+    }
+
+    fn instance(mut self, name: &str) -> Self {
+        self.args.instance = Some(name.to_owned());
         self
     }
 

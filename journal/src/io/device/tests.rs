@@ -119,7 +119,7 @@ fn a_partition_of_a_virtio_disk() {
     assert!(s.zeroing_pays());
     assert_eq!(s.block_size, 4096);
     assert_eq!(s.reach(false), Reach::Durable { by_word: Vec::new() });
-    assert_eq!(s.volatile_cache().as_deref(), Some("vda1 has a write cache: write back"));
+    assert_eq!(s.volatile_cache().as_deref(), Some("vda has a write cache: write back"));
     assert_eq!(s.notes, [""; 0]);
     assert_eq!(
         s.summary(),
@@ -302,6 +302,85 @@ fn a_cache_that_somebody_declared_safe_needs_a_word() {
     let s = m.discover("/");
     assert_eq!(because(&s, false), [Obstacle::FlushStops { device: "vda".into() }]);
     assert!(s.reach(true).is_durable() && s.volatile_cache().is_some());
+}
+
+/// One disk of this kind under a file system of this type, with these options.
+fn range_sync(cache: &str, filesystem: &str, options: &str, word: bool) -> Result<RangeGrounds, RangeRefusal> {
+    let mut m = Machine::new();
+    m.disk("pci/sda", "8:0", cache);
+    m.partition("pci/sda", "sda1", "8:1");
+    m.mount("8:1", "/", "rw", filesystem, "/dev/sda1", options);
+    m.discover("/var/lib/clad").range_sync(word)
+}
+
+#[test]
+fn a_range_sync_needs_ext4_or_xfs_and_no_volatile_cache_or_a_word() {
+    for filesystem in ["ext4", "xfs"] {
+        assert_eq!(range_sync("write through", filesystem, "rw", false), Ok(RangeGrounds::WriteThrough));
+        assert_eq!(range_sync("write through", filesystem, "rw", true), Ok(RangeGrounds::WriteThrough));
+        for cache in ["write back", ""] {
+            let refused = range_sync(cache, filesystem, "rw", false);
+            assert!(
+                matches!(&refused, Err(RangeRefusal::VolatileCache { cache }) if cache.starts_with("sda ")),
+                "{refused:?}"
+            );
+            assert_eq!(range_sync(cache, filesystem, "rw", true), Ok(RangeGrounds::Stated));
+        }
+    }
+    for filesystem in ["ext2", "ext3", "btrfs", "f2fs", "tmpfs", "nfs4", "overlay", "fuse.sshfs", "zfs"] {
+        for word in [false, true] {
+            let refused = range_sync("write through", filesystem, "rw", word);
+            assert_eq!(refused, Err(RangeRefusal::Filesystem { filesystem: filesystem.into() }));
+        }
+    }
+    assert_eq!(range_sync("write through", "ext4", "rw,data=journal", true), Err(RangeRefusal::DataJournal));
+    assert!(range_sync("write through", "ext4", "rw,data=ordered", false).is_ok());
+    let refused = range_sync("write through", "ext4", "rw,nobarrier", true).unwrap_err();
+    assert!(refused.to_string().contains("mounted with nobarrier"), "{refused}");
+}
+
+#[test]
+fn a_range_sync_looks_at_the_leaves() {
+    let mut m = Machine::new();
+    let (a, b) = (m.disk("nvme/nvme0n1", "259:0", "write through"), m.disk("nvme/nvme1n1", "259:1", "write through"));
+    let md = m.disk("virtual/block/md0", "9:0", "write back");
+    m.put(md.join("md/level"), "raid1");
+    m.slave(&md, &a);
+    m.slave(&md, &b);
+    m.mount("9:0", "/var", "rw", "xfs", "/dev/md0", "rw");
+    assert_eq!(m.discover("/var/x").range_sync(false), Ok(RangeGrounds::WriteThrough), "what the leaves say counts");
+    m.queue(&b, "write back", 0, 512);
+    let refused = m.discover("/var/x").range_sync(false).unwrap_err();
+    assert!(refused.to_string().contains("nvme1n1 has a write cache: write back"), "one of them is enough: {refused}");
+    assert!(refused.to_string().contains("journal.power_loss_protected = true"), "{refused}");
+
+    // A cache that somebody declared safe by hand.
+    let disk = m.disk("pci/vda", "254:0", "write through");
+    m.put(disk.join("cache_type"), "write back");
+    m.mount("254:0", "/", "rw", "ext4", "/dev/vda", "rw");
+    let refused = m.discover("/srv").range_sync(false).unwrap_err();
+    assert!(refused.to_string().contains("vda was set to write through by hand"), "{refused}");
+    assert_eq!(m.discover("/srv").range_sync(true), Ok(RangeGrounds::Stated));
+}
+
+#[test]
+fn a_range_sync_on_a_loop_device_needs_the_word_and_its_flushes() {
+    let mut m = Machine::new();
+    m.disk("pci/sda", "8:0", "write through");
+    m.mount("8:0", "/", "rw", "ext4", "/dev/sda", "rw");
+    let dir = m.loop_device("loop3", "7:3", "write back", "/srv/disk.img");
+    m.mount("7:3", "/mnt/log", "rw", "xfs", "/dev/loop3", "rw");
+    let asked = |m: &Machine, word| m.discover("/mnt/log").range_sync(word);
+    let refused = asked(&m, false).unwrap_err();
+    assert!(refused.to_string().contains("loop3 is a file on another file system"), "{refused}");
+    assert_eq!(asked(&m, true), Ok(RangeGrounds::Stated));
+    // Its file stays in the page cache, which no battery helps.
+    m.queue(&dir, "write through", 0, 512);
+    for word in [false, true] {
+        let refused = asked(&m, word).unwrap_err();
+        assert!(matches!(refused, RangeRefusal::Unreachable { .. }), "{refused}");
+        assert!(refused.to_string().contains("loop3 is a file in the page cache"), "{refused}");
+    }
 }
 
 #[test]

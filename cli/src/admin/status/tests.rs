@@ -1,0 +1,239 @@
+//! A daemon that is well, under load, failed, and short of space: what a person reads of it.
+
+use super::*;
+
+/// A daemon a minute after its start, at rest.
+pub(in crate::admin) fn at_rest() -> v1::StatusResponse {
+    v1::StatusResponse {
+        version: "0.0.1".into(),
+        log_id: vec![0xAB; 16].into(),
+        epoch: 3,
+        epoch_first_offset: 1200,
+        policy: v1::DurabilityPolicy::GroupCommit.into(),
+        io_engine: "blocking".into(),
+        highest_ack: v1::AckLevel::Durable.into(),
+        offsets: Some(v1::Offsets { received: 1234, written: 1234, durable: 1234 }),
+        segments: 2,
+        bytes: 134_217_728,
+        segment_bytes: 64 << 20,
+        reserve_free_bytes: 64 << 20,
+        inflight_limit_bytes: 16 << 20,
+        prepared: true,
+        ready: true,
+        disk_free_bytes: 1 << 30,
+        disk_total_bytes: 4 << 30,
+        substrate: Some(v1::Substrate {
+            filesystem: "ext4".into(),
+            mount_point: "/".into(),
+            mount_options: "rw".into(),
+            devices: vec![v1::Device { name: "vda".into(), cache: "write back".into(), ..v1::Device::default() }],
+            notes: vec!["a virtual disk".into()],
+            power_loss_protected: false,
+        }),
+        connections: [("unix".to_owned(), 0), ("tcp".to_owned(), 0), ("grpc".to_owned(), 0)].into(),
+        uptime_ms: 61_000,
+        pid: 99,
+        journal_dir: "/var/lib/clad".into(),
+        ..v1::StatusResponse::default()
+    }
+}
+
+fn histogram(counts: &[u64], sum: u64) -> v1::Histogram {
+    v1::Histogram { bounds: vec![100_000, 250_000, 1_000_000], counts: counts.to_vec(), sum }
+}
+
+/// The same under load.
+pub(in crate::admin) fn loaded() -> v1::StatusResponse {
+    let before = v1::Counters {
+        uptime_us: 51_000_000,
+        appended_records: [("unix".into(), 1000), ("tcp".into(), 0), ("grpc".into(), 0)].into(),
+        appended_bytes: 1000,
+        ..v1::Counters::default()
+    };
+    let now = v1::Counters {
+        uptime_us: 61_000_000,
+        appended_records: [("unix".into(), 124_000), ("tcp".into(), 5), ("grpc".into(), 0)].into(),
+        appended_bytes: 25_000_000,
+        acked_records: [("durable".into(), 123_000)].into(),
+        rejected_records: [("too_large".into(), 3), ("busy".into(), 0)].into(),
+        append_duration_ns: [
+            ("received".into(), histogram(&[0, 0, 0, 0], 0)),
+            ("durable".into(), histogram(&[0, 9000, 990, 10], 2_000_000_000)),
+        ]
+        .into(),
+        sync_duration_ns: Some(histogram(&[5000, 0, 0, 0], 400_000_000)),
+        batch_records: Some(v1::Histogram { bounds: vec![16, 64], counts: vec![0, 5000, 0], sum: 123_000 }),
+        batch_bytes: Some(v1::Histogram { bounds: vec![65_536], counts: vec![5000, 0], sum: 30_000_000 }),
+        ..v1::Counters::default()
+    };
+    v1::StatusResponse {
+        counters: Some(now),
+        counters_before: Some(before),
+        offsets: Some(v1::Offsets { received: 125_234, written: 125_200, durable: 125_100 }),
+        oldest_undurable_us: 850,
+        oldest_segment_time: Some(1_000_000_000_000),
+        lowest_offset: 100,
+        retention: true,
+        connections: [("unix".to_owned(), 12), ("tcp".to_owned(), 1), ("grpc".to_owned(), 0)].into(),
+        producers: 13,
+        inflight_bytes: 40_000,
+        ..at_rest()
+    }
+}
+
+const NOW: u64 = 8_200_000_000_000;
+
+#[test]
+fn a_daemon_at_rest() {
+    let golden = "
+         clad  0.0.1, pid 99, up 1 min 1 s, taking appends
+          log  abababababababababababababababab, epoch 3 from offset 1,200
+   durability  group_commit, highest ack durable; io engine blocking
+    stands on  ext4 at / (rw)
+               vda: cache write back
+               a virtual disk
+      offsets  1,234 received, 1,234 written, 1,234 durable; kept from 0
+      journal  2 segments, the next is ready; 128.0 MiB in /var/lib/clad
+         disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
+      clients  grpc 0, tcp 0, unix 0; 0 producers known
+    in flight  0 B of at most 16.0 MiB
+configured by  defaults (no file)
+    attention  nothing
+";
+    assert_eq!(format!("\n{}", screen::still(&at_rest(), NOW, 74)), golden);
+}
+
+#[test]
+fn a_daemon_under_load() {
+    let golden = "
+        log  abababababababababababababababab, epoch 3, group_commit
+    offsets  125,234 received, 125,200 written (34 behind), 125,100 durable (134
+             behind); oldest not durable 850 µs; kept from 100
+ records in  12,301/s, 2.4 MiB/s over 10.0 s: tcp 0.5, unix 12,300
+    latency               per s       p50       p90       p99
+             received         0         -         -         -
+             durable     12,300    183 µs    250 µs    931 µs
+             sync           500     50 µs     90 µs     99 µs
+    batches  500/s of 24.6 records, 5.9 KiB on average
+since start  rejected: too_large 3
+    journal  2 segments, the next is ready; 128.0 MiB in /var/lib/clad; reaches
+             back 2 h 0 min at least
+       disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
+    clients  grpc 0, tcp 1, unix 12; 13 producers known
+  in flight  39.1 KiB of at most 16.0 MiB
+";
+    let status = loaded();
+    let sample = lately(&status);
+    assert_eq!(format!("\n{}", screen::live(&status, sample.as_ref(), NOW, 80)), golden);
+    assert_eq!(words(&status, sample.as_ref()), []);
+}
+
+fn said(status: &v1::StatusResponse) -> Vec<(Weight, String)> {
+    words(status, lately(status).as_ref()).into_iter().map(|word| (word.weight, word.text)).collect()
+}
+
+#[test]
+fn a_journal_that_failed() {
+    let failed = v1::StatusResponse {
+        failed: true,
+        failure: "write: EIO".into(),
+        ready: false,
+        not_ready_reason: "the journal failed".into(),
+        degraded: [("recovery".to_owned(), "recovery failed: EIO".to_owned())].into(),
+        ..at_rest()
+    };
+    let said = said(&failed);
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].0 == Weight::Grave && said[0].1.contains("(write: EIO)") && said[0].1.contains("dmesg"),
+        "{said:?}"
+    );
+    assert_eq!(said[1], (Weight::Mind, "Recovery failed: EIO.".to_owned()));
+    let text = screen::still(&failed, NOW, 80);
+    assert!(text.starts_with("         clad  0.0.1, pid 99, up 1 min 1 s, FAILED\n"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn a_disk_that_runs_full() {
+    let low = |free: u64| v1::StatusResponse { disk_free_bytes: free, ..at_rest() };
+    // Nearly: below a tenth, and room for some.
+    let said_of = said(&low(350 << 20));
+    assert!(
+        said_of[0].1.starts_with("The disk is nearly full: 350.0 MiB free (8 %), room for 4 further"),
+        "{said_of:?}"
+    );
+    assert!(said_of[0].1.ends_with("set a rule of [retention] and reload."), "{said_of:?}");
+    // Full: no room for two.
+    let said_of = said(&low(130 << 20));
+    assert!(said_of[0].1.contains("room for 1 further segment of 64.0 MiB"), "{said_of:?}");
+    // And refused for it; what the journal says of space is not said twice.
+    let refused = v1::StatusResponse {
+        ready: false,
+        not_ready_reason: "the disk has no room for a further segment".into(),
+        degraded: [("space".to_owned(), "no room".to_owned())].into(),
+        ..low(100 << 20)
+    };
+    let said_of = said(&refused);
+    assert_eq!(said_of.len(), 2, "{said_of:?}");
+    assert!(said_of[0].1.starts_with("Appends are refused: the disk has no room for a further segment. Make room"));
+    let text = screen::still(&refused, NOW, 80);
+    assert!(text.contains("NOT taking appends"), "{text}");
+}
+
+#[test]
+fn damage_losses_and_refusals() {
+    let mut status = loaded();
+    let counters = status.counters.as_mut().expect("counters");
+    counters.corrupt_records = 20;
+    counters.sync_failures = 1;
+    counters.segments_unprepared = 2;
+    counters.dropped_records = [("invalid".to_owned(), 2), ("busy".to_owned(), 1500)].into();
+    counters.rejected_records.insert("busy".to_owned(), 7);
+    status.inflight_bytes = 15 << 20;
+    let said = said(&status);
+    let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
+    assert!(texts[0].contains("(20 times since the start)") && texts[0].contains("clactl verify /var/lib/clad"));
+    assert!(texts[1].contains("failed 1 write since"), "{texts:?}");
+    assert!(texts[2].starts_with("1,502 records dropped since the start (busy 1,500, invalid 2)"), "{texts:?}");
+    assert!(texts[3].starts_with("7 records refused just now (busy 7)"), "{texts:?}");
+    assert!(texts[4].contains("segment_bytes") && texts[5].contains("senders wait"), "{texts:?}");
+    assert_eq!(texts.len(), 6);
+}
+
+#[test]
+fn a_level_that_is_not_offered() {
+    let weak = v1::StatusResponse { highest_ack: v1::AckLevel::Written.into(), ..at_rest() };
+    assert!(said(&weak)[0].1.starts_with("`durable` is not offered"));
+    let by_choice = v1::StatusResponse { policy: v1::DurabilityPolicy::FireAndForget.into(), ..weak };
+    assert_eq!(said(&by_choice), []);
+}
+
+#[test]
+fn for_programs() {
+    let value = json(&loaded());
+    for (pointer, golden) in [
+        ("/log_id", json!("abababababababababababababababab")),
+        ("/epoch", json!(3)),
+        ("/durability", json!("group_commit")),
+        ("/io_engine", json!("blocking")),
+        ("/highest_ack", json!("durable")),
+        ("/offsets/received", json!(125_234)),
+        ("/offsets/written", json!(125_200)),
+        ("/offsets/durable", json!(125_100)),
+        ("/segments", json!(2)),
+        ("/bytes", json!(134_217_728)),
+        ("/failed", json!(false)),
+        ("/connections/unix", json!(12)),
+        ("/disk/reserve_bytes", json!(64 << 20)),
+        ("/recent/window_ms", json!(10_000)),
+        ("/recent/records_per_second/unix", json!(12_300.0)),
+        ("/recent/append_latency_us/durable/count", json!(10_000)),
+        ("/recent/append_latency_us/received/p50", Value::Null),
+        ("/recent/sync_latency_us/p50", json!(50.0)),
+        ("/totals/rejected_records/too_large", json!(3)),
+        ("/attention", json!([])),
+    ] {
+        assert_eq!(value.pointer(pointer), Some(&golden), "{pointer}");
+    }
+}

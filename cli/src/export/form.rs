@@ -1,0 +1,123 @@
+//! What records become in an export.
+//!
+//! What must hold: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
+//! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`HEAD_BYTES`], then RECORDS and GAP frames of the
+//! protocol with request id 0: an append of which anything is wanted is there whole, with its client's checksum, and
+//! `skip` and `take` say which of its records are wanted, from the first to the last.
+
+use std::ops::Range;
+
+use bytes::BytesMut;
+use clad_proto::frame::{self, RecordsHead, encode_records};
+use clad_proto::{LogId, payload_checksum};
+use jiff::tz::TimeZone;
+
+use super::Output;
+use crate::exit::Stop;
+use crate::format::{Entry, Format, Renderer};
+use crate::read::piece::{Gap, Piece};
+
+/// The first bytes of a raw export.
+pub(super) const MAGIC: [u8; 8] = *b"CLADRAW\0";
+/// The version of its form.
+const VERSION: u32 = 1;
+/// Bytes before the first frame.
+const HEAD_BYTES: usize = 32;
+/// Lines are gathered up to this before they are handed on.
+const GATHER: usize = 64 * 1024;
+
+/// Gives records their form.
+pub(super) enum Form {
+    /// Lines.
+    Lines { renderer: Box<Renderer>, lines: Vec<u8> },
+    /// Frames.
+    Raw(BytesMut),
+}
+
+impl Form {
+    pub(super) fn new(output: Output) -> Self {
+        let format = match output {
+            Output::Cat => Format::Cat,
+            Output::Json => Format::Json,
+            Output::Raw => return Self::Raw(BytesMut::new()),
+        };
+        let renderer = Box::new(Renderer::new(format, TimeZone::UTC, false));
+        Self::Lines { renderer, lines: Vec::new() }
+    }
+
+    /// What stands before the first record.
+    pub(super) fn head(&self, log_id: LogId) -> Vec<u8> {
+        if let Self::Lines { .. } = self {
+            return Vec::new();
+        }
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend_from_slice(log_id.as_bytes());
+        let checksum = payload_checksum(&head);
+        head.extend_from_slice(&checksum.to_le_bytes());
+        head
+    }
+
+    /// Gives `write` the records of a piece whose offsets are in `range` and that are wanted; says how many they are.
+    pub(super) fn piece(
+        &mut self,
+        piece: &Piece,
+        log_id: LogId,
+        range: Range<u64>,
+        wanted: impl Fn(&Entry<'_>) -> bool,
+        mut write: impl FnMut(&[u8]) -> Result<(), Stop>,
+    ) -> Result<u64, Stop> {
+        let mut count = 0;
+        match self {
+            Self::Lines { renderer, lines } => {
+                let mut written = Ok(());
+                piece.each(log_id, range.start, |entry| {
+                    if entry.offset >= range.end {
+                        return false;
+                    }
+                    if wanted(entry) {
+                        count += 1;
+                        renderer.render(entry, lines);
+                        if lines.len() >= GATHER {
+                            written = write(lines);
+                            lines.clear();
+                        }
+                    }
+                    written.is_ok()
+                });
+                written?;
+                write(lines)?;
+                lines.clear();
+            }
+            Self::Raw(out) => {
+                let mut span: Option<Range<u64>> = None;
+                piece.each(log_id, range.start, |entry| {
+                    if entry.offset < range.end && wanted(entry) {
+                        let start = span.as_ref().map_or(entry.offset, |span| span.start);
+                        span = Some(start..entry.offset + 1);
+                    }
+                    entry.offset < range.end
+                });
+                let Some(span) = span else { return Ok(0) };
+                count = span.end - span.start;
+                let (head, vouched, payload) = piece.whole();
+                let skip = (span.start - head.first_offset) as u32;
+                let head = RecordsHead { skip, take: count as u32, ..head };
+                out.clear();
+                encode_records(out, 0, &head, &vouched.to_bytes(), payload);
+                write(out)?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// What a gap leaves in the stream.
+    pub(super) fn gap(&self, gap: &Gap, epoch: u32) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        if let Self::Raw(_) = self {
+            frame::Gap { request_id: 0, from: gap.from, to: gap.to, epoch, reason: gap.reason }.encode(&mut out);
+        }
+        out.to_vec()
+    }
+}

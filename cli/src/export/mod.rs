@@ -1,0 +1,361 @@
+//! `clactl export`: records off the host, as text, as JSON lines, or as they are.
+//!
+//! What must hold:
+//! - **Below `durable` only**, under every policy: what was copied away is never gone from the log after a power cut,
+//!   where its offsets would be given to other records.
+//! - **An export to a file goes on where it stopped**, whatever stopped it. What is durable of it stands in a file beside
+//!   it ([`state`]), which is written when that much was synced and never before; a new start cuts off what lies behind
+//!   and goes on there. No record is there twice, none is missing, and the file is the one that an export without a stop
+//!   would have made.
+//! - **A log that is not the same any more is refused**: another log, or one whose history was given up below the place
+//!   to go on at.
+//! - What is missing is said: gaps on stderr (in `raw` also in the stream), damage by exit code 1, also when it was met
+//!   before a stop.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `form` | what a record becomes |
+//! | `sink` | where it goes: the file with its state, or stdout |
+//! | `state` | how far a file has come |
+
+mod form;
+mod sink;
+mod state;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use bytesize::ByteSize;
+use clad_client::Start;
+use clad_proto::frame::GapReason;
+use clad_proto::{AckLevel, Cursor};
+use clap::{Args, ValueEnum};
+use jiff::tz::TimeZone;
+
+use self::form::Form;
+use self::sink::Sink;
+use self::state::{Request, State};
+use crate::clock;
+use crate::context::Context;
+use crate::exit::{Exit, Outcome, Stop};
+use crate::format::human::{bytes, counted};
+use crate::format::times;
+use crate::interrupt::Interrupt;
+use crate::output::Progress;
+use crate::read::FilterArgs;
+use crate::read::filter::Filter;
+use crate::read::piece::{Event, Gap, Standing};
+use crate::read::served::Served;
+use crate::read::source::{Source, Stream};
+use crate::read::stored::Files;
+
+/// The forms of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// The body and a newline, byte for byte
+    Cat,
+    /// One JSON object a line
+    Json,
+    /// Whole appends as their clients made them, with their checksums (docs/FORMAT.md)
+    Raw,
+}
+
+/// What to export, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file to write; it goes on where an earlier export into it stopped. `-`, or none: standard output
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Form of the records
+    #[arg(short, long, value_enum, default_value_t = Output::Json, value_name = "FORM")]
+    pub(crate) output: Output,
+    /// Read the files in this data folder; no daemon is needed, and none is disturbed
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The first offset that is wanted
+    #[arg(long, value_name = "OFFSET", conflicts_with = "after_cursor")]
+    pub(crate) from: Option<u64>,
+    /// The offset after the last that is wanted [default: everything that is durable now]
+    #[arg(long, value_name = "OFFSET")]
+    pub(crate) to: Option<u64>,
+    /// Start after this place, as an earlier export or `query --show-cursor` gave it
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after_cursor: Option<Cursor>,
+    /// Which of them
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Begin anew, over whatever FILE holds
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Permissions of a FILE that is made
+    #[arg(long, value_name = "MODE", value_parser = mode, default_value = "0600")]
+    pub(crate) mode: u32,
+    /// Make FILE durable, and note how far it is, each time so much was written
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) sync_every: ByteSize,
+}
+
+fn mode(text: &str) -> Result<u32, &'static str> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or("octal digits are wanted, as in 0640")
+}
+
+impl ExportArgs {
+    fn path(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|path| path.as_os_str() != "-")
+    }
+
+    fn request(&self) -> Request {
+        let form = self.output.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Request {
+            output: form,
+            from: self.from,
+            to: self.to,
+            after_cursor: self.after_cursor.map(|cursor| cursor.to_string()),
+            since: self.filter.since.clone(),
+            until: self.filter.until.clone(),
+            priority: self.filter.priority,
+            component: self.filter.component.clone(),
+            grep: self.filter.grep.clone(),
+        }
+    }
+}
+
+/// `clactl export`.
+pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
+    if args.dir.is_some() && (context.which.server.is_some() || context.which.instance.is_some()) {
+        return Err(Stop::usage("--dir reads files: no --server or --instance goes with it"));
+    }
+    if args.fresh && args.path().is_none() {
+        return Err(Stop::usage("--fresh begins a FILE anew, and there is none"));
+    }
+    let now = times::timestamp(clock::unix_nanos()).to_zoned(TimeZone::system());
+    let mut filter = args.filter.filter(&now)?;
+    let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
+    let earlier = match args.path() {
+        Some(path) => state::find(path, &args.request(), args.fresh)?,
+        None => None,
+    };
+    if let Some(earlier) = &earlier {
+        // `-5min` meant a time when it was first said.
+        (filter.since, filter.until) = (earlier.since_unix_ns, earlier.until_unix_ns);
+    }
+    let (source, notes) = open(context, args, &filter)?;
+    for (note, _) in &notes {
+        context.output.note(note)?;
+    }
+    let damaged = notes.iter().any(|(_, damage)| *damage);
+    let Context { runtime, output, .. } = context;
+    runtime.block_on(async {
+        let planned = interrupt.or(plan(args, filter, &source, earlier)).await;
+        let plan = planned.unwrap_or_else(|| Err(Stop::Failed(anyhow!("interrupted before anything was done"))))?;
+        let sink = Sink::open(args, &plan.state, plan.goes_on, output)?;
+        let mut export = Export { plan, sink, form: Form::new(args.output), interrupt, damaged };
+        let ended = export.copy(&source).await;
+        export.end(ended)
+    })
+}
+
+fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source, Vec<(String, bool)>), Stop> {
+    Ok(match &args.dir {
+        Some(dir) => {
+            let files = Files::open(dir)?;
+            let notes = files.notes().map(|(note, damage)| (note.to_owned(), damage)).collect();
+            (Source::Files(Box::new(files)), notes)
+        }
+        None => {
+            let address = context.which.server(&context.around)?;
+            (Source::Served(Served::new(address, filter, AckLevel::Durable)), Vec::new())
+        }
+    })
+}
+
+/// What is to be done.
+struct Plan {
+    start: Start,
+    /// One past the last offset that is looked at.
+    to: u64,
+    filter: Filter,
+    standing: Standing,
+    state: State,
+    goes_on: bool,
+}
+
+async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Option<State>) -> Result<Plan, Stop> {
+    let mut standing = source.standing().await?;
+    if let Source::Files(files) = source {
+        standing.end.offset = files.durable_end();
+    }
+    let goes_on = earlier.is_some();
+    let state = earlier.unwrap_or_else(|| State::begin(standing.log_id, args, &filter));
+    if state.log_id != standing.log_id.to_string() {
+        return Err(Stop::Failed(anyhow!(
+            "the file is an export of log {}, this is log {}",
+            state.log_id,
+            standing.log_id
+        )));
+    }
+    let start = match (state.place()?, args.after_cursor) {
+        (Some(cursor), _) => {
+            source.judge(cursor).await.map_err(|stop| not_ours(stop, goes_on))?;
+            Start::Cursor(cursor)
+        }
+        (None, Some(cursor)) => {
+            source.judge(cursor).await?;
+            Start::Cursor(cursor)
+        }
+        (None, None) => Start::Offset(args.from.unwrap_or(0)),
+    };
+    let to = args.to.unwrap_or(u64::MAX).min(standing.end.offset);
+    Ok(Plan { start, to, filter, standing, state, goes_on })
+}
+
+/// A place that is no place of this log any more.
+fn not_ours(stop: Stop, goes_on: bool) -> Stop {
+    match stop {
+        Stop::Failed(error) if goes_on => Stop::Failed(error.context(
+            "the export cannot go on: what it holds is not what this log holds now; keep the file, and export into another \
+             one",
+        )),
+        other => other,
+    }
+}
+
+/// An export under way.
+struct Export<'a> {
+    plan: Plan,
+    sink: Sink<'a>,
+    form: Form,
+    interrupt: Interrupt,
+    damaged: bool,
+}
+
+/// Why the copying came to an end without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Everything that was asked for was looked at.
+    Complete,
+    /// Somebody asked for an end.
+    Interrupted,
+}
+
+impl Export<'_> {
+    async fn copy(&mut self, source: &Source) -> Result<Ended, Stop> {
+        if !self.plan.goes_on {
+            let head = self.form.head(self.plan.standing.log_id);
+            self.sink.write(&head)?;
+        }
+        let first = match self.plan.start {
+            Start::Cursor(cursor) => cursor.offset,
+            Start::Offset(offset) => offset,
+            _ => 0,
+        };
+        if first >= self.plan.to {
+            return Ok(Ended::Complete);
+        }
+        let progress = Progress::records("exporting", self.plan.to - first);
+        let interrupt = self.interrupt.clone();
+        let Some(stream) = interrupt.or(source.read(self.plan.start, false, None)).await else {
+            return Ok(Ended::Interrupted);
+        };
+        let mut stream = stream?;
+        loop {
+            let Some(event) = interrupt.or(stream.next()).await else { return Ok(Ended::Interrupted) };
+            let Some(event) = event? else { break };
+            if matches!(&event, Event::Records(piece) if piece.range().1 <= first) {
+                continue; // of the batch that the place lies in
+            }
+            let done = self.take(&event, first)?;
+            self.note_place(&stream, &event);
+            if done {
+                return Ok(Ended::Complete);
+            }
+            let at = self.plan.state.next;
+            progress.at(at.saturating_sub(first), self.plan.to - first);
+            if self.sink.is_due() {
+                self.sink.checkpoint(&mut self.plan.state)?;
+            }
+        }
+        // What the end passes over (appends outside of the times that are asked for) need not be looked at again.
+        self.plan.state.pass(self.end_place(&stream));
+        Ok(Ended::Complete)
+    }
+
+    fn end_place(&self, stream: &Stream<'_>) -> Cursor {
+        stream
+            .cursor()
+            .filter(|cursor| cursor.offset <= self.plan.to)
+            .unwrap_or(Cursor { offset: self.plan.to, ..self.plan.standing.end })
+    }
+
+    /// Writes what an event gives; says whether nothing behind it is wanted.
+    fn take(&mut self, event: &Event, first: u64) -> Result<bool, Stop> {
+        let to = self.plan.to;
+        match event {
+            Event::Records(piece) => {
+                let (from, end) = piece.range();
+                if from >= to {
+                    return Ok(true);
+                }
+                let wanted = first.max(from)..to.min(end);
+                let filter = &self.plan.filter;
+                let (log_id, sink) = (self.plan.standing.log_id, &mut self.sink);
+                let count =
+                    self.form.piece(piece, log_id, wanted, |entry| filter.lets(entry), |out| sink.write(out))?;
+                self.plan.state.records += count;
+                Ok(end >= to)
+            }
+            Event::Gap(gap) if gap.from >= to => Ok(true),
+            Event::Gap(gap) => {
+                let gap = Gap { to: gap.to.min(to), ..*gap };
+                self.sink.note(&gap.note())?;
+                if gap.reason == GapReason::Damage {
+                    self.plan.state.damaged = true;
+                }
+                let out = self.form.gap(&gap, self.plan.standing.end.epoch);
+                self.sink.write(&out)?;
+                Ok(gap.to >= to)
+            }
+            Event::CaughtUp | Event::Parted(_) => Ok(false),
+        }
+    }
+
+    fn note_place(&mut self, stream: &Stream<'_>, event: &Event) {
+        let epoch = match event {
+            Event::Records(piece) => piece.epoch(),
+            _ => stream.cursor().map_or(self.plan.standing.end.epoch, |cursor| cursor.epoch),
+        };
+        let offset = match event {
+            Event::Records(piece) => piece.range().1,
+            Event::Gap(gap) => gap.to,
+            Event::CaughtUp | Event::Parted(_) => return,
+        };
+        let offset = offset.min(self.plan.to);
+        self.plan.state.pass(Cursor { log_id: self.plan.standing.log_id, epoch, offset });
+    }
+
+    /// Keeps what was done, and says how it ended. A failed write keeps nothing: what was synced before it is noted.
+    fn end(mut self, ended: Result<Ended, Stop>) -> Outcome {
+        if !matches!(ended, Err(Stop::ReaderGone)) {
+            let kept = self.sink.checkpoint(&mut self.plan.state);
+            if ended.is_ok() {
+                kept?;
+            }
+        }
+        let ended = ended?;
+        let state = &self.plan.state;
+        let left_out = self.plan.standing.written.saturating_sub(self.plan.standing.end.offset);
+        if ended == Ended::Complete && left_out > 0 && self.plan.to >= self.plan.standing.end.offset {
+            let text = format!(
+                "not durable yet and left out: {} at the end of the log (`clactl sync`, or a start of the daemon, makes \
+                 them so)",
+                counted(left_out, "record")
+            );
+            self.sink.note(&text)?;
+        }
+        let place = state.cursor.clone().map_or_else(String::new, |cursor| format!("; next after {cursor}"));
+        let done = format!("{}, {}{place}", counted(state.records, "record"), bytes(state.bytes));
+        self.sink.summary(ended == Ended::Complete, &done)?;
+        let failed = ended == Ended::Interrupted || state.damaged || self.damaged;
+        Ok(if failed { Exit::Failed } else { Exit::Done })
+    }
+}

@@ -1,0 +1,167 @@
+//! Where an export goes: a file with its state beside it, or stdout.
+//!
+//! What must hold: the state says no more than what is durable in the file. So the file is synced first and the state
+//! written then, under another name, synced and renamed; a stop in between leaves the earlier state, and what lies behind
+//! it in the file is cut off at the next start.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use clad_journal::bulk::{self, BulkWriter};
+use clad_proto::payload_checksum;
+
+use super::ExportArgs;
+use super::state::{self, State};
+use crate::exit::Stop;
+use crate::output::Output;
+
+/// So much of the end of the synced file is looked at before anything is cut off.
+const TAIL: u64 = 4096;
+
+/// Where an export goes.
+pub(super) struct Sink<'a> {
+    output: &'a mut Output,
+    file: Option<Target>,
+}
+
+struct Target {
+    path: PathBuf,
+    writer: BulkWriter,
+    sync_every: u64,
+    synced: u64,
+}
+
+impl<'a> Sink<'a> {
+    /// Opens it: a new file is durable, with a state that says so, before the first record is written.
+    pub(super) fn open(args: &ExportArgs, state: &State, goes_on: bool, output: &'a mut Output) -> Result<Self, Stop> {
+        let Some(path) = args.path() else { return Ok(Self { output, file: None }) };
+        let options = bulk::Options::new().mode(args.mode);
+        let name = path.display().to_string();
+        // Opened and locked before anything in it is touched: it may be the file of an export that runs.
+        let opened = options.append(path).with_context(|| name.clone());
+        let mut writer = opened?;
+        if !writer.try_lock().with_context(|| name.clone())? {
+            return Err(Stop::Failed(anyhow!("{name} is written by another export")));
+        }
+        // What was read before the lock was taken may be another's by now.
+        if state::find(path, &args.request(), args.fresh)?.as_ref() != goes_on.then_some(state) {
+            return Err(Stop::Failed(anyhow!("{name} was written by another export meanwhile; start again")));
+        }
+        if goes_on {
+            let cut = writer.len().checked_sub(state.bytes);
+            let cut = cut.filter(|_| tail_of(path, state.bytes).is_ok_and(|tail| tail == state.tail_crc32c));
+            let Some(cut) = cut else {
+                return Err(Stop::Failed(anyhow!(
+                    "{name} is not the file that {} tells of: it was changed; --fresh begins anew",
+                    state::beside(path).display()
+                )));
+            };
+            if cut > 0 {
+                output.note(&format!(
+                    "{name}: {cut} bytes behind the last synced record are cut off and written again"
+                ))?;
+            }
+        } else {
+            state::remove(path)?;
+        }
+        if writer.len() != state.bytes {
+            writer.truncate(state.bytes).map_err(anyhow::Error::new)?;
+        }
+        let mut sink = Self {
+            output,
+            file: Some(Target {
+                path: path.to_owned(),
+                writer,
+                sync_every: args.sync_every.as_u64().max(1),
+                synced: state.bytes,
+            }),
+        };
+        if !goes_on {
+            sink.checkpoint(&mut state.clone())?;
+        }
+        Ok(sink)
+    }
+
+    pub(super) fn write(&mut self, out: &[u8]) -> Result<(), Stop> {
+        match &mut self.file {
+            Some(file) => Ok(file.writer.write_all(out).map_err(anyhow::Error::new)?),
+            None => self.output.write(out),
+        }
+    }
+
+    /// Says something that is no record.
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Stop> {
+        self.output.note(text)
+    }
+
+    /// Whether so much was written that it should be made durable.
+    pub(super) fn is_due(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.writer.position() - file.synced >= file.sync_every)
+    }
+
+    /// Makes what was written durable, and notes how far that is.
+    pub(super) fn checkpoint(&mut self, state: &mut State) -> Result<(), Stop> {
+        match &mut self.file {
+            None => self.output.flush(),
+            Some(file) => {
+                file.writer.sync().map_err(anyhow::Error::new)?;
+                state.bytes = file.writer.position();
+                state.tail_crc32c = tail_of(&file.path, state.bytes)?;
+                state.write(&file.path)?;
+                file.synced = state.bytes;
+                Ok(())
+            }
+        }
+    }
+
+    /// The last word.
+    pub(super) fn summary(&mut self, complete: bool, done: &str) -> Result<(), Stop> {
+        let how = if complete { "complete" } else { "interrupted: the same call goes on" };
+        match &self.file {
+            Some(file) => {
+                let text = format!("{}: {done} ({how})", file.path.display());
+                self.output.line(&text)
+            }
+            None if complete => Ok(()),
+            None => self.output.note("interrupted"),
+        }
+    }
+}
+
+/// The checksum of the last bytes before a place.
+fn tail_of(path: &Path, end: u64) -> Result<u32, Stop> {
+    let read = || {
+        let mut file = File::open(path)?;
+        let start = end.saturating_sub(TAIL);
+        file.seek(SeekFrom::Start(start))?;
+        let mut tail = vec![0; (end - start) as usize];
+        file.read_exact(&mut tail)?;
+        Ok::<_, std::io::Error>(payload_checksum(&tail))
+    };
+    Ok(read().with_context(|| path.display().to_string())?)
+}
+
+/// Writes a file whole, or not at all, and durably.
+pub(super) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut writer =
+        bulk::Options::new().buffers(1).buffer_bytes(4096).engine(bulk::Engine::Threads).create_new(&new)?;
+    writer.write_all(text)?;
+    writer.finish()?;
+    fs::rename(&new, path)?;
+    sync_folder(path)
+}
+
+/// Makes a name durable, or its absence.
+pub(super) fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}

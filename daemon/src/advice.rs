@@ -1,0 +1,79 @@
+//! What an operator can do about an error of the data folder, in words that go behind it.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::unistd::{Group, Uid, User};
+
+/// The advice, with `; ` before it; empty where there is none to give.
+pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
+    let shown = dir.display();
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES | Errno::EPERM) => {
+            let own = user(Uid::effective().as_raw());
+            // A file of somebody else's in it, the folder itself, or the one above it that keeps us out.
+            let at =
+                others(dir).or_else(|| dir.ancestors().find_map(|path| Some((path.to_owned(), path.metadata().ok()?))));
+            let Some((path, found)) = at else { return String::new() };
+            let (owner, group, mode) = (user(found.uid()), group(found.gid()), found.mode() & 0o7777);
+            format!(
+                "; {} belongs to {owner}:{group} with mode {mode:04o}, and clad runs as {own}: give the folder to it \
+                 (`chown -R {own}: {shown}`), or set journal.dir to another one",
+                path.display()
+            )
+        }
+        Some(Errno::EROFS) => format!(
+            "; {shown} cannot be written by this service: mount it read-write, or, for a folder outside the unit's own, \
+             add `ReadWritePaths={shown}` to the unit (`systemctl edit clad.service`)"
+        ),
+        Some(Errno::ENOSPC | Errno::EDQUOT) => {
+            format!("; make room on the file system of {shown} (`df {shown}`); nothing that was acknowledged is lost")
+        }
+        Some(Errno::ENOTDIR) => format!("; {shown} or something above it is a file: set journal.dir to a folder"),
+        _ => String::new(),
+    }
+}
+
+/// What in the folder belongs to another user: something that was run there as root, say.
+fn others(dir: &Path) -> Option<(PathBuf, Metadata)> {
+    let own = Uid::effective().as_raw();
+    let mut entries = std::fs::read_dir(dir).ok()?.flatten();
+    entries.find_map(|entry| entry.metadata().ok().filter(|meta| meta.uid() != own).map(|meta| (entry.path(), meta)))
+}
+
+fn user(id: u32) -> String {
+    User::from_uid(Uid::from_raw(id)).ok().flatten().map_or_else(|| id.to_string(), |user| user.name)
+}
+
+fn group(id: u32) -> String {
+    Group::from_gid(id.into()).ok().flatten().map_or_else(|| id.to_string(), |group| group.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_that_an_operator_can_mend_says_how() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("not/there");
+        for (errno, word) in [
+            (Errno::EACCES, "chown -R"),
+            (Errno::EROFS, "ReadWritePaths="),
+            (Errno::ENOSPC, "make room"),
+            (Errno::ENOTDIR, "journal.dir"),
+        ] {
+            let text = on(&dir, &io::Error::from(errno));
+            assert!(text.starts_with("; ") && text.contains(word), "{errno}: {text}");
+        }
+        let text = on(&dir, &io::Error::from(Errno::EACCES));
+        assert!(
+            text.contains(&format!("; {} belongs to", folder.path().display())),
+            "the folder that is there: {text}"
+        );
+        assert_eq!(on(&dir, &io::Error::other("x")), "");
+    }
+}

@@ -1,0 +1,20 @@
+//! What is not counted but looked up: set when it is asked for, so that it is never older than the answer.
+
+use clad_journal::Journal;
+
+use crate::health::Health;
+use crate::metrics::{self, Watermark};
+
+/// Brings the gauges up to date. Asks the file system for its space.
+pub(crate) fn look(journal: &Journal, health: &Health, reserve_free: u64) {
+    let s = journal.status();
+    metrics::offset(Watermark::Received, s.marks.received);
+    metrics::offset(Watermark::Written, s.marks.written);
+    metrics::offset(Watermark::Durable, s.marks.durable);
+    metrics::inflight_bytes(s.in_flight_bytes as u64);
+    metrics::oldest_undurable(s.oldest_undurable.unwrap_or_default());
+    metrics::horizon(s.lowest_offset, s.oldest_segment_ns);
+    metrics::segments(s.segments as u64, s.bytes, s.prepared);
+    metrics::disk(s.space.free, s.space.total, reserve_free);
+    metrics::ready(health.state().not_ready.is_none());
+}

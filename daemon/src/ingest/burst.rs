@@ -1,0 +1,147 @@
+//! A burst: the appends that one read of a connection brought, handed to the journal together.
+//!
+//! What must hold: each append is taken or refused exactly as if it had come alone, and answered in its order. Only
+//! appends that nothing is wrong with so far join; one that has something wrong goes the way of a single append, after
+//! those before it. A burst is bounded, by [`MAX_APPENDS`] and [`MAX_BYTES`]: the journal's lock is held over a copy of
+//! it, and other connections wait for that. What a burst costs by count (the lock, the permit, the counters, the look
+//! for its producer) it costs once.
+
+use clad_journal::{Accepted, AppendError, Item};
+use clad_proto::AckLevel;
+use clad_proto::frame::{self, AppendHead, AppendView, Refused};
+
+use super::door::{count_refusal, refusal};
+use super::framed::Connection;
+use crate::metrics;
+
+/// Most appends in a burst.
+pub(super) const MAX_APPENDS: usize = 256;
+/// Most bytes of payload in a burst, unless it is one append.
+pub(super) const MAX_BYTES: usize = 128 * 1024;
+
+/// Appends that were checked and wait for the end of what was read.
+#[derive(Default)]
+pub(super) struct Burst<'a> {
+    items: Vec<Item<'a>>,
+    /// Of each: where its frame begins in what was read, and what it said.
+    heads: Vec<(usize, AppendHead)>,
+    bytes: usize,
+    /// What they are counted with against the budget.
+    cost: usize,
+}
+
+impl<'a> Burst<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Room that the answers take, if all are taken.
+    pub(super) fn answers_len(&self) -> usize {
+        self.items.len() * frame::Accepted::FRAME_BYTES
+    }
+
+    #[inline(always)]
+    fn push(&mut self, at: usize, head: AppendHead, item: Item<'a>) {
+        self.bytes += item.payload.len();
+        self.cost += item.share;
+        self.items.push(item);
+        self.heads.push((at, head));
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.heads.clear();
+        (self.bytes, self.cost) = (0, 0);
+    }
+}
+
+impl Connection {
+    /// Lets an append join, if nothing stands against it: `false` says that it must be looked at alone, when what came
+    /// before it was handed over.
+    pub(super) fn join<'a>(&mut self, burst: &mut Burst<'a>, body: &'a [u8], at: usize) -> bool {
+        let Ok(view) = AppendView::parse(body) else { return false };
+        let door = &self.service.door;
+        let bytes = burst.bytes + view.payload.len();
+        let full = !burst.is_empty() && (burst.items.len() >= MAX_APPENDS || bytes > MAX_BYTES);
+        let window = self.session.unanswered() + burst.items.len() >= door.window as usize;
+        let held = self.session.held_bytes() + burst.bytes;
+        let share = held > 0 && held + view.payload.len() > door.max_connection_bytes;
+        if full || window || share || self.producer.is_none() || self.waits_for_room() {
+            return false;
+        }
+        match door.item(&view, self.arrival, &mut self.known_group) {
+            Some(item) => burst.push(at, view.head, item),
+            None => return false,
+        }
+        true
+    }
+
+    /// Hands over what has joined. Where the budget has no room for an append, the error says where its frame begins:
+    /// those before it are taken.
+    pub(super) fn hand_over(&mut self, burst: &mut Burst<'_>) -> Result<(), usize> {
+        if burst.is_empty() {
+            return Ok(());
+        }
+        let permit = u32::try_from(burst.cost).ok().and_then(|cost| self.service.door.try_admit_burst(cost));
+        let Some(permit) = permit else { return self.one_by_one(burst) };
+        let producer = self.producer.as_ref().expect("who has none does not join");
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        self.service.door.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);
+        self.out.reserve(burst.answers_len());
+        let (mut received, mut records) = (0, 0);
+        for ((_, head), (item, verdict)) in burst.heads.iter().zip(burst.items.iter().zip(verdicts.drain(..))) {
+            if head.level == AckLevel::Received && verdict.is_ok() {
+                received += 1;
+                records += u64::from(head.count);
+            }
+            self.answer(head, item.payload.len(), verdict);
+        }
+        if received > 0 {
+            metrics::acked(metrics::Level::Received, received, records, self.arrival.since.elapsed());
+        }
+        self.verdicts = verdicts;
+        burst.clear();
+        Ok(())
+    }
+
+    fn answer(&mut self, head: &AppendHead, bytes: usize, verdict: Result<Accepted, AppendError>) {
+        match verdict {
+            Ok(accepted) => self.taken(head, &accepted, bytes, self.arrival.since),
+            Err(e) => self.refused(head, refusal(&e)),
+        }
+    }
+
+    fn one_by_one(&mut self, burst: &mut Burst<'_>) -> Result<(), usize> {
+        for ((at, head), item) in burst.heads.iter().zip(&burst.items) {
+            let view = AppendView { head: *head, payload: item.payload };
+            if self.append_alone(&view).is_none() {
+                return Err(*at);
+            }
+        }
+        burst.clear();
+        Ok(())
+    }
+
+    /// Answers an append that was taken, and notes what is still due.
+    pub(super) fn taken(&mut self, head: &AppendHead, accepted: &Accepted, bytes: usize, since: std::time::Instant) {
+        if head.level != AckLevel::None {
+            frame::Accepted {
+                first_seq: head.first_seq,
+                first_offset: accepted.first_offset,
+                count: accepted.count,
+                epoch: accepted.epoch,
+                duplicate: accepted.duplicate,
+            }
+            .encode(&mut self.out);
+        }
+        self.session.given(head.first_seq, accepted, head.level, bytes, since);
+    }
+
+    /// Answers an append that was not.
+    pub(super) fn refused(&mut self, head: &AppendHead, error: clad_proto::ErrorInfo) {
+        count_refusal(head.level, error.code, head.count);
+        if head.level != AckLevel::None {
+            Refused { first_seq: head.first_seq, count: head.count, error }.encode(&mut self.out);
+        }
+    }
+}

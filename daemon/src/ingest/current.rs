@@ -1,0 +1,40 @@
+//! What the next connection is given. A reload replaces it; connections that are there keep theirs.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::budget::Budget;
+use super::door::Door;
+use super::framed::Service;
+use crate::config::Limits;
+use crate::setup::clamp;
+
+/// The service of the connections to come. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Current(Arc<RwLock<Service>>);
+
+impl Current {
+    pub(crate) fn new(service: Service) -> Self {
+        Self(Arc::new(RwLock::new(service)))
+    }
+
+    /// For one connection.
+    pub(crate) fn service(&self) -> Service {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts new limits in force: the budgets for everybody at once, the rest for connections to come.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        let mut service = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let budgets: [&Arc<Budget>; 2] = [&service.door.budget, &service.assembly];
+        for budget in budgets {
+            budget.resize(limits.max_inflight_bytes as usize);
+        }
+        service.handshake_timeout = limits.handshake_timeout;
+        service.idle_timeout = limits.idle_timeout;
+        service.door = Arc::new(Door {
+            max_append: clamp(limits.max_append_bytes),
+            max_connection_bytes: limits.max_connection_inflight_bytes as usize,
+            ..Door::clone(&service.door)
+        });
+    }
+}

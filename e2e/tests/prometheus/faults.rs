@@ -1,0 +1,128 @@
+//! Faults that need no file system of their own, each made in earnest: its alerts fire, and end when it is over.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use clad_e2e::tool::clactl;
+use clad_e2e::{Daemon, Raw, Setup};
+use clad_proto::AckLevel;
+use nix::sys::signal::Signal;
+
+use crate::server::Prometheus;
+
+fn append(daemon: &Daemon, records: std::ops::Range<u64>) {
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for sequence in 0..records.end - records.start {
+        raw.append_acked(sequence, AckLevel::Durable, &[format!("number {}", records.start + sequence).as_bytes()]);
+    }
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_daemon_that_is_killed() {
+    let mut daemon = Setup::new().fixed_ports().start();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&["CladDown", "CladAbsent", "CladRestartLoop"]);
+    daemon.kill9();
+    prometheus.wait_firing(&["CladDown"]);
+    daemon.restart();
+    prometheus.wait_over(&["CladDown"]);
+    for _ in 0..3 {
+        // Each start must be seen; its time is told in whole seconds.
+        let before = prometheus.value("process_start_time_seconds");
+        thread::sleep(Duration::from_secs(1));
+        daemon.kill9();
+        daemon.restart();
+        prometheus.wait("a scrape of the new one", || {
+            let now = prometheus.value("process_start_time_seconds");
+            now.is_some() && now != before
+        });
+    }
+    prometheus.wait_firing(&["CladRestartLoop"]);
+    prometheus.wait_over(&["CladRestartLoop"]);
+    prometheus.scrape(None);
+    prometheus.wait_firing(&["CladAbsent"]);
+    prometheus.scrape(Some(&daemon));
+    prometheus.wait_over(&["CladAbsent"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_configuration_that_is_refused() {
+    let daemon = Daemon::start();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&["CladReloadFailed"]);
+    fs::write(daemon.setup().config(), "[rotation]\nmax_agee = \"1h\"\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    prometheus.wait_firing(&["CladReloadFailed"]);
+    fs::write(daemon.setup().config(), "[rotation]\nmax_age = \"1h\"\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    prometheus.wait_over(&["CladReloadFailed"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_byte_that_is_flipped() {
+    let mut daemon = Setup::new().fixed_ports().start();
+    append(&daemon, 0..100);
+    assert_eq!(daemon.term(), Some(0));
+    let segment = daemon.dir().join(format!("{:020}.clog", 0));
+    let bytes = fs::read(&segment).expect("the segment");
+    let at = bytes.windows(9).position(|window| window == b"number 42").expect("the record");
+    let file = OpenOptions::new().write(true).open(&segment).expect("the segment");
+    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
+    daemon.restart();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&["CladCorruptRecords"]);
+    let read = clactl(&["query", "-o", "cat", "--server", &daemon.address("unix")]).output().expect("it runs");
+    assert_eq!(read.status.code(), Some(1), "{read:?}");
+    prometheus.wait_firing(&["CladCorruptRecords"]);
+    prometheus.wait_over(&["CladCorruptRecords"]);
+}
+
+/// The kernel refuses every write of the daemon to a file, as it does when a file gets too large for its file system.
+fn may_write(daemon: &Daemon, may: bool) {
+    let limit = if may { "--fsize=unlimited" } else { "--fsize=0:unlimited" };
+    let done = Command::new("prlimit").args(["--pid", &daemon.pid().to_string(), limit]).output().expect("prlimit");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn writes_that_fail() {
+    const ALERTS: [&str; 3] = ["CladWriteFailed", "CladJournalFailed", "CladNotReady"];
+    // The kernel says it by a signal as well, which ends who does not ignore it.
+    let daemon = Setup::new().under(&["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).start();
+    append(&daemon, 0..10);
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&ALERTS);
+    may_write(&daemon, false);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append(0, AckLevel::Durable, &[b"does not get there"]);
+    prometheus.wait_firing(&ALERTS);
+    assert!(daemon.status().failed);
+    may_write(&daemon, true);
+    prometheus.wait_over(&ALERTS);
+    append(&daemon, 10..20);
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn rotations_that_nobody_can_prepare_for() {
+    let daemon = Daemon::start();
+    let prometheus = Prometheus::over(&daemon);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    let mut sequence = 0;
+    prometheus.wait("CladSegmentsUnprepared firing", || {
+        for _ in 0..10 {
+            raw.append_acked(sequence, AckLevel::Written, &[b"one each"]);
+            sequence += 1;
+            daemon.admin().rotate().expect("rotated");
+        }
+        prometheus.fires("CladSegmentsUnprepared")
+    });
+    prometheus.wait_over(&["CladSegmentsUnprepared"]);
+}

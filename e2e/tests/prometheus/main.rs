@@ -1,0 +1,8 @@
+//! The dashboards and alerts of `deploy/mixin` on a real Prometheus (`CLAD_PROMETHEUS`) with the rules rendered for
+//! haste (`CLAD_PROMETHEUS_RULES`). `cargo xtask ci prometheus` calls them, one by one, and nobody else.
+
+mod disks;
+mod faults;
+mod load;
+mod queries;
+mod server;

@@ -1,0 +1,171 @@
+//! Each key that HUP changes, seen to be changed: by a client, in the messages, or on the disk.
+
+use std::fs;
+
+use clad_e2e::raw::{hello, payload};
+use clad_e2e::web::metrics;
+use clad_e2e::{Daemon, Raw, Setup};
+use clad_proto::frame::{AppendHead, encode_append};
+use clad_proto::{AckLevel, ErrorCode};
+use nix::sys::signal::Signal;
+
+const SUCCESSFUL: &str = "clad_config_last_reload_successful";
+const STAMP: &str = "clad_config_last_reload_success_timestamp_seconds";
+
+/// A daemon whose live keys are all left to its file.
+fn daemon() -> Daemon {
+    let setup = Setup::new().unset("limits.max_append_bytes").unset("log.format");
+    fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
+    setup.start()
+}
+
+/// Reloads with this file, and waits until it is in force. `text` is another one than before.
+fn reload(daemon: &Daemon, text: &str) {
+    let before = daemon.said().matches("HUP: reloaded").count();
+    fs::write(daemon.setup().config(), format!("[limits]\nmax_append_bytes = \"2MiB\"\n{text}")).expect("written");
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_until("the reload", |_| daemon.said().matches("HUP: reloaded").count() > before);
+}
+
+fn greeted(daemon: &Daemon) -> Raw {
+    Raw::producer(&daemon.socket()).0
+}
+
+#[test]
+fn sizes_hold_for_who_connects_and_who_is_there_keeps_what_it_was_told() {
+    let setup = Setup::new().unset("limits.max_append_bytes").set("journal.max_record_bytes", "1MiB");
+    fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
+    let daemon = setup.start();
+    let body = vec![b'x'; 900 << 10];
+    let two = payload(&[&body, &body]);
+    let (mut before, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.max_append_bytes, 2 << 20);
+    fs::write(daemon.setup().config(), "[limits]\nmax_append_bytes = \"1MiB\"\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_said("HUP: reloaded");
+    before.append_payload(0, AckLevel::Durable, false, &two);
+    assert_eq!(before.accepted().count, 2);
+    let (mut after, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.max_append_bytes, 1 << 20);
+    // Its first bytes say how long it is, and that is enough.
+    let head = AppendHead { first_seq: 0, count: 2, level: AckLevel::Durable, gap: false, payload_crc: two.checksum() };
+    let mut frame = bytes::BytesMut::new();
+    encode_append(&mut frame, &head, &two.bytes);
+    after.send_bytes(&frame[..64]).expect("sent");
+    assert_eq!(after.end().code, ErrorCode::AppendTooLarge);
+    // More again, for who comes then.
+    fs::write(daemon.setup().config(), "[limits]\nmax_append_bytes = \"3MiB\"\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_until("the reload", |_| daemon.said().matches("HUP: reloaded").count() == 2);
+    let (mut again, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.max_append_bytes, 3 << 20);
+    again.append_payload(0, AckLevel::Durable, false, &two);
+    assert_eq!(again.accepted().count, 2);
+}
+
+#[test]
+fn times_hold_for_who_connects() {
+    let daemon = daemon();
+    let mut silent_before = Raw::unix(&daemon.socket());
+    let mut idle_before = greeted(&daemon);
+    reload(&daemon, "handshake_timeout = \"100ms\"\nidle_timeout = \"100ms\"\n");
+    assert_eq!(Raw::unix(&daemon.socket()).end().code, ErrorCode::HandshakeTimeout);
+    assert_eq!(greeted(&daemon).end().code, ErrorCode::IdleTimeout);
+    // Both were let in under 5 s and no limit, and stay.
+    idle_before.append_acked(0, AckLevel::Durable, &[b"still here"]);
+    silent_before.greet(&hello()).expect("WELCOME");
+}
+
+#[test]
+fn the_number_of_producers_is_lowered_and_raised() {
+    let daemon = daemon();
+    let mut known: Vec<Raw> = (0..3).map(|_| greeted(&daemon)).collect();
+    for one in &mut known {
+        one.append_acked(0, AckLevel::Durable, &[b"one"]);
+    }
+    reload(&daemon, "max_producers = 1\n");
+    let mut newcomer = greeted(&daemon);
+    newcomer.append(0, AckLevel::Durable, &[b"refused"]);
+    assert_eq!(newcomer.refused().error.code, ErrorCode::TooManyProducers);
+    for one in &mut known {
+        one.append_acked(1, AckLevel::Durable, &[b"who is known stays"]);
+    }
+    reload(&daemon, "max_producers = 4\n");
+    newcomer.append_acked(0, AckLevel::Durable, &[b"taken"]);
+}
+
+#[test]
+fn the_bytes_in_memory_are_lowered_and_raised_under_load() {
+    let daemon = daemon();
+    let body = vec![b'x'; 500 << 10];
+    let mut raw = greeted(&daemon);
+    let mut sequence = 0;
+    for total in ["2MiB", "64MiB", "3MiB"] {
+        for _ in 0..8 {
+            raw.append(sequence, AckLevel::Durable, &[&body]);
+            sequence += 1;
+        }
+        reload(&daemon, &format!("max_inflight_bytes = \"{total}\"\nmax_connection_inflight_bytes = \"2MiB\"\n"));
+        for _ in 0..8 {
+            raw.accepted();
+        }
+    }
+    // Nothing is owed any more: one that needs it all is taken.
+    let three = payload(&[&body, &body, &body]);
+    let mut all = greeted(&daemon);
+    all.append_payload(0, AckLevel::Durable, false, &three);
+    assert_eq!(all.accepted().count, 3);
+}
+
+#[test]
+fn messages_change_their_form_and_level() {
+    let daemon = daemon();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    reload(&daemon, "[log]\nformat = \"json\"\nlevel = \"debug\"\n");
+    // At debug, and as JSON: a protocol error is not worth more than that.
+    raw.send_bytes(&[0xFF; 64]).expect("sent");
+    raw.end();
+    daemon.wait_said("protocol error");
+    let said = daemon.said();
+    let line = said.lines().find(|line| line.contains("protocol error")).expect("a line");
+    assert_eq!(clad_e2e::json(line.as_bytes())["level"], "DEBUG", "{line}");
+}
+
+#[test]
+fn rotation_and_batches_change() {
+    let daemon = daemon();
+    let mut raw = greeted(&daemon);
+    raw.append_acked(0, AckLevel::Durable, &[b"one"]);
+    reload(&daemon, "[rotation]\nmax_age = \"100ms\"\n");
+    daemon.wait_said("segment sealed");
+    reload(&daemon, "[journal.group_commit]\nmax_delay = \"1ms\"\nmax_bytes = \"4KiB\"\nin_flight = 8\n");
+    // With batches of 4 KiB at most, 64 appends of 1 KiB that come at once are 16 batches at least.
+    let batches = || metrics(daemon.port("metrics"))["clad_batch_bytes_count"];
+    let before = batches();
+    let body = vec![b'x'; 1024];
+    for sequence in 1..65 {
+        raw.append(sequence, AckLevel::Durable, &[&body]);
+    }
+    let last = (0..64).map(|_| raw.accepted()).last().expect("64 answers");
+    raw.wait_mark(AckLevel::Durable, last.epoch, last.first_offset);
+    assert!(batches() >= before + 16.0, "{} batches", batches() - before);
+}
+
+#[test]
+fn the_metrics_tell_how_the_last_reload_went_and_since_when() {
+    let daemon = daemon();
+    let at = || {
+        let all = metrics(daemon.port("metrics"));
+        (all[SUCCESSFUL], all[STAMP])
+    };
+    let (successful, began) = at();
+    assert_eq!(successful, 1.0);
+    fs::write(daemon.setup().config(), "[limits]\nmax_append_bytes = \"2MiB\"\nno_such_key = 1\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_said("HUP: refused");
+    assert_eq!(at(), (0.0, began), "what is in force is as old as before");
+    reload(&daemon, "");
+    let (successful, now) = at();
+    assert_eq!(successful, 1.0);
+    assert!(now > began);
+}

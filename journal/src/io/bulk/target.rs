@@ -1,0 +1,161 @@
+//! The file that a writer writes: one description through the page cache, and one around it where there is that.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::options::How;
+
+/// The least block that a direct write covers, whatever the file system says.
+const MIN_BLOCK: usize = 4096;
+/// File systems that take `O_DIRECT` and use the page cache all the same: tmpfs and ramfs.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
+
+/// Which way a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Around the page cache.
+    Direct,
+    /// Through it.
+    Regular,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) path: PathBuf,
+    regular: OwnedFd,
+    direct: Option<OwnedFd>,
+    /// What a direct write covers whole, and where a buffer starts: no less than a page, so that direct and regular
+    /// writes never meet in one.
+    pub(super) block: usize,
+}
+
+/// What opening gave.
+pub(super) struct Opened {
+    pub(super) target: Target,
+    /// Bytes in the file.
+    pub(super) len: u64,
+    /// The folder, where the file was made just now: its name is not durable yet.
+    pub(super) folder: Option<OwnedFd>,
+    /// Why there is no direct I/O.
+    pub(super) fallback: Option<String>,
+}
+
+impl Target {
+    pub(super) fn open(path: &Path, how: How, mode: u32, direct: bool) -> io::Result<Opened> {
+        let (regular, made) = open_regular(path, how, Mode::from_raw_mode(mode))?;
+        let stat = rustix::fs::fstat(&regular)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let page = rustix::param::page_size();
+        let found = match direct {
+            true if is_file => open_direct(path, &regular),
+            true => Err("it is no plain file: no direct I/O".to_owned()),
+            false => Err(String::new()),
+        };
+        let (direct, align, fallback) = match found {
+            Ok((fd, align)) => (Some(fd), align, None),
+            Err(why) => (None, 0, (!why.is_empty()).then_some(why)),
+        };
+        let folder = if made && is_file { Some(open_folder(path)?) } else { None };
+        let block = MIN_BLOCK.max(page).max(align.next_power_of_two());
+        let len = if is_file { stat.st_size as u64 } else { 0 };
+        Ok(Opened { target: Self { path: path.to_owned(), regular, direct, block }, len, folder, fallback })
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    pub(super) fn fd(&self, way: Way) -> BorrowedFd<'_> {
+        match (&self.direct, way) {
+            (Some(direct), Way::Direct) => direct.as_fd(),
+            _ => self.regular.as_fd(),
+        }
+    }
+
+    /// One write, which may be short.
+    pub(super) fn write(&self, way: Way, bytes: &[u8], pos: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwrite(self.fd(way), bytes, pos)?)
+    }
+
+    pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.regular, len)?)
+    }
+
+    /// `fsync` where something else than data and what it needs is to be durable, else `fdatasync`.
+    pub(super) fn sync(&self, all: bool) -> io::Result<()> {
+        let done = if all { rustix::fs::fsync(&self.regular) } else { rustix::fs::fdatasync(&self.regular) };
+        Ok(done?)
+    }
+
+    /// Takes the file for this writer alone; false where another has it.
+    pub(super) fn try_lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.regular, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+pub(super) fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fsync(folder)?)
+}
+
+fn open_regular(path: &Path, how: How, mode: Mode) -> io::Result<(OwnedFd, bool)> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::open(path, flags, mode);
+    // Who made the file must know, to make its name durable: `O_EXCL` first, and without it where it is there.
+    let create = |otherwise: OFlags| match open(flags | OFlags::CREATE | OFlags::EXCL) {
+        Ok(fd) => Ok((fd, true)),
+        Err(Errno::EXIST) => match open(flags | otherwise) {
+            Ok(fd) => Ok((fd, false)),
+            // A link that leads nowhere yet.
+            Err(Errno::NOENT) => Ok((open(flags | OFlags::CREATE)?, true)),
+            // What can only be written (a pipe's end, a device).
+            Err(Errno::ACCESS) => Ok((open(OFlags::WRONLY | OFlags::CLOEXEC | otherwise)?, false)),
+            Err(e) => Err(e),
+        },
+        Err(e) => Err(e),
+    };
+    Ok(match how {
+        How::CreateNew => (open(flags | OFlags::CREATE | OFlags::EXCL)?, true),
+        How::Create => create(OFlags::TRUNC)?,
+        How::Append => create(OFlags::empty())?,
+        How::Open => (open(flags)?, false),
+    })
+}
+
+/// A second description that goes around the page cache, and what its writes must be aligned to; or why there is none.
+fn open_direct(path: &Path, regular: &OwnedFd) -> Result<(OwnedFd, usize), String> {
+    let refused = |what: &str| format!("{what}: no direct I/O, the page cache is used");
+    let magic = rustix::fs::fstatfs(regular).map(|s| s.f_type as u64 & 0xFFFF_FFFF);
+    if magic.is_ok_and(|magic| IN_MEMORY.contains(&magic)) {
+        return Err(refused("the file system is in memory"));
+    }
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| refused(&io::Error::from(e).to_string()))?;
+    let stat = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|s| (s.st_dev, s.st_ino)).ok();
+    if stat(&fd) != stat(regular) {
+        return Err(refused("the file was replaced while it was opened"));
+    }
+    let told = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    match told.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {
+        Some(s) if s.stx_dio_offset_align == 0 => Err(refused("the file system says that it has none")),
+        Some(s) => Ok((fd, s.stx_dio_offset_align as usize)),
+        // It does not say: the first write will, and what it refuses is written the other way.
+        None => Ok((fd, 0)),
+    }
+}
+
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    Ok(rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}

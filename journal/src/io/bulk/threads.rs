@@ -1,0 +1,94 @@
+//! The writes of a [`super::BulkWriter`] from a few threads, where there is no ring.
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::engine::{Done, Write};
+use super::target::Target;
+
+/// The most threads: more gain nothing where each write is a megabyte.
+const MAX_THREADS: usize = 4;
+
+type Job = (Write, Arc<Target>);
+
+/// Threads that write. Both queues have a place for every buffer, so that handing over never waits.
+pub(super) struct Threads {
+    jobs: Option<SyncSender<Job>>,
+    done: Receiver<Done>,
+    tell: SyncSender<Done>,
+    workers: Vec<JoinHandle<()>>,
+    in_flight: usize,
+}
+
+impl Threads {
+    /// Starts as many as are of use; says also why there are none.
+    pub(super) fn new(buffers: usize) -> (Self, Option<String>) {
+        let (jobs, queue) = sync_channel::<Job>(buffers);
+        let (tell, done) = sync_channel(buffers);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut workers = Vec::new();
+        let mut why = None;
+        for _ in 0..MAX_THREADS.min(buffers) {
+            let (queue, tell) = (queue.clone(), tell.clone());
+            let thread = thread::Builder::new().name("clad-bulk".to_owned());
+            match thread.spawn(move || work(&queue, &tell)) {
+                Ok(worker) => workers.push(worker),
+                Err(e) => {
+                    why = workers.is_empty().then(|| format!("no thread can be started ({e}): the caller writes"));
+                    break;
+                }
+            }
+        }
+        let jobs = (!workers.is_empty()).then_some(jobs);
+        (Self { jobs, done, tell, workers, in_flight: 0 }, why)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(super) fn submit(&mut self, target: &Arc<Target>, write: Write) {
+        self.in_flight += 1;
+        let left = match &self.jobs {
+            Some(jobs) => jobs.send((write, target.clone())).err().map(|back| back.0.0),
+            None => Some(write),
+        };
+        if let Some(write) = left {
+            let _ = self.tell.send(attempt(write, target));
+        }
+    }
+
+    pub(super) fn wait(&mut self) -> io::Result<Done> {
+        let done = self.done.recv().map_err(|_| io::Error::other("the threads that write have ended"))?;
+        self.in_flight -= 1;
+        Ok(done)
+    }
+}
+
+fn attempt(write: Write, target: &Target) -> Done {
+    let result = target.write(write.way, write.bytes(), write.pos);
+    Done { write, result }
+}
+
+fn work(queue: &Mutex<Receiver<Job>>, tell: &SyncSender<Done>) {
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((write, target)) = job else { return };
+        let done = attempt(write, &target);
+        drop(target);
+        if tell.send(done).is_err() {
+            return;
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The writer: what is gathered and what is sent. What came back is `settle`.
+
+mod settle;
+
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use self::settle::passes;
+use super::engine::{self, Buf, Issuer};
+use super::options::{Engine, How, Options};
+use super::ring::Ring;
+use super::target::{self, Target, Way};
+use super::threads::Threads;
+use super::{Error, Op, Stats};
+use crate::io::IoBuf;
+
+/// Times that one write is tried again because the kernel asks for it.
+const MAX_RETRIES: u32 = 64;
+/// The longest place in a file that the kernel can name.
+const MAX_POSITION: u64 = i64::MAX as u64;
+
+/// Writes a file in bulk; made by [`Options`]. See [the module](super) for what it promises.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use std::io::Write;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("export");
+/// let mut file = clad_journal::bulk::Options::new().create(&path)?;
+/// for number in 0..100_000 {
+///     writeln!(file, "line {number}")?;
+/// }
+/// let stats = file.finish()?; // durable from here on
+/// assert_eq!(stats.bytes, std::fs::metadata(&path)?.len());
+/// # Ok(()) }
+/// ```
+pub struct BulkWriter {
+    // Before the buffers: it waits for those that the kernel holds.
+    issuer: Issuer,
+    target: Arc<Target>,
+    free: Vec<Buf>,
+    current: Option<Buf>,
+    capacity: usize,
+    /// Where the current buffer's first byte goes: on a block.
+    at: u64,
+    /// The first byte of it that is to be written.
+    from: usize,
+    /// One past the last.
+    fill: usize,
+    /// Bytes in the file once all that was sent is there.
+    len: u64,
+    direct: bool,
+    /// Something was written, or may have been before we came, that no sync covers.
+    dirty: bool,
+    /// The length was set: `fdatasync` alone need not cover that.
+    resized: bool,
+    folder: Option<OwnedFd>,
+    failed: Option<Error>,
+    told: bool,
+    stats: Stats,
+}
+
+impl BulkWriter {
+    pub(super) fn new(options: &Options, path: &Path, how: How) -> io::Result<Self> {
+        options.check()?;
+        let opened = Target::open(path, how, options.mode, options.direct)?;
+        let capacity = options.buffer_bytes.next_multiple_of(opened.target.block);
+        let free: Vec<Buf> = (0..options.buffers).map(|index| Buf { index, mem: IoBuf::zeroed(capacity) }).collect();
+        let mut stats = Stats { buffers: free.len(), direct: opened.target.is_direct(), ..Stats::default() };
+        stats.fallbacks.extend(opened.fallback);
+        let issuer = issuer(options, &free, &mut stats)?;
+        let mut writer = Self {
+            issuer,
+            direct: stats.direct,
+            target: Arc::new(opened.target),
+            free,
+            current: None,
+            capacity,
+            at: 0,
+            from: 0,
+            fill: 0,
+            len: opened.len,
+            dirty: true,
+            resized: how == How::Create,
+            folder: opened.folder,
+            failed: None,
+            told: false,
+            stats,
+        };
+        if how == How::Append {
+            writer.stand_at(opened.len);
+        }
+        Ok(writer)
+    }
+
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        self.at + self.fill as u64
+    }
+
+    /// Bytes in the file with everything that was handed in.
+    #[allow(clippy::len_without_is_empty)] // nobody asks a file that is written whether it is empty
+    pub fn len(&self) -> u64 {
+        let gathered = if self.fill > self.from { self.position() } else { 0 };
+        self.len.max(gathered)
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> Stats {
+        Stats { free_buffers: self.free.len(), direct: self.direct, ..self.stats.clone() }
+    }
+
+    /// Takes the file for this writer alone (`flock`); false where another process has done so.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn try_lock(&self) -> io::Result<bool> {
+        self.target.try_lock()
+    }
+
+    /// Makes everything durable that was written so far: data, length, and the name of a file that it made. Does
+    /// nothing where nothing was written since the last time.
+    ///
+    /// # Errors
+    /// The first write or sync that failed; it stays.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.hand_over()?;
+        if self.dirty {
+            self.stats.syncs += 1;
+            let done = self.target.sync(self.resized);
+            self.checked(Op::Sync, done)?;
+            (self.dirty, self.resized) = (false, false);
+        }
+        if let Some(folder) = &self.folder {
+            self.stats.syncs += 1;
+            let done = target::sync_folder(folder);
+            self.checked(Op::SyncFolder, done)?;
+            self.folder = None;
+        }
+        Ok(())
+    }
+
+    /// [`Self::sync`], and the end.
+    ///
+    /// # Errors
+    /// As [`Self::sync`].
+    pub fn finish(mut self) -> Result<Stats, Error> {
+        self.sync()?;
+        Ok(self.stats())
+    }
+
+    /// Cuts the file, or makes it longer by zeroes, and goes on at its end. Everything before goes to the kernel first.
+    ///
+    /// # Errors
+    /// As [`Write::flush`], or that the length cannot be set; it stays.
+    pub fn truncate(&mut self, len: u64) -> Result<(), Error> {
+        self.hand_over()?;
+        let done = self.target.set_len(len);
+        self.len = len;
+        self.checked(Op::SetLen, done)?;
+        (self.dirty, self.resized) = (true, true);
+        self.stand_at(len);
+        Ok(())
+    }
+
+    /// Everything to the kernel.
+    fn hand_over(&mut self) -> Result<(), Error> {
+        self.check()?;
+        self.send()?;
+        self.drain()
+    }
+
+    fn stand_at(&mut self, position: u64) {
+        let block = self.target.block as u64;
+        self.at = position - position % block;
+        self.from = (position - self.at) as usize;
+        self.fill = self.from;
+    }
+
+    /// The rest of `write` where it does not only copy: takes a buffer before, sends it after.
+    #[cold]
+    fn put_slowly(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+        self.check()?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if self.current.is_none() {
+            self.current = Some(self.free_buffer()?);
+        }
+        let taken = self.copy(bytes);
+        if self.fill == self.capacity {
+            self.send()?;
+        }
+        Ok(taken)
+    }
+
+    #[inline]
+    fn copy(&mut self, bytes: &[u8]) -> usize {
+        let Some(buf) = &mut self.current else { return 0 };
+        let taken = bytes.len().min(self.capacity - self.fill);
+        buf.mem[self.fill..self.fill + taken].copy_from_slice(&bytes[..taken]);
+        self.fill += taken;
+        self.stats.bytes += taken as u64;
+        taken
+    }
+
+    fn free_buffer(&mut self) -> Result<Buf, Error> {
+        if self.free.is_empty() {
+            self.stats.waits += 1;
+        }
+        loop {
+            if let Some(buf) = self.free.pop() {
+                return Ok(buf);
+            }
+            self.settle_one()?;
+        }
+    }
+
+    /// Sends what the current buffer holds.
+    fn send(&mut self) -> Result<(), Error> {
+        let Some(buf) = self.current.take() else { return Ok(()) };
+        let (at, gathered) = (self.at, self.from..self.fill);
+        self.stand_at(at + gathered.end as u64);
+        if gathered.is_empty() {
+            self.free.push(buf);
+            return Ok(());
+        }
+        self.len = self.len.max(at + gathered.end as u64);
+        self.dirty = true;
+        if !self.direct {
+            self.submit(buf, at, gathered, Way::Regular);
+            return Ok(());
+        }
+        let block = self.target.block;
+        let head = gathered.start.next_multiple_of(block).min(gathered.end);
+        let tail = (gathered.end - gathered.end % block).max(head);
+        for part in [gathered.start..head, tail..gathered.end] {
+            if !part.is_empty() {
+                // These blocks may have been part of a write that is still in flight.
+                let done = self.drain().and_then(|()| self.write_here(&buf, at, part));
+                if done.is_err() {
+                    self.free.push(buf);
+                    return done;
+                }
+            }
+        }
+        if head < tail {
+            self.submit(buf, at, head..tail, Way::Direct);
+        } else {
+            self.free.push(buf);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, buf: Buf, at: u64, part: Range<usize>, way: Way) {
+        let pos = at + part.start as u64;
+        let write = engine::Write { buf, from: part.start, to: part.end, pos, way, retries: 0 };
+        self.issuer.submit(&self.target, write);
+    }
+
+    /// Writes part of a buffer through the page cache, at once.
+    fn write_here(&mut self, buf: &Buf, at: u64, mut part: Range<usize>) -> Result<(), Error> {
+        let mut retries = 0;
+        while !part.is_empty() {
+            let pos = at + part.start as u64;
+            match self.target.write(Way::Regular, &buf.mem[part.clone()], pos) {
+                Ok(0) => return self.fail(Op::Write, pos, part.len(), io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.count(Way::Regular, n);
+                    self.stats.short_writes += u64::from(n < part.len());
+                    part.start += n;
+                }
+                Err(e) if passes(&e) && retries < MAX_RETRIES => retries += 1,
+                Err(e) => return self.fail(Op::Write, pos, part.len(), e),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issuer> {
+    if options.engine != Engine::Threads {
+        match Ring::new(bufs, options.registered) {
+            Ok((ring, why)) => {
+                stats.engine = Engine::Ring;
+                stats.registered = ring.is_registered();
+                stats.fallbacks.extend(why);
+                return Ok(Issuer::Ring(Box::new(ring)));
+            }
+            Err(e) if options.engine == Engine::Ring => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, format!("no io_uring: {e}")));
+            }
+            Err(e) => stats.fallbacks.push(format!("no io_uring ({e}): threads write")),
+        }
+    }
+    let (threads, why) = Threads::new(bufs.len());
+    stats.engine = Engine::Threads;
+    stats.fallbacks.extend(why);
+    Ok(Issuer::Threads(threads))
+}
+
+impl Write for BulkWriter {
+    /// Takes bytes, all of them unless the buffer ends before. An error may be that of an earlier write.
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // With a buffer in hand nothing has failed since it was taken, or the next call that sends will say so.
+        if self.current.is_some() && bytes.len() < self.capacity - self.fill && self.failed.is_none() {
+            return Ok(self.copy(bytes));
+        }
+        Ok(self.put_slowly(bytes)?)
+    }
+
+    #[inline]
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let taken = self.write(bytes)?;
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    /// Hands everything to the kernel and waits until it is taken; writing goes on afterwards.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(self.hand_over()?)
+    }
+}
+
+impl Seek for BulkWriter {
+    /// Goes to another place, beyond the end too; hands over everything before unless it is there already.
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.check()?;
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => self.position().checked_add_signed(by),
+            SeekFrom::End(by) => self.len().checked_add_signed(by),
+        };
+        let Some(position) = position.filter(|position| *position <= MAX_POSITION) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no place in a file"));
+        };
+        if position != self.position() {
+            self.send()?;
+            self.drain()?;
+            self.stand_at(position);
+        }
+        Ok(position)
+    }
+}
+
+impl Drop for BulkWriter {
+    fn drop(&mut self) {
+        let told = self.told;
+        if self.hand_over().is_ok() {
+            return;
+        }
+        if let Some(error) = self.failed.as_ref().filter(|_| !told) {
+            tracing::error!("a file is not what was written to it: {error}");
+        }
+    }
+}
+
+impl std::fmt::Debug for BulkWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BulkWriter")
+            .field("path", &self.target.path)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! One operation for a ring, and who waits for it.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::io::{Durability, File, IoBuf};
+
+/// Called once, with how the operation ended.
+pub(super) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+/// Fills the buffer of a write, which is empty and large enough.
+pub(super) type Fill = Box<dyn FnOnce(IoBuf) -> IoBuf + Send>;
+
+/// What is asked of the kernel.
+pub(super) enum What {
+    /// The bytes that `fill` makes, at `pos`.
+    Write { len: usize, fill: Fill, pos: u64, durability: Durability },
+    /// The same, and then a range sync of them.
+    WriteRange { len: usize, fill: Fill, pos: u64 },
+    /// What the page cache holds of these bytes.
+    SyncRange { pos: u64, len: u64 },
+    /// All completed writes of the file.
+    SyncData,
+}
+
+/// A write or a sync, to be made by a ring's thread.
+///
+/// `done` is called exactly once, on that thread or, when it is gone, wherever the operation is dropped; it must not
+/// block.
+pub struct Operation {
+    pub(super) file: Arc<dyn File>,
+    /// Taken when it begins.
+    pub(super) what: Option<What>,
+    done: Option<Done>,
+}
+
+impl Operation {
+    /// A write of `len` bytes at `pos`. `fill` is given an empty buffer with room for them, and returns it with exactly
+    /// them; it runs on the ring's thread.
+    pub fn write(
+        file: Arc<dyn File>,
+        pos: u64,
+        durability: Durability,
+        len: usize,
+        fill: impl FnOnce(IoBuf) -> IoBuf + Send + 'static,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> Self {
+        let what = What::Write { len, fill: Box::new(fill), pos, durability };
+        Self { file, what: Some(what), done: Some(Box::new(done)) }
+    }
+
+    /// A write, followed by a range sync of what it wrote: see [`File::sync_range`] for what that is worth.
+    pub fn write_and_sync_range(
+        file: Arc<dyn File>,
+        pos: u64,
+        len: usize,
+        fill: impl FnOnce(IoBuf) -> IoBuf + Send + 'static,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> Self {
+        let what = What::WriteRange { len, fill: Box::new(fill), pos };
+        Self { file, what: Some(what), done: Some(Box::new(done)) }
+    }
+
+    /// [`File::sync_range`]; no bytes is a no-op.
+    pub fn sync_range(
+        file: Arc<dyn File>,
+        pos: u64,
+        len: u64,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) -> Self {
+        Self { file, what: Some(What::SyncRange { pos, len }), done: Some(Box::new(done)) }
+    }
+
+    /// A sync of the file's completed writes.
+    pub fn sync_data(file: Arc<dyn File>, done: impl FnOnce(io::Result<()>) + Send + 'static) -> Self {
+        Self { file, what: Some(What::SyncData), done: Some(Box::new(done)) }
+    }
+
+    /// Tells how it ended. The file is let go first: who is told may be about to ask for its lock.
+    pub(super) fn end(mut self, result: io::Result<()>) {
+        let done = self.done.take();
+        drop(self);
+        if let Some(done) = done {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(io::Error::other("the ring's thread is gone; nothing is known about this operation")));
+        }
+    }
+}
+
+/// For who waits for an operation by blocking.
+#[derive(Clone, Default)]
+pub struct Ticket(Arc<(Mutex<Option<io::Result<()>>>, Condvar)>);
+
+impl Ticket {
+    /// What to give as `done`.
+    pub fn done(&self) -> impl FnOnce(io::Result<()>) + Send + 'static {
+        let its = self.0.clone();
+        move |result| {
+            *its.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            its.1.notify_all();
+        }
+    }
+
+    /// Blocks until it is over.
+    ///
+    /// # Errors
+    /// What the operation ended in.
+    pub fn wait(self) -> io::Result<()> {
+        let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match slot.take() {
+                Some(result) => return result,
+                None => slot = self.0.1.wait(slot).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The buffers of a ring: aligned, owned, registered with the kernel where it lets us.
+//!
+//! What must hold: a registered buffer's memory is neither moved nor freed while the ring lives, so that the number by
+//! which the kernel knows it always means that memory; it is here or in an operation in flight, never in both.
+#![allow(unsafe_code)] // tokio-uring asks for addresses that stay
+
+use std::cell::RefCell;
+use std::io;
+
+use tokio_uring::buf::fixed::FixedBufRegistry;
+use tokio_uring::buf::{IoBuf as Stable, IoBufMut as StableMut};
+
+use super::{REGISTERED_BYTES, Setup};
+use crate::io::IoBuf;
+use crate::io::buffer::ALIGN;
+
+/// Memory of their own, for larger writes, that is kept for the next.
+const SPARE: usize = 4;
+/// A spare above this is given back.
+const SPARE_BYTES: usize = 4 << 20;
+/// A write repeats at most one block before its batch and pads one behind it, beside the batch's header.
+const SLACK: usize = 3 * 4096;
+
+/// The address and size of a buffer, for the registration alone: the bytes belong to an [`IoBuf`].
+struct Region {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the address is that of an `IoBuf` in the pool, whose memory stays where it is for as long as the ring lives:
+// the pool is dropped after the runtime, and a buffer that is lent out comes back or is leaked with its operation.
+unsafe impl Stable for Region {
+    fn stable_ptr(&self) -> *const u8 {
+        self.start
+    }
+    fn bytes_init(&self) -> usize {
+        self.len
+    }
+    fn bytes_total(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above; the registry only asks for the address, and nothing reads or writes through it but the kernel, on
+// behalf of an operation that owns the `IoBuf`.
+unsafe impl StableMut for Region {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.start
+    }
+    unsafe fn set_init(&mut self, _: usize) {}
+}
+
+/// The buffers that are free.
+pub(super) struct Pool {
+    registered: RefCell<Vec<IoBuf>>,
+    spare: RefCell<Vec<IoBuf>>,
+}
+
+impl Pool {
+    /// So many buffers as writes are expected in flight, each for a usual write.
+    pub(super) fn new(setup: &Setup) -> Self {
+        let count = setup.in_flight.clamp(1, super::MAX_IN_FLIGHT);
+        let bytes = (setup.write_bytes + SLACK).min(REGISTERED_BYTES / count).next_multiple_of(ALIGN);
+        let buffers = (0..count).map(|_| IoBuf::with_capacity(bytes)).collect();
+        Self { registered: RefCell::new(buffers), spare: RefCell::default() }
+    }
+
+    /// Registers the buffers with the ring of this thread. Where that fails they are used as they are.
+    pub(super) fn register(&self) -> io::Result<()> {
+        let mut buffers = self.registered.borrow_mut();
+        let regions: Vec<_> = buffers.iter_mut().map(|b| Region { start: b.as_mut_ptr(), len: b.capacity() }).collect();
+        FixedBufRegistry::new(regions).register()?;
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            buffer.set_registered(u16::try_from(index).expect("at most MAX_IN_FLIGHT"));
+        }
+        Ok(())
+    }
+
+    /// An empty buffer with room for `len` bytes.
+    pub(super) fn take(&self, len: usize) -> IoBuf {
+        let mut registered = self.registered.borrow_mut();
+        let fits = registered.last().is_some_and(|b| b.capacity() >= len);
+        let taken = if fits { registered.pop() } else { self.spare.borrow_mut().pop() };
+        let mut buffer = taken.unwrap_or_else(|| IoBuf::with_capacity(len));
+        buffer.clear();
+        buffer.reserve(len);
+        buffer
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give(&self, buffer: IoBuf) {
+        if buffer.registered().is_some() {
+            self.registered.borrow_mut().push(buffer);
+        } else if buffer.capacity() <= SPARE_BYTES && self.spare.borrow().len() < SPARE {
+            self.spare.borrow_mut().push(buffer);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The thread of a ring.
+//!
+//! Steps, each time it is woken: begin what lies in the inbox; ask the source until it has nothing; sleep. Each operation
+//! is a task of its own, which ends it and rings the bell. Everything is handed to the kernel when the thread parks.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
+
+use super::operation::{Operation, What};
+use super::pool::Pool;
+use super::{ENTRIES, MAX_IN_FLIGHT, Next, Setup, Shared, SyncStyle};
+use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
+use crate::io::{Durability, File, IoBuf};
+
+/// While something is in flight the thread parks at least so often: a submission that the kernel put off (it was short
+/// of memory) is made again then.
+const NUDGE: Duration = Duration::from_millis(100);
+
+struct Thread {
+    shared: Arc<Shared>,
+    pool: Pool,
+    style: Cell<SyncStyle>,
+    in_flight: Cell<usize>,
+    fallbacks: Arc<Fallbacks>,
+}
+
+/// Runs the ring until it is told to stop; `started` is told once how the start went: whether buffers are registered.
+pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &SyncSender<io::Result<bool>>) {
+    let _end = End(shared.clone());
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            let _ = started.send(Err(e));
+            return;
+        }
+    };
+    let thread = Rc::new(Thread {
+        shared: shared.clone(),
+        pool: Pool::new(setup),
+        style: Cell::new(setup.style),
+        in_flight: Cell::new(0),
+        fallbacks: setup.fallbacks.clone(),
+    });
+    let its = thread.clone();
+    runtime.block_on(async move {
+        let registered = its.pool.register();
+        if let Err(e) = &registered {
+            its.fallbacks.add(unregistered(e));
+        }
+        let _ = started.send(Ok(registered.is_ok()));
+        its.serve().await;
+    });
+    drop(runtime); // before the buffers
+    drop(thread);
+}
+
+fn runtime() -> io::Result<tokio_uring::Runtime> {
+    let mut quick = tokio_uring::uring_builder();
+    quick.setup_single_issuer().setup_coop_taskrun();
+    let build = |ring: &io_uring::Builder| {
+        tokio_uring::Runtime::new(tokio_uring::builder().entries(ENTRIES).uring_builder(ring))
+    };
+    match build(&quick) {
+        // A kernel before 6.0 knows neither flag.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => build(&tokio_uring::uring_builder()),
+        built => built,
+    }
+}
+
+fn unregistered(error: &io::Error) -> Fallback {
+    let text = format!(
+        "the buffers of the ring cannot be registered: {error}: the kernel looks each up anew, which is a little slower; \
+         a larger LimitMEMLOCK= (ulimit -l) helps"
+    );
+    Fallback::new(FallbackReason::Memlock, text)
+}
+
+/// However the thread ends, nobody waits for it any more.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        self.0.alive.store(false, Ordering::Release);
+        let (inbox, source) = (std::mem::take(&mut state.inbox), state.source.take());
+        state.busy = false;
+        drop(state);
+        drop((inbox, source)); // each operation tells its own end
+        self.0.quiet.notify_all();
+    }
+}
+
+impl Thread {
+    async fn serve(self: Rc<Self>) {
+        loop {
+            self.shared.wakes.fetch_add(1, Ordering::Relaxed);
+            let until = self.begin_all();
+            let idle = self.in_flight.get() == 0;
+            let stop = {
+                let mut state = self.shared.state();
+                state.busy = !idle || !state.inbox.is_empty();
+                state.stop && !state.busy
+            };
+            self.shared.quiet.notify_all();
+            if stop {
+                return;
+            }
+            let bell = self.shared.bell.notified();
+            match until.into_iter().chain((!idle).then_some(NUDGE)).min() {
+                Some(until) => {
+                    let _ = tokio::time::timeout(until, bell).await;
+                }
+                None => bell.await,
+            }
+        }
+    }
+
+    /// Begins what there is to begin; says until when there is nothing more.
+    fn begin_all(self: &Rc<Self>) -> Option<Duration> {
+        while self.in_flight.get() < MAX_IN_FLIGHT {
+            let next = self.shared.state().inbox.pop_front();
+            match next {
+                Some(operation) => self.begin(operation),
+                None => break,
+            }
+        }
+        while self.in_flight.get() < MAX_IN_FLIGHT {
+            let source = self.shared.state().source.clone()?;
+            match source.next() {
+                Next::Begin(operation) => self.begin(operation),
+                Next::Wait(until) => return until,
+                Next::Done => self.shared.state().source = None,
+            }
+        }
+        None // what ends next rings the bell
+    }
+
+    fn begin(self: &Rc<Self>, operation: Operation) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.shared.begun.fetch_add(1, Ordering::Relaxed);
+        self.shared.most.fetch_max(self.in_flight.get(), Ordering::Relaxed);
+        let its = self.clone();
+        tokio_uring::spawn(async move {
+            let guard = Begun(its.clone());
+            its.carry_out(operation).await;
+            drop(guard);
+        });
+    }
+
+    async fn carry_out(&self, mut operation: Operation) {
+        let latched = operation.file.latch().map_or(Ok(()), |latch| latch.check());
+        let result = match (latched, operation.what.take()) {
+            (Err(e), _) => Err(e),
+            (Ok(()), None) => Ok(()),
+            (Ok(()), Some(What::SyncData)) => self.note(&operation, sync_data(operation.file.clone()).await),
+            (Ok(()), Some(What::SyncRange { pos, len })) => {
+                self.note(&operation, sync_range(operation.file.clone(), pos, len).await)
+            }
+            (Ok(()), Some(What::WriteRange { len, fill, pos })) => {
+                let buf = fill(self.pool.take(len));
+                let wrote = buf.len() as u64;
+                let (buf, done) = self.write(&operation.file, buf, pos, Durability::Written).await;
+                self.pool.give(buf);
+                let done = match done {
+                    Ok(()) => sync_range(operation.file.clone(), pos, wrote).await,
+                    failed => failed,
+                };
+                self.note(&operation, done)
+            }
+            (Ok(()), Some(What::Write { len, fill, pos, durability })) => {
+                let buf = fill(self.pool.take(len));
+                let (buf, done) = self.write(&operation.file, buf, pos, durability).await;
+                self.pool.give(buf);
+                self.note(&operation, done)
+            }
+        };
+        operation.end(result);
+    }
+
+    fn note(&self, operation: &Operation, done: io::Result<()>) -> io::Result<()> {
+        match operation.file.latch() {
+            Some(latch) => latch.note(done),
+            None => done,
+        }
+    }
+
+    async fn write(
+        &self,
+        file: &Arc<dyn File>,
+        mut buf: IoBuf,
+        pos: u64,
+        durability: Durability,
+    ) -> (IoBuf, io::Result<()>) {
+        let mut at = 0;
+        while at < buf.len() {
+            let style = (durability == Durability::Synced).then(|| self.style.get());
+            let (back, written, synced) = write_some(file.clone(), buf, at, pos, style).await;
+            buf = back;
+            match written {
+                Ok(0) => return (buf, Err(io::ErrorKind::WriteZero.into())),
+                // A part only: the linked sync was called off, and the one of the last part covers this.
+                Ok(n) if at + (n as usize) < buf.len() => at += n as usize,
+                Ok(n) => match synced {
+                    Ok(()) => at += n as usize,
+                    Err(e) => return (buf, Err(e.into())),
+                },
+                Err(Errno::INTR) => {}
+                Err(e @ Errno::OPNOTSUPP) if style == Some(SyncStyle::PerWrite) => {
+                    self.style.set(SyncStyle::Linked);
+                    self.fallbacks.add(Fallback::write_sync_refused(&e.into()));
+                }
+                Err(e) => return (buf, Err(e.into())),
+            }
+        }
+        (buf, Ok(()))
+    }
+}
+
+/// An operation counts as in flight until it was told how it ended, also when telling panics.
+struct Begun(Rc<Thread>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.0.shared.bell.notify_one();
+    }
+}
+
+/// What an operation gives back: what it owned, and the kernel's answer.
+struct Answer<D>(std::marker::PhantomData<D>);
+
+impl<D> OneshotOutputTransform for Answer<D> {
+    type Output = (D, Result<u32, Errno>);
+    type StoredData = D;
+    fn transform_oneshot_output(self, data: D, done: cqueue::Entry) -> Self::Output {
+        let code = done.result();
+        (data, u32::try_from(code).map_err(|_| Errno::from_raw_os_error(-code)))
+    }
+}
+
+/// Queues one operation. It owns `data` until its completion was seen, also when nobody waits for it any more.
+fn queue<D: Unpin + 'static>(data: D, entry: squeue::Entry) -> impl Future<Output = (D, Result<u32, Errno>)> {
+    UnsubmittedOneshot::new(data, Answer(std::marker::PhantomData), entry).submit()
+}
+
+fn descriptor(file: &Arc<dyn File>) -> types::Fd {
+    // A file without one is never given to a ring; the kernel refuses this number.
+    types::Fd(file.descriptor().map_or(-1, |fd| fd.as_raw_fd()))
+}
+
+async fn sync_data(file: Arc<dyn File>) -> io::Result<()> {
+    let entry = opcode::Fsync::new(descriptor(&file)).flags(types::FsyncFlags::DATASYNC).build();
+    match queue(file, entry).await.1 {
+        Ok(_) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+async fn sync_range(file: Arc<dyn File>, mut pos: u64, len: u64) -> io::Result<()> {
+    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let end = pos + len;
+    // Never with 0 bytes: to the kernel that means "to the end".
+    while pos < end {
+        let piece = u32::try_from(end - pos).unwrap_or(1 << 30);
+        let entry = opcode::SyncFileRange::new(descriptor(&file), piece).offset(pos).flags(ALL).build();
+        if let Err(e) = queue(file.clone(), entry).await.1 {
+            return Err(e.into());
+        }
+        pos += u64::from(piece);
+    }
+    Ok(())
+}
+
+/// Writes what is left of `buf` from `at` on: its answer, and that of the sync that is linked to it.
+async fn write_some(
+    file: Arc<dyn File>,
+    buf: IoBuf,
+    at: usize,
+    pos: u64,
+    style: Option<SyncStyle>,
+) -> (IoBuf, Result<u32, Errno>, Result<(), Errno>) {
+    let fd = descriptor(&file);
+    let flags = if style == Some(SyncStyle::PerWrite) { libc::RWF_DSYNC } else { 0 };
+    let rest = &buf[at..];
+    let (start, len) = (rest.as_ptr(), rest.len() as u32);
+    let pos = pos + at as u64;
+    let entry = match buf.registered() {
+        Some(index) => opcode::WriteFixed::new(fd, start, len, index).offset(pos).rw_flags(flags).build(),
+        None => opcode::Write::new(fd, start, len).offset(pos).rw_flags(flags).build(),
+    };
+    if style != Some(SyncStyle::Linked) {
+        let ((buf, _), written) = queue((buf, file), entry).await;
+        return (buf, written, Ok(()));
+    }
+    // One after the other into the queue, with nothing between them and room for both (`ENTRIES`).
+    let write = queue((buf, file.clone()), entry.flags(squeue::Flags::IO_LINK));
+    let sync = queue(file.clone(), opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build());
+    let ((buf, _), written) = write.await;
+    let (_, synced) = sync.await;
+    (buf, written, synced.map(|_| ()))
+}

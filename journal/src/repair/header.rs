@@ -1,0 +1,95 @@
+//! A segment's header with one wrong byte.
+//!
+//! What must hold: a header is corrected only where one changed byte makes its own checksum hold **and** it then names
+//! the segment under whose name it lies. By chance that happens to a header of random bytes once in 2^32 / (128 × 255)
+//! ≈ 130,000 times, and the number would still have to fit: 2^64 more to one.
+
+use std::io;
+
+use crate::format::segment::{HeaderError, LEN, SegmentHeader};
+use crate::format::{QUARANTINE, segment_name};
+use crate::io::{Access, Durability, IoBuf, Storage};
+
+/// The header of a segment's file, as it stands there.
+pub(super) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<SegmentHeader, HeaderError>> {
+    Ok(SegmentHeader::decode(&block(storage, number)?))
+}
+
+fn block(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
+    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
+    let want = storage.block_size() as usize;
+    let (buf, read) = file.read_at(IoBuf::with_capacity(want), 0, want);
+    read.map(|()| buf)
+}
+
+/// Which byte is wrong, and the header with it put right; nothing where no single byte does it.
+pub(super) fn correct(storage: &dyn Storage, number: u64) -> io::Result<Option<(usize, SegmentHeader)>> {
+    let block = block(storage, number)?;
+    Ok(block.get(..LEN).and_then(|head| correct_bytes(head, number)))
+}
+
+fn correct_bytes(head: &[u8], number: u64) -> Option<(usize, SegmentHeader)> {
+    let mut head = head.to_vec();
+    for at in 0..head.len() {
+        let was = head[at];
+        for change in 1..=u8::MAX {
+            head[at] = was ^ change;
+            if let Ok(header) = SegmentHeader::decode(&head)
+                && header.number == number
+            {
+                return Some((at, header));
+            }
+        }
+        head[at] = was;
+    }
+    None
+}
+
+/// Keeps the block as it was in `quarantine/`, then writes the header.
+pub(super) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<()> {
+    let name = segment_name(header.number);
+    let block = block(storage, header.number)?;
+    storage.create_dir(QUARANTINE)?;
+    let kept = format!("{QUARANTINE}/{:020}.{:08x}.header", header.number, crate::format::checksum::plain(&block));
+    match storage.remove(&kept) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {} // a repair that was cut had begun the same copy
+    }
+    let copy = storage.create(&kept, Access::WriteCached)?;
+    copy.write_at(IoBuf::copy_of(&block), 0, Durability::Written).1?;
+    copy.sync_all()?;
+    storage.sync_dir(QUARANTINE)?;
+    storage.sync_dir("")?;
+    let mut right = IoBuf::copy_of(&block);
+    right[..LEN].copy_from_slice(&header.encode());
+    right.pad_to(storage.block_size() as usize); // a file may have been cut inside its first block
+    let file = crate::segment_file::open(storage, &name, Access::WriteDirect)?;
+    file.write_at(right, 0, Durability::Synced).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::segment::example;
+
+    #[test]
+    fn every_single_wrong_byte_is_found_and_two_are_not() {
+        let right = example();
+        let bytes = right.encode();
+        for at in 0..LEN {
+            let mut wrong = bytes.to_vec();
+            wrong[at] ^= 0x5A;
+            assert_eq!(correct_bytes(&wrong, right.number), Some((at, right.clone())), "byte {at}");
+            wrong[(at + 50) % LEN] ^= 1;
+            assert_eq!(correct_bytes(&wrong, right.number), None, "bytes {at} and {}", (at + 50) % LEN);
+        }
+    }
+
+    #[test]
+    fn another_number_is_no_correction() {
+        let right = example();
+        let mut wrong = right.encode();
+        wrong[60] ^= 1;
+        assert_eq!(correct_bytes(&wrong, right.number + 1), None);
+    }
+}

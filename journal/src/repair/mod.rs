@@ -1,0 +1,434 @@
+//! Brings a log that was damaged while nobody ran it back to where a start goes on.
+//!
+//! A start recovers by itself from every crash, and from damage that leaves the files' frame standing. What it refuses,
+//! or can only step over, is for this: files of others in the folder, segments of another log or under a wrong name, a
+//! lost `clad.meta`, a header with a wrong byte, a footer that is gone below sealed segments.
+//!
+//! What must hold:
+//! - Nothing is deleted. What is taken out of the way goes to `quarantine/`, and so does a copy of every block before
+//!   it is changed, synced first.
+//! - No record that holds is given up, none is made up: bytes are believed by their checksums alone.
+//! - Each action by itself leaves a log that is no worse; cut anywhere and made again, the same end is reached; made
+//!   again after its end, nothing is left to do.
+//! - A dry run writes nothing and names the same actions.
+//! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
+
+mod header;
+mod meta;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::config::JournalConfig;
+use crate::error::OpenError;
+use crate::faults::Faults;
+use crate::format::footer::{Before, Damage};
+use crate::format::meta::{Meta, NONE};
+use crate::format::segment::{HeaderError, SegmentHeader};
+use crate::format::{META_NAME, QUARANTINE, segment_name};
+use crate::io::{Access, Lock, OsStorage, Storage, device};
+use crate::metafile::{self, Loaded};
+use crate::recovery::{self, Ending, State};
+
+/// What was done, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A name that is no part of a log was moved to `quarantine/`.
+    SetAsideForeign {
+        /// The name.
+        name: String,
+    },
+    /// A segment of another log was moved to `quarantine/`.
+    SetAsideOtherLog {
+        /// The number in its name.
+        segment: u64,
+        /// The id of the log that it belongs to.
+        log_id: [u8; 16],
+    },
+    /// A copy of one segment, under the name of another, was moved to `quarantine/`.
+    SetAsideCopy {
+        /// The number in its name.
+        segment: u64,
+        /// The number in its header.
+        of: u64,
+    },
+    /// A segment under a wrong name was put back under its own, which was free.
+    PutBack {
+        /// The number that was in its name.
+        segment: u64,
+        /// Its number.
+        to: u64,
+    },
+    /// One byte of a segment's header was wrong; with it corrected the header's checksum holds.
+    CorrectedHeader {
+        /// The segment.
+        segment: u64,
+        /// Which byte of the file.
+        byte: usize,
+    },
+    /// `clad.meta` was made anew from the segments.
+    RebuiltMeta {
+        /// Lowest and highest segment.
+        segments: (u64, u64),
+        /// The lowest offset.
+        lowest_offset: u64,
+        /// The newest epoch that a segment names.
+        epoch: u32,
+    },
+    /// Segments in a row that had lost their footers got new ones.
+    Resealed {
+        /// The first and the last.
+        segments: (u64, u64),
+        /// Offsets that could not be found in them. Not known in a dry run.
+        lost: Vec<Damage>,
+    },
+}
+
+/// What cannot be repaired: the records in it are lost, unless a backup has the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The segment's file is not there.
+    Missing(u64),
+    /// The segment's header cannot be read, and with its salt all its checksums are lost.
+    NoHeader(u64),
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// The log.
+    pub log_id: [u8; 16],
+    /// Nothing was written.
+    pub dry_run: bool,
+    /// What was done, in this order.
+    pub actions: Vec<Action>,
+    /// What cannot be repaired.
+    pub left: Vec<Left>,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetAsideForeign { name } => write!(f, "`{name}` is no part of a log: moved to {QUARANTINE}/"),
+            Self::SetAsideOtherLog { segment, log_id } => {
+                let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
+                write!(f, "segment {segment} belongs to the log {id}: moved to {QUARANTINE}/")
+            }
+            Self::SetAsideCopy { segment, of } => {
+                write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
+            }
+            Self::PutBack { segment, to } => {
+                write!(f, "segment {to} lay under the name of segment {segment}: put back")
+            }
+            Self::CorrectedHeader { segment, byte } => {
+                write!(f, "segment {segment} had a wrong byte in its header, at {byte}: corrected")
+            }
+            Self::RebuiltMeta { segments: (low, high), lowest_offset, epoch } => write!(
+                f,
+                "{META_NAME} was lost: made anew from segments {low} to {high}, from offset {lowest_offset} on, epoch {epoch}"
+            ),
+            Self::Resealed { segments: (first, last), lost } => {
+                match first == last {
+                    true => write!(f, "segment {first} had lost its footer: sealed again")?,
+                    false => write!(f, "segments {first} to {last} had lost their footers: sealed again")?,
+                }
+                for (i, d) in lost.iter().enumerate() {
+                    let before = if i == 0 { ", without offsets" } else { "," };
+                    write!(f, "{before} {} to {}", d.from, d.to.saturating_sub(1))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(n) => write!(f, "segment {n} is missing: only a backup of {} can help", segment_name(*n)),
+            Self::NoHeader(n) => write!(f, "segment {n} has no header that can be believed: its records are lost"),
+        }
+    }
+}
+
+/// Repairs the log in a folder. Blocks while a dead process's writes are still under way.
+///
+/// # Errors
+/// [`OpenError`]: `Locked` while a daemon has it, `Newer` when a newer clad wrote any of it (nothing is touched then),
+/// `MetaLost` where neither `clad.meta` nor a header says whose log this is.
+pub fn repair(dir: &Path, dry_run: bool) -> Result<RepairReport, OpenError> {
+    let name = dir.display().to_string();
+    let substrate = device::discover(dir);
+    let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+    repair_storage(&storage, &name, SystemClock::shared().as_ref(), dry_run)
+}
+
+/// As [`repair`], on any storage.
+///
+/// # Errors
+/// As [`repair`].
+pub fn repair_storage(
+    storage: &dyn Storage,
+    dir: &str,
+    clock: &dyn Clock,
+    dry_run: bool,
+) -> Result<RepairReport, OpenError> {
+    let _lock = match dry_run {
+        true => look_at_lock(storage, dir)?,
+        false => Some(recovery::take_lock(storage, dir)?),
+    };
+    let mut repair =
+        Repair { storage, clock, files: BTreeMap::new(), report: RepairReport { dry_run, ..RepairReport::default() } };
+    repair.refuse_newer(dir)?;
+    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
+    let meta = repair.whose(dir)?;
+    repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
+    let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
+    repair.reseal(&meta)?;
+    Ok(repair.report)
+}
+
+/// A dry run makes no lock file; where there is none, nobody has the log.
+fn look_at_lock(storage: &dyn Storage, dir: &str) -> Result<Option<Arc<dyn crate::io::File>>, OpenError> {
+    match storage.open(crate::format::LOCK_NAME, Access::ReadCached) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(OpenError::io("open clad.lock")(e)),
+        Ok(file) => match file.try_lock(Lock::Exclusive).map_err(OpenError::io("lock clad.lock"))? {
+            true => Ok(Some(file)),
+            false => Err(OpenError::Locked { dir: dir.to_owned() }),
+        },
+    }
+}
+
+/// A segment's file.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// The number in the name under which its bytes lie: a dry run moves nothing.
+    lies_at: u64,
+    len: u64,
+    header: Result<SegmentHeader, HeaderError>,
+}
+
+struct Repair<'a> {
+    storage: &'a dyn Storage,
+    clock: &'a dyn Clock,
+    /// Segments by the number in their names, as they are or would be.
+    files: BTreeMap<u64, Seen>,
+    report: RepairReport,
+}
+
+impl Repair<'_> {
+    fn dry(&self) -> bool {
+        self.report.dry_run
+    }
+
+    /// Before anything is touched: what a newer clad wrote is for that one.
+    fn refuse_newer(&mut self, dir: &str) -> Result<(), OpenError> {
+        let entries = self.storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
+        for (number, len) in recovery::list_segments(&entries) {
+            let header = header::read(self.storage, number).map_err(OpenError::io(segment_name(number)))?;
+            if let Err(e @ (HeaderError::Newer { .. } | HeaderError::Feature { .. })) = &header {
+                return Err(OpenError::Newer(format!("segment {number}: {e}")));
+            }
+            if let Ok(header) = &header {
+                header.check_writable().map_err(|e| OpenError::Newer(format!("segment {number}: {e}")))?;
+            }
+            self.files.insert(number, Seen { lies_at: number, len, header });
+        }
+        Ok(())
+    }
+
+    fn set_foreign_aside(&mut self) -> std::io::Result<()> {
+        for entry in self.storage.list("")? {
+            if !recovery::is_ours(&entry) {
+                self.move_aside(&entry.name)?;
+                self.report.actions.push(Action::SetAsideForeign { name: entry.name });
+            }
+        }
+        Ok(())
+    }
+
+    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte are corrected.
+    fn whose(&mut self, dir: &str) -> Result<Option<Meta>, OpenError> {
+        for number in self.files.keys().copied().collect::<Vec<_>>() {
+            self.correct_header(number).map_err(OpenError::io(segment_name(number)))?;
+        }
+        let meta = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
+            Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
+            Loaded::Found { meta, .. } => Some(meta),
+            Loaded::Lost => None,
+        };
+        let mut votes: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+        for seen in self.files.values() {
+            if let Ok(header) = &seen.header {
+                *votes.entry(header.log_id).or_default() += 1;
+            }
+        }
+        let most = votes.values().max().copied();
+        let mut first = votes.iter().filter(|(_, n)| Some(**n) == most).map(|(id, _)| *id);
+        self.report.log_id = match (&meta, first.next(), first.next()) {
+            (Some(meta), _, _) => meta.log_id,
+            (None, Some(id), None) => id,
+            _ => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: self.files.len() }),
+        };
+        Ok(meta)
+    }
+
+    fn correct_header(&mut self, number: u64) -> std::io::Result<()> {
+        let Some(seen) = self.files.get_mut(&number).filter(|s| s.header.is_err()) else { return Ok(()) };
+        let Some((byte, corrected)) = header::correct(self.storage, number)? else { return Ok(()) };
+        seen.header = Ok(corrected.clone());
+        if !self.report.dry_run {
+            header::keep_and_write(self.storage, &corrected)?;
+        }
+        self.report.actions.push(Action::CorrectedHeader { segment: number, byte });
+        Ok(())
+    }
+
+    /// Each segment under its own name, and none of another log.
+    fn put_in_order(&mut self) -> std::io::Result<()> {
+        for (number, seen) in self.files.clone() {
+            let Ok(header) = seen.header.clone() else { continue };
+            if header.log_id != self.report.log_id {
+                self.move_aside(&segment_name(number))?;
+                self.files.remove(&number);
+                self.report.actions.push(Action::SetAsideOtherLog { segment: number, log_id: header.log_id });
+            } else if header.number != number {
+                self.files.remove(&number);
+                if self.files.contains_key(&header.number) {
+                    self.move_aside(&segment_name(number))?;
+                    self.report.actions.push(Action::SetAsideCopy { segment: number, of: header.number });
+                } else {
+                    if !self.dry() {
+                        self.storage.rename(&segment_name(number), &segment_name(header.number))?;
+                        self.storage.sync_dir("")?;
+                    }
+                    self.report.actions.push(Action::PutBack { segment: number, to: header.number });
+                    let lies_at = if self.dry() { number } else { header.number };
+                    self.files.insert(header.number, Seen { lies_at, ..seen });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What `clad.meta` says, made anew where it was lost.
+    fn meta(&mut self, found: Option<Meta>) -> std::io::Result<Meta> {
+        if let Some(meta) = found {
+            return Ok(meta);
+        }
+        let meta = meta::from_segments(self)?;
+        if !self.dry() {
+            let entries = self.storage.list("")?;
+            if entries.iter().any(|entry| entry.name == META_NAME) {
+                self.move_aside(META_NAME)?;
+            }
+            metafile::MetaFile::make(self.storage, meta.clone())?;
+        }
+        self.report.actions.push(Action::RebuiltMeta {
+            segments: (meta.lowest_segment, meta.highest_segment),
+            lowest_offset: meta.lowest_offset,
+            epoch: meta.epoch(),
+        });
+        Ok(meta)
+    }
+
+    fn probe(&self, number: u64) -> std::io::Result<Option<recovery::Segment>> {
+        let Some(seen) = self.files.get(&number) else { return Ok(None) };
+        recovery::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
+    }
+
+    /// Footers that are gone below sealed segments: a start looks for the newest footer, and no further.
+    fn reseal(&mut self, meta: &Meta) -> Result<(), OpenError> {
+        if meta.highest_segment == NONE {
+            return Ok(());
+        }
+        let mut segments = Vec::new();
+        for number in meta.lowest_segment..=meta.highest_segment {
+            match self.probe(number).map_err(OpenError::io(segment_name(number)))? {
+                None => self.report.left.push(Left::Missing(number)),
+                Some(s) if matches!(s.state, State::Unreadable(_)) => self.report.left.push(Left::NoHeader(number)),
+                Some(s) => segments.push(s),
+            }
+        }
+        let proves = |s: &recovery::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
+        let Some(newest) = segments.iter().rposition(proves) else { return Ok(()) };
+        let mut at = 0;
+        while at < newest {
+            let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
+            if open > 0 {
+                self.reseal_group(&segments, at..at + open, meta.lowest_offset)?;
+            }
+            at += open.max(1);
+        }
+        Ok(())
+    }
+
+    /// Segments in a row without footers, between sealed ones.
+    fn reseal_group(
+        &mut self,
+        segments: &[recovery::Segment],
+        group: Range<usize>,
+        lowest: u64,
+    ) -> Result<(), OpenError> {
+        let numbers: Vec<u64> = segments[group.clone()].iter().map(|s| s.number).collect();
+        let ends = (segments[group.start].number, segments[group.end - 1].number);
+        let mut lost = Vec::new();
+        if !self.dry() {
+            let before = segments[..group.start].iter().rev().find_map(sealed);
+            let limit = segments[group.end..].iter().find_map(sealed).map_or(0, |(_, _, footer)| {
+                footer.supersedes_from.map_or(footer.first_offset, |from| from.min(footer.first_offset))
+            });
+            let mut producers = recovery::table(&JournalConfig::default());
+            if let Some((_, _, footer)) = &before {
+                producers.load(&footer.producers);
+            }
+            let observer: crate::env::Observer = Arc::new(|_| {});
+            let ending = Ending {
+                storage: self.storage,
+                observer: &observer,
+                boot_id: self.clock.boot_id(),
+                now: Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() },
+                log_id: self.report.log_id,
+                numbers,
+                limit,
+                first_offset: before.map_or(lowest, |(_, _, footer)| footer.end_offset),
+                before: before.map(|(number, footer_checksum, footer)| Before {
+                    number,
+                    footer_checksum,
+                    last_batch_checksum: footer.last_batch_checksum,
+                }),
+                producers,
+                producers_known: false,
+                faults: Faults::default(),
+            };
+            lost = recovery::end(ending)?.1.damage;
+        }
+        self.report.actions.push(Action::Resealed { segments: ends, lost });
+        Ok(())
+    }
+
+    /// Moves a name to `quarantine/`, under a name that is free there.
+    fn move_aside(&self, name: &str) -> std::io::Result<()> {
+        if self.dry() {
+            return Ok(());
+        }
+        self.storage.create_dir(QUARANTINE)?;
+        let taken: Vec<String> = self.storage.list(QUARANTINE)?.into_iter().map(|entry| entry.name).collect();
+        let free = (0..).map(|n| format!("{name}.{n}")).find(|free| !taken.contains(free)).unwrap_or_default();
+        self.storage.rename(name, &format!("{QUARANTINE}/{free}"))?;
+        self.storage.sync_dir(QUARANTINE)?;
+        self.storage.sync_dir("")
+    }
+}
+
+fn sealed(segment: &recovery::Segment) -> Option<(u64, u32, &crate::format::footer::Footer)> {
+    match &segment.state {
+        State::Sealed { footer, head_checksum, .. } => Some((segment.number, *head_checksum, footer)),
+        _ => None,
+    }
+}

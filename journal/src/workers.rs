@@ -1,0 +1,225 @@
+//! Who takes the committer's jobs and carries them out.
+//!
+//! Under `blocking`, one more thread than there may be writes in flight: each waits for a job, and makes the write itself.
+//!
+//! Under `uring`, two: a thread that blocks, and the ring's. The committer says whose turn it is ([`Turn`]): what is alone
+//! (the write of an empty queue, and every long job) is the thread's, by one blocking call with no hand-over; what goes
+//! beside others, and what is worth a write of its own while more comes, is the ring's, which takes one after the other
+//! without waiting for any. A ring that made the lone write too would cost two more wake-ups for nothing; a ring alone
+//! that blocked in it could not begin the next.
+//!
+//! What must hold:
+//! - Nobody polls. Who has nothing to do sleeps until he is woken or until the moment that the committer named; whose turn
+//!   it is keeps the time. When the turn passes, who notices wakes the other.
+//! - Waking is decided under the core's lock, from what the other side left there before it went to sleep: no wake-up is
+//!   lost, and one who is awake is not woken.
+//! - A thread of the ring that is gone (a bug) gives its turn to the thread.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, Weak};
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::committer::{Job, Step, SyncBy, Turn};
+use crate::io::uring::{Next, Operation, Source};
+use crate::io::{Durability, IoBuf};
+use crate::journal::{Core, Shared};
+
+/// Most that a thread's own buffer keeps: one huge append does not pin its memory.
+const KEPT: usize = 4 << 20;
+const USUAL: usize = 256 * 1024;
+
+/// Who sleeps, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    sleepers: usize,
+    /// The earliest moment at which a sleeper wakes by itself.
+    armed_ns: Option<u64>,
+    /// The ring's thread has nothing to do.
+    ring_rests: bool,
+    /// When it looks by itself.
+    ring_armed_ns: Option<u64>,
+    /// It was the ring's turn when last somebody looked.
+    ring_turn: bool,
+}
+
+impl Shared {
+    fn turn(&self, core: &Core, now: Moment) -> Turn {
+        match self.storage().ring() {
+            Some(ring) if ring.is_alive() => core.committer.turn(now),
+            _ => Turn::Thread,
+        }
+    }
+
+    /// Whom appends that just came want awake. He is woken by [`Shared::wake_one`], after the lock was given back, which he
+    /// will ask for at once.
+    pub(crate) fn wants_waking(&self, core: &mut Core, bytes_before: usize, now: Moment) -> Option<Turn> {
+        let nobody = core.watch.sleepers == 0 && !core.watch.ring_rests;
+        if nobody || core.committer.gathered_bytes() == bytes_before {
+            return None;
+        }
+        let turn = self.turn(core, now);
+        let (rests, armed_ns) = match turn {
+            Turn::Thread => (core.watch.sleepers > 0, core.watch.armed_ns),
+            Turn::Ring => (core.watch.ring_rests, core.watch.ring_armed_ns),
+        };
+        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
+        let unwatched = bytes_before == 0 && armed_ns.is_none_or(|t| t < now.boot_ns);
+        if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
+            return None;
+        }
+        if turn == Turn::Ring {
+            core.watch.ring_turn = true;
+            core.watch.ring_rests = false;
+        }
+        Some(turn)
+    }
+
+    /// Wakes a thread or the ring, if one is wanted.
+    pub(crate) fn wake_one(&self, wanted: Option<Turn>) {
+        match (wanted, self.storage().ring()) {
+            (Some(Turn::Ring), Some(ring)) => ring.wake(),
+            (Some(_), _) => self.work.notify_one(),
+            (None, _) => {}
+        }
+    }
+
+    fn wake(&self, core: &mut Core, turn: Turn) {
+        match (turn, self.storage().ring()) {
+            (Turn::Ring, Some(ring)) => {
+                core.watch.ring_turn = true;
+                if std::mem::take(&mut core.watch.ring_rests) {
+                    ring.wake();
+                }
+            }
+            _ if core.watch.sleepers > 0 => self.work.notify_one(),
+            _ => {}
+        }
+    }
+}
+
+/// A thread that waits for jobs and carries them out, blocking.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut buf = IoBuf::with_capacity(USUAL);
+    let mut core = shared.core();
+    loop {
+        let now = shared.env().now();
+        core.given = core.asked;
+        if shared.turn(&core, now) == Turn::Ring {
+            shared.wake(&mut core, Turn::Ring);
+            core = sleep(shared, core, None, now.boot_ns);
+            continue;
+        }
+        match core.committer.step(now) {
+            Step::Exit => {
+                drop(core);
+                shared.wake_all();
+                return;
+            }
+            Step::Run(job) => {
+                if core.committer.more_to_do() {
+                    let turn = shared.turn(&core, now);
+                    shared.wake(&mut core, turn);
+                }
+                let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
+                drop(core);
+                shared.at_disk.fetch_add(1, Ordering::Relaxed);
+                let (done, back) = shared.executor.run(job, buf);
+                shared.at_disk.fetch_sub(1, Ordering::Relaxed);
+                buf = if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back };
+                shared.finish(done);
+                if wake_others {
+                    shared.wake_all();
+                }
+                core = shared.core();
+            }
+            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
+        }
+    }
+}
+
+fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
+    core.watch.sleepers += 1;
+    core.watch.armed_ns = match (core.watch.armed_ns, until) {
+        (Some(a), Some(u)) if a > now => Some(a.min(u)),
+        (a, None) => a,
+        (_, u) => u,
+    };
+    let mut core = match until {
+        None => shared.work.wait(core).expect("the journal's state is whole"),
+        Some(t) => {
+            let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
+            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
+        }
+    };
+    core.watch.sleepers -= 1;
+    if until.is_some() {
+        core.watch.armed_ns = None;
+    }
+    core
+}
+
+/// What the ring's thread asks for jobs.
+pub(crate) fn on_ring(shared: &Arc<Shared>) -> Arc<dyn Source> {
+    Arc::new(OnRing(Arc::downgrade(shared)))
+}
+
+/// It must not keep the journal: the journal has the ring.
+struct OnRing(Weak<Shared>);
+
+impl Source for OnRing {
+    fn next(&self) -> Next {
+        let Some(shared) = self.0.upgrade() else { return Next::Done };
+        let now = shared.env().now();
+        let mut core = shared.core();
+        core.watch.ring_rests = false;
+        core.watch.ring_armed_ns = None;
+        if core.committer.is_over() {
+            return Next::Done;
+        }
+        let mut until = None;
+        if shared.turn(&core, now) == Turn::Ring {
+            match core.committer.step(now) {
+                Step::Run(job) => {
+                    drop(core);
+                    return Next::Begin(begin(shared, job));
+                }
+                Step::Wait(at) => until = at,
+                Step::Exit => return Next::Done,
+            }
+            core.watch.ring_turn = true;
+        } else if std::mem::take(&mut core.watch.ring_turn) {
+            shared.wake(&mut core, Turn::Thread);
+        }
+        core.watch.ring_rests = true;
+        core.watch.ring_armed_ns = until;
+        Next::Wait(until.map(|t| Duration::from_nanos(t.saturating_sub(now.boot_ns))))
+    }
+}
+
+/// A job as an operation of the ring. On its turn there are writes and syncs only.
+fn begin(shared: Arc<Shared>, job: Job) -> Operation {
+    match job {
+        Job::Write { id, file, placed, durability, sync, .. } => {
+            let wrote = shared.executor.wrote(id, &placed, durability, false);
+            let (pos, len) = (placed.pos, placed.len());
+            let fill = move |buf| placed.encode(buf);
+            let done = move |written| shared.finish(shared.executor.after_write(&wrote, written));
+            match (durability, sync) {
+                (Durability::Synced, SyncBy::Range) => Operation::write_and_sync_range(file, pos, len, fill, done),
+                _ => Operation::write(file, pos, durability, len, fill, done),
+            }
+        }
+        Job::Sync { file, upto, range } => {
+            let began = shared.env().clock.boot_ns();
+            let done = move |synced| shared.finish(shared.executor.after_sync(began, upto, synced));
+            match range {
+                Some((from, to)) => Operation::sync_range(file, from, to - from, done),
+                None => Operation::sync_data(file, done),
+            }
+        }
+        Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_) => {
+            unreachable!("long jobs are begun on the thread's turn only")
+        }
+    }
+}

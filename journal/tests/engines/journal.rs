@@ -1,0 +1,313 @@
+//! The journal over both engines: the same log, also when a write fails and the journal recovers in the process.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use clad_journal::clock::SystemClock;
+use clad_journal::io::uring::Ring;
+use clad_journal::io::{
+    Access, Durability, EngineReport, EngineWish, Entry, File, IoBuf, Lock, OsStorage, Space, Storage, TakeOver,
+};
+use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
+
+use super::{folder, open};
+
+/// A storage whose segments can be made to fail: then writes go to a description that is open for reading only, and it is
+/// the kernel that refuses them, in a call as in a ring.
+struct Breakable {
+    inner: Arc<OsStorage>,
+    broken: Arc<AtomicBool>,
+}
+
+struct BreakableFile {
+    good: Arc<dyn File>,
+    bad: Option<Arc<dyn File>>,
+    broken: Arc<AtomicBool>,
+}
+
+impl BreakableFile {
+    fn now(&self) -> &Arc<dyn File> {
+        self.bad.as_ref().filter(|_| self.broken.load(Ordering::SeqCst)).unwrap_or(&self.good)
+    }
+}
+
+impl Storage for Breakable {
+    fn list(&self, dir: &str) -> io::Result<Vec<Entry>> {
+        self.inner.list(dir)
+    }
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        let writes = matches!(access, Access::WriteDirect | Access::WriteCached) && name.ends_with(".clog");
+        let bad = if writes { Some(self.inner.open(name, Access::ReadCached)?) } else { None };
+        Ok(Arc::new(BreakableFile { good: self.inner.open(name, access)?, bad, broken: self.broken.clone() }))
+    }
+    fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        self.inner.create(name, access)
+    }
+    fn create_dir(&self, name: &str) -> io::Result<()> {
+        self.inner.create_dir(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
+        self.inner.take_over(from, to)
+    }
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.inner.sync_dir(dir)
+    }
+    fn set_sealed_mode(&self, name: &str, sealed: bool) -> io::Result<()> {
+        self.inner.set_sealed_mode(name, sealed)
+    }
+    fn space(&self) -> io::Result<Space> {
+        self.inner.space()
+    }
+    fn block_size(&self) -> u32 {
+        self.inner.block_size()
+    }
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+    fn zeroing_pays(&self) -> bool {
+        self.inner.zeroing_pays()
+    }
+    fn ring(&self) -> Option<&Ring> {
+        self.inner.ring()
+    }
+    fn engine(&self) -> EngineReport {
+        self.inner.engine()
+    }
+}
+
+impl File for BreakableFile {
+    fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
+        self.now().write_at(buf, pos, durability)
+    }
+    fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
+        self.good.read_at(buf, pos, want)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.good.sync_data()
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.good.sync_all()
+    }
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        self.good.sync_range(pos, len)
+    }
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.good.overwrites_in_place(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.good.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.good.set_len(len)
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.good.allocate(len)
+    }
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        self.good.try_lock(lock)
+    }
+    fn lock(&self, lock: Lock) -> io::Result<()> {
+        self.good.lock(lock)
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.now().descriptor()
+    }
+}
+
+struct World {
+    journal: Journal,
+    events: Arc<Mutex<Vec<Event>>>,
+    broken: Arc<AtomicBool>,
+    storage: Arc<OsStorage>,
+    next: u64,
+    _dir: tempfile::TempDir,
+}
+
+fn config() -> JournalConfig {
+    let policy = Policy::GroupCommit { max_delay: Duration::from_millis(1), max_bytes: 128 << 10, in_flight: 4 };
+    JournalConfig {
+        policy,
+        segment_bytes: 4 << 20,
+        max_append_bytes: 128 << 10,
+        reserve_free: 0,
+        ..JournalConfig::default()
+    }
+}
+
+impl World {
+    fn new(wish: EngineWish) -> Self {
+        let dir = folder();
+        let (storage, _) = open(dir.path(), wish, 4);
+        let broken = Arc::new(AtomicBool::new(false));
+        let breakable = Breakable { inner: storage.clone(), broken: broken.clone() };
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = events.clone();
+        let observer = Arc::new(move |e: &Event| seen.lock().unwrap().push(e.clone()));
+        let clock = SystemClock::shared();
+        let journal = Journal::open(Arc::new(breakable), "test", clock, config(), observer).unwrap();
+        Self { journal, events, broken, storage, next: 0, _dir: dir }
+    }
+
+    /// One append; `false` where the journal does not take any.
+    fn append(&mut self, bytes: usize) -> bool {
+        let payload = payload(self.next, bytes);
+        let append = Append {
+            producer: [9; 16],
+            owner: 1,
+            producer_epoch: 1,
+            first_sequence: self.next,
+            count: 1,
+            gap: false,
+            level: Level::Durable,
+            min_time_ns: 1,
+            max_time_ns: 1,
+            vouch: &[],
+            payload: &payload,
+            payload_checksum: clad_journal::format::checksum::plain(&payload),
+            permit: None,
+        };
+        match self.journal.append(append) {
+            Ok(_) => {
+                self.next += 1;
+                true
+            }
+            Err(AppendError::Failed { .. } | AppendError::NoSpace) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let began = Instant::now();
+        while !holds(self) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{what} never came: {:?}", self.journal.status());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    fn until_durable(&self) {
+        self.until("durable", |w| w.journal.marks().durable >= w.journal.marks().received);
+    }
+
+    /// So much at once that several writes are worth being in flight.
+    fn crowd(&mut self) {
+        for _ in 0..60 {
+            if !self.append(20_000) {
+                break;
+            }
+        }
+    }
+
+    fn count(&self, which: impl Fn(&Event) -> bool) -> usize {
+        self.events.lock().unwrap().iter().filter(|e| which(e)).count()
+    }
+
+    /// Every payload that was taken, once, in order.
+    fn check(&self) {
+        let mut reader = self.journal.reader(0, Level::Durable);
+        let mut sequence = 0;
+        while let Some(batch) = reader.next_batch().unwrap() {
+            for chunk in batch.chunks() {
+                let (offset, chunk) = chunk.unwrap();
+                assert_eq!((offset, chunk.header.first_sequence), (sequence, sequence));
+                assert!(chunk.payload == payload(sequence, chunk.payload.len()), "record {sequence}");
+                sequence += 1;
+            }
+        }
+        assert_eq!(sequence, self.next);
+    }
+}
+
+fn payload(sequence: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i as u64 * 7 + sequence) as u8).collect()
+}
+
+#[test]
+fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
+    for wish in [EngineWish::Blocking, EngineWish::Uring] {
+        let mut world = World::new(wish);
+        for _ in 0..10 {
+            assert!(world.append(100));
+            world.until_durable();
+        }
+        let status = world.journal.status();
+        assert_eq!(status.inline_batches, 10, "{wish:?}: each was alone");
+        let begun = world.storage.ring().map_or(0, Ring::begun);
+        assert_eq!(begun, 0, "{wish:?}: nothing of it went to the ring");
+        for _ in 0..5 {
+            world.crowd();
+            world.until_durable();
+        }
+        let batches = world.count(|e| matches!(e, Event::Batch { .. }));
+        let inline = world.count(|e| matches!(e, Event::Batch { inline: true, .. }));
+        assert_eq!(world.journal.status().inline_batches, inline as u64, "{wish:?}");
+        assert!(inline < batches, "{wish:?}: {inline} of {batches} inline");
+        if let Some(ring) = world.storage.ring() {
+            assert!(ring.begun() >= (batches - inline) as u64, "what was not inline went through the ring");
+            assert!(ring.most_in_flight() >= 2, "several in flight");
+        }
+        world.check();
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn a_failed_write_latches_and_the_journal_recovers_in_the_process() {
+    for wish in [EngineWish::Blocking, EngineWish::Uring] {
+        for lone in [true, false] {
+            let mut world = World::new(wish);
+            world.crowd();
+            world.until_durable();
+            world.broken.store(true, Ordering::SeqCst);
+            let before = world.journal.marks();
+            let ring_before = world.storage.ring().map_or(0, Ring::begun);
+            if lone {
+                world.append(100);
+            } else {
+                // Worth a write of its own at once: the ring's, where there is one.
+                world.append(100_000);
+            }
+            world.until("the failure", |w| w.count(|e| matches!(e, Event::Failed { .. })) == 1);
+            assert!(world.journal.status().failure.is_some());
+            assert_eq!(world.journal.marks().durable, before.durable, "{wish:?}: nothing is released");
+            if let (Some(ring), false) = (world.storage.ring(), lone) {
+                assert!(ring.begun() > ring_before, "the failure went through the ring");
+            }
+            world.broken.store(false, Ordering::SeqCst);
+            world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
+            world.until("health", |w| w.journal.status().failure.is_none());
+            world.until("an append", |w| w.journal.marks().accepting == Accepting::Yes);
+            world.crowd();
+            world.until_durable();
+            world.check();
+            assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        }
+    }
+}
+
+#[test]
+fn both_engines_rotate_and_close_under_a_crowd() {
+    for wish in [EngineWish::Blocking, EngineWish::Uring] {
+        let mut world = World::new(wish);
+        for _ in 0..12 {
+            world.crowd();
+            let answer = world.journal.rotate();
+            world.crowd();
+            answer.blocking_recv().unwrap().unwrap();
+        }
+        world.until_durable();
+        assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 12, "{wish:?}");
+        world.check();
+        world.crowd();
+        assert!(world.journal.close(Duration::from_secs(20)), "{wish:?}: what was taken is drained");
+        assert_eq!(world.journal.marks().durable, world.next, "{wish:?}");
+    }
+}

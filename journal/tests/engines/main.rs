@@ -1,0 +1,30 @@
+//! One suite over both engines: the operations of the storage, and the journal above them.
+//!
+//! `storage`: what an operation does, by a blocking call and through a ring, around the page cache and through it.
+//! `journal`: that both engines come to the same log, also over a write that fails. (Kills are in `kill.rs`, rotations and
+//! restarts in `basic.rs`; both run under both engines as well.)
+//! `refused`: kernels that refuse what an engine wants, played by seccomp filters and limits.
+
+mod journal;
+mod refused;
+mod storage;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use clad_journal::io::{EngineOptions, EngineWish, Fallback, OsStorage, device};
+
+/// A folder on a real file system.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Opens a folder with an engine; and what it had to do without.
+fn open(dir: &Path, wish: EngineWish, in_flight: usize) -> (Arc<OsStorage>, Arc<Mutex<Vec<Fallback>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let its = told.clone();
+    let on_fallback = Arc::new(move |f: &Fallback| its.lock().unwrap().push(f.clone()));
+    let options = EngineOptions { wish, in_flight, write_bytes: 1 << 20, on_fallback };
+    let block = device::discover(dir).block_size;
+    (Arc::new(OsStorage::open_with(dir, block, true, &options).unwrap()), told)
+}

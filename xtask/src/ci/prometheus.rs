@@ -1,0 +1,150 @@
+//! Dashboards and alerts on a real Prometheus that scrapes a real clad.
+//!
+//! What must hold: the rules are those of the mixin, rendered with shorter times; each query gives data, each alert is
+//! raised by its fault in earnest and ends after it; each case has a Prometheus and a clad of its own, on ports of the
+//! loopback that they find themselves. The cases are the tests in `e2e/tests/prometheus`. Where Prometheus is not
+//! installed, its package is unpacked below the build folder: installing it would start a service.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+
+use super::disk::{EXT4, Kind, WRITE_BACK, built_tests, call, is_root, on, passes};
+use super::{Run, has, need, output, target};
+use crate::mixin::{self, Options, Pace};
+
+/// A case: what is shown, the test that shows it, and whether it wants a file system of its own.
+struct Case {
+    name: &'static str,
+    test: &'static str,
+    mounted: bool,
+}
+
+const fn plain(name: &'static str, test: &'static str) -> Case {
+    Case { name, test, mounted: false }
+}
+
+const fn mounted(name: &'static str, test: &'static str) -> Case {
+    Case { name, test, mounted: true }
+}
+
+/// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
+const CASES: [Case; 8] = [
+    mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
+    mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
+    plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
+    plain("writes that fail", "faults::writes_that_fail"),
+    plain("a byte that is flipped", "faults::a_byte_that_is_flipped"),
+    plain("a configuration that is refused", "faults::a_configuration_that_is_refused"),
+    plain("rotations that nobody can prepare for", "faults::rotations_that_nobody_can_prepare_for"),
+    plain("every panel and every rule gives data, and nothing fires", "queries::every_panel_and_every_rule_gives_data"),
+];
+/// So many at a time.
+const SIDE_BY_SIDE: usize = 3;
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    run.no_args()?;
+    let root = run.root.clone();
+    let programs = Programs::find(&root)?;
+    let rules = tempfile::Builder::new().prefix("clad-mixin-").tempdir().context("no temporary folder")?;
+    mixin::write(rules.path(), &Options { pace: Pace::Test, ..Options::default() })?;
+    run.case("promtool takes the rules, at either pace", || {
+        for folder in [mixin::folder(&root), rules.path().to_owned()] {
+            let mut check = Command::new(&programs.promtool);
+            for name in ["clad-recording.yaml", "clad-alerts.yaml"] {
+                check.args(["check", "rules"]).arg(folder.join("rules").join(name));
+                output(&mut check)?;
+                check = Command::new(&programs.promtool);
+            }
+        }
+        Ok(())
+    });
+    run.case("each alert waits, fires and ends, at the real pace", || {
+        let tests = mixin::folder(&root).join("tests/alerts.yaml");
+        output(Command::new(&programs.promtool).args(["test", "rules"]).arg(tests)).map(drop)
+    });
+    let tests = built_tests(&root, "prometheus")?;
+    need("prlimit", &["util-linux"])?;
+    need("fsfreeze", &["util-linux"])?;
+    need("mkfs.ext4", &["e2fsprogs"])?;
+    need("losetup", &["mount", "util-linux"])?;
+    let one = |case: &Case| {
+        let go = |point: Option<&Path>| {
+            let mut command = call(&tests, case.test, point);
+            passes(command.env("CLAD_PROMETHEUS", &programs.prometheus).env("CLAD_PROMETHEUS_RULES", rules.path()))
+        };
+        if !case.mounted {
+            return go(None);
+        }
+        ensure!(is_root()?, "only root can mount");
+        on(&Kind::Loop { make: EXT4, mebibytes: 32, sector: 512, cache: WRITE_BACK, options: "rw" }, |point| {
+            go(Some(point))
+        })
+    };
+    let next = AtomicUsize::new(0);
+    let ended: Vec<OnceLock<Result<()>>> = CASES.iter().map(|_| OnceLock::new()).collect();
+    thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                while let Some((case, slot)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    CASES.get(at).zip(ended.get(at))
+                } {
+                    let _ = slot.set(one(case));
+                }
+            });
+        }
+    });
+    for (case, slot) in CASES.iter().zip(ended) {
+        run.case(case.name, || slot.into_inner().context("it was not run")?);
+    }
+    Ok(())
+}
+
+/// Prometheus and its tool.
+struct Programs {
+    prometheus: PathBuf,
+    promtool: PathBuf,
+}
+
+impl Programs {
+    /// Those of the host, or those of Debian's package.
+    fn find(root: &Path) -> Result<Self> {
+        if has("prometheus") && has("promtool") {
+            return Ok(Self { prometheus: "prometheus".into(), promtool: "promtool".into() });
+        }
+        let folder = target(root).join("ci/prometheus");
+        let bin = folder.join("usr/bin");
+        let found = Self { prometheus: bin.join("prometheus"), promtool: bin.join("promtool") };
+        if !(found.prometheus.is_file() && found.promtool.is_file()) {
+            println!("  prometheus is missing: unpacking Debian's package below the build folder");
+            unpack(&folder)?;
+        }
+        // That they run here at all is better said once than by each case.
+        for program in [&found.prometheus, &found.promtool] {
+            output(Command::new(program).arg("--version"))?;
+        }
+        Ok(found)
+    }
+}
+
+fn unpack(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let download = || output(Command::new("apt-get").current_dir(folder).args(["download", "--quiet", "prometheus"]));
+    if download().is_err() {
+        // The lists of packages may be missing, or name a version that is gone.
+        output(Command::new("apt-get").args(["update", "--quiet"]))?;
+        download()?;
+    }
+    let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let package = packages.filter(|path| path.extension().is_some_and(|end| end == "deb")).max();
+    let package = package.context("no package was downloaded")?;
+    output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(folder))?;
+    fs::remove_file(package)?;
+    Ok(())
+}
