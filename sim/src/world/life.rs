@@ -313,6 +313,9 @@ impl World {
                     stepper.prepare();
                     let failed = marks.accepting == Accepting::Failed;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));
+                    if self.disk.is_alive() {
+                        self.told()?; // what retention has removed, before somebody reads
+                    }
                     self.observe()?;
                 }
             }

@@ -57,6 +57,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "fresh: ",
                     "group_commit: ",
                     "per_message: ",
+                    "sync_file_range: ",
                     "fire_and_forget: ",
                     "test result: ",
                 ],
