@@ -11,6 +11,9 @@
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` makes clad wrong on purpose: it is for tests and must not be in a release build");
 
+use crate::format::checksum::Seed;
+use crate::format::segment::Former;
+
 macro_rules! faults {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// One wrong version.
@@ -78,6 +81,30 @@ faults! {
     DamageCutOff,
     /// What lies behind the cut is not set aside.
     TailNotSetAside,
+    /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
+    RecycledNotToldApart,
+}
+
+/// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.
+///
+/// A sum changes by the same bits whatever else it covers, so that the bits of the salt are combined until they make up
+/// the difference; 32 of them are always enough.
+pub(crate) fn salt_of_former(log_id: &[u8; 16], number: u64, former: Former) -> u64 {
+    let sum = |salt| Seed::new(salt, log_id, number).sum(0, &[]);
+    let mut steps: Vec<(u32, u64)> = Vec::new();
+    let reduce = |steps: &[(u32, u64)], from: (u32, u64)| {
+        steps
+            .iter()
+            .fold(from, |(d, salt), (step, bits)| if d ^ step < d { (d ^ step, salt ^ bits) } else { (d, salt) })
+    };
+    for bit in (0..32).map(|i| 1 << i) {
+        let step = reduce(&steps, (sum(bit) ^ sum(0), bit));
+        steps.push(step);
+    }
+    let wanted = Seed::new(former.salt, log_id, former.number).sum(0, &[]) ^ sum(0);
+    let (difference, salt) = reduce(&steps, (wanted, 0));
+    debug_assert_eq!(difference, 0);
+    salt
 }
 
 /// The faults that are turned on: none, outside of tests.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::env::Env;
-use crate::faults::Fault;
+use crate::faults::{self, Fault};
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
@@ -53,7 +53,7 @@ fn write_access(env: &Env) -> Access {
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     loop {
         let header = draw_header(env, number, epoch, former)?;
-        if header.former_seed() != Some(header.seed()) {
+        if header.former_seed() != Some(header.seed()) || env.config.faults.has(Fault::RecycledNotToldApart) {
             return Ok(header);
         }
     }
@@ -63,6 +63,9 @@ fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io
     let mut salt = [0; 8];
     if !env.config.faults.has(Fault::SaltNotUsed) {
         env.clock.fill_random(&mut salt)?;
+    }
+    if let (true, Some(former)) = (env.config.faults.has(Fault::RecycledNotToldApart), former) {
+        salt = faults::salt_of_former(&env.meta.get().log_id, number, former).to_le_bytes();
     }
     Ok(SegmentHeader {
         compatible: 0,

@@ -33,3 +33,8 @@ fn no_two_segments_have_one_salt() {
 fn a_failed_write_costs_nothing_that_shared_its_block() {
     scenes::shared_block(Faults::default());
 }
+
+#[test]
+fn a_segment_used_again_holds_nothing_of_what_it_was() {
+    scenes::used_again(Faults::default());
+}

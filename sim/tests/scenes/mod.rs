@@ -7,7 +7,7 @@ use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::stepper::{Next, Stepper};
 use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
-use clad_sim::disk::{Fault as DiskFault, OpKind, Survival};
+use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::{SimClock, SimDisk};
 use tokio::sync::Semaphore;
 
@@ -224,4 +224,42 @@ pub(crate) fn shared_block(faults: Faults) {
     stage.cut_power(Survival::None);
     stage.start();
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
+}
+
+/// The file of a removed segment waits to be the next one, with its old batches still in it: a start does not take it for
+/// one in use, after a clean end as after a kill.
+pub(crate) fn used_again(faults: Faults) {
+    for clean in [true, false] {
+        let options = Options { zeroing_pays: true, ..Options::default() };
+        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
+        stage.start();
+        (0..2).for_each(|_| {
+            (0..3).for_each(|_| drop(stage.append(14_000, None)));
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        });
+        stage.append(100, None);
+        stage.run();
+        let (used, again) = ("00000000000000000001.clog", "00000000000000000004.clog");
+        let old = stage.disk.peek(used).unwrap();
+        stage.journal().retain();
+        let prepared = stage.disk.peek(again).unwrap();
+        let batches = BATCHES as usize..BATCHES as usize + 14_000;
+        assert_eq!((stage.disk.peek(used), &prepared[batches.clone()]), (None, &old[batches]), "it is not used again");
+        if clean {
+            stage.journal().close();
+            stage.run();
+        }
+        stage.journal = None;
+        stage.disk.kill();
+        stage.start();
+        let report = stage.journal().report().clone();
+        assert_eq!((report.clean, report.scanned), (clean, u32::from(!clean)), "{report}");
+        assert_eq!((report.next_offset, report.set_aside.as_slice()), (7, &[][..]), "{report}");
+        stage.append(100, None);
+        stage.rest();
+        assert_eq!(stage.read(7), Some(vec![8; 100]), "{}", stage.journal().report());
+    }
 }
