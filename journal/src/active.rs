@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use crate::clock::Moment;
+use crate::faults::{Fault, Faults};
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
 use crate::format::footer::{Before, Footer, IndexEntry};
@@ -178,7 +179,7 @@ impl Active {
     }
 
     /// An empty batch that vouches for the watermarks; the next batch is written over it. Only with nothing in flight.
-    pub(crate) fn vouch(&mut self, marks: &Marks, now: Moment) -> Placed {
+    pub(crate) fn vouch(&mut self, marks: &Marks, now: Moment, faults: Faults) -> Placed {
         let header = BatchHeader {
             kind: batch::KIND_VOUCH,
             codec: 0,
@@ -197,7 +198,10 @@ impl Active {
             max_time_ns: 0,
             body_checksum: BatchHeader::body_checksum(&self.seed, self.pos, &[]),
         };
-        let (bytes, _) = header.encode(&self.seed, self.pos);
+        let (bytes, checksum) = header.encode(&self.seed, self.pos);
+        if faults.has(Fault::VouchChained) {
+            self.last_checksum = checksum;
+        }
         self.vouched = (marks.written, marks.durable);
         self.placed(self.pos, false, bytes, None)
     }

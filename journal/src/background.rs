@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::catalog::Sealed;
 use crate::env::{Event, Rule};
+use crate::faults::Fault;
 use crate::format::segment_name;
 use crate::journal::Shared;
 use crate::prepare::{self, NotReused, Prepared, Space};
@@ -91,6 +92,7 @@ fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
     }
 }
 
+/// What retention remembers between two looks.
 #[derive(Default)]
 pub(crate) struct RetentionState {
     /// Real time minus boot time at the last look.
@@ -164,6 +166,9 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     // Of what the next one repeats, it holds the copy that counts, and that stays.
     let end_offset = [summary.map(|s| s.end_offset), next].into_iter().flatten().min()?.max(shared.lowest_offset());
     let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
+    if shared.env().config.faults.has(Fault::RetentionBeforeMeta) {
+        let _ = storage.remove(&segment_name(sealed.number));
+    }
     let passed = shared.env().meta.update(|m| {
         m.lowest_segment = sealed.number + 1;
         m.lowest_offset = end_offset;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::faults::Faults;
 use crate::io::EngineWish;
 
 /// How the journal reaches `durable`.
@@ -129,6 +130,8 @@ pub struct JournalConfig {
     pub keep_producer: Duration,
     /// Bytes of the newest batches that are kept in memory for readers.
     pub recent_bytes: usize,
+    /// Wrong on purpose, for tests: always empty in a build that anybody else uses.
+    pub faults: Faults,
 }
 
 /// Room that a segment must have beyond its largest append: header, batch header, and a small footer.
@@ -152,6 +155,7 @@ impl Default for JournalConfig {
             window: 256,
             keep_producer: Duration::from_secs(600),
             recent_bytes: 2 << 20,
+            faults: Faults::default(),
         }
     }
 }

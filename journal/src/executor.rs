@@ -19,6 +19,7 @@ use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
 use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
+use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::footer::{Before, Damage};
 use crate::format::meta::NONE;
@@ -81,6 +82,8 @@ impl Executor {
                     Some((from, to)) => file.sync_range(from, to - from),
                     None => file.sync_data(),
                 };
+                let again = synced.is_err() && self.env.config.faults.has(Fault::RetryAfterFailedSync);
+                let synced = if again { self.sync_anew() } else { synced };
                 (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
@@ -120,6 +123,11 @@ impl Executor {
         synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
+    /// [`Fault::RetryAfterFailedSync`]: through a file opened anew, because the one that failed refuses.
+    fn sync_anew(&self) -> io::Result<()> {
+        self.env.storage.open(&segment_name(self.env.meta.get().highest_segment), Access::WriteCached)?.sync_data()
+    }
+
     fn since(&self, began: u64) -> Duration {
         Duration::from_nanos(self.env.clock.boot_ns().saturating_sub(began))
     }
@@ -140,7 +148,7 @@ impl Executor {
     fn seal_active(&self, rotation: &Rotation) -> io::Result<()> {
         let active = &rotation.active;
         let file = active.files.last().expect("a file for syncs");
-        if rotation.unsynced {
+        if rotation.unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {
             file.sync_data()?;
         }
         let name = segment_name(active.number);
@@ -205,7 +213,9 @@ impl Executor {
     fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
         let (header, files) = prepare::open(&self.env, ready, epoch)?;
         let in_place = self.env.config.policy.needs_in_place() && files[0].overwrites_in_place(header.capacity)?;
-        self.env.meta.update(|m| m.highest_segment = header.number)?;
+        if !self.env.config.faults.has(Fault::SegmentNotNamed) {
+            self.env.meta.update(|m| m.highest_segment = header.number)?;
+        }
         let mut active = Active::new(header, files, next, *self.before());
         active.in_place = in_place;
         Ok(active)
@@ -289,7 +299,7 @@ impl Executor {
         }
         // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
         // something may have been lost: no mark from now on may speak for it.
-        let epoch = meta.epoch() + 2;
+        let epoch = if self.env.config.faults.has(Fault::OffsetReused) { meta.epoch() } else { meta.epoch() + 2 };
         let end = rescue.next;
         self.env.meta.update(|m| {
             m.push_epoch(epoch, end);

@@ -26,6 +26,7 @@ mod config;
 mod env;
 mod error;
 mod executor;
+mod faults;
 pub mod format;
 mod gather;
 pub mod io;
@@ -51,6 +52,8 @@ pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
+#[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
+pub use faults::{Fault, Faults};
 pub use gather::Batch;
 pub use io::bulk;
 pub use journal::{Journal, SegmentSummary, Stalled, Status};

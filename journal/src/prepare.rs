@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::env::Env;
+use crate::faults::{self, Fault};
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
@@ -52,7 +53,7 @@ fn write_access(env: &Env) -> Access {
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     loop {
         let header = draw_header(env, number, epoch, former)?;
-        if header.former_seed() != Some(header.seed()) {
+        if header.former_seed() != Some(header.seed()) || env.config.faults.has(Fault::RecycledNotToldApart) {
             return Ok(header);
         }
     }
@@ -60,7 +61,12 @@ pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Form
 
 fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     let mut salt = [0; 8];
-    env.clock.fill_random(&mut salt)?;
+    if !env.config.faults.has(Fault::SaltNotUsed) {
+        env.clock.fill_random(&mut salt)?;
+    }
+    if let (true, Some(former)) = (env.config.faults.has(Fault::RecycledNotToldApart), former) {
+        salt = faults::salt_of_former(&env.meta.get().log_id, number, former).to_le_bytes();
+    }
     Ok(SegmentHeader {
         compatible: 0,
         read_only_compatible: 0,
@@ -154,7 +160,7 @@ fn finish(env: &Env, file: &dyn File, number: u64, epoch: u32, former: Option<Fo
     let header = new_header(env, number, epoch, former)?;
     write_header(file, &header)?;
     file.sync_all()?;
-    env.storage.sync_dir("")?;
+    sync_folder(env)?;
     Ok(header)
 }
 
@@ -244,6 +250,11 @@ fn refill(
     finish(env, file.as_ref(), number, epoch, Some(former)).map(Some)
 }
 
+/// Makes the segment's name durable.
+fn sync_folder(env: &Env) -> io::Result<()> {
+    if env.config.faults.has(Fault::FolderNeverSynced) { Ok(()) } else { env.storage.sync_dir("") }
+}
+
 /// Opens a prepared segment for writing: one file description for each write in flight and one for syncs, each with
 /// its own shared lock. A header of an earlier epoch is replaced first.
 ///
@@ -256,11 +267,17 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
         header = new_header(env, header.number, epoch, header.former)?;
         // Who made it may be dead: with its header still on the way to the disk, its size and its name not durable, and
         // the mode of a segment that it was about to seal.
-        let file = segment_file::open_alone(env.storage.as_ref(), header.number, Access::WriteDirect, &env.observer)?;
+        let file = segment_file::open_alone(
+            env.storage.as_ref(),
+            header.number,
+            Access::WriteDirect,
+            &env.observer,
+            env.config.faults,
+        )?;
         env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
         file.sync_all()?;
-        env.storage.sync_dir("")?;
+        sync_folder(env)?;
     }
     let open_one = |_| segment_file::open(env.storage.as_ref(), &name, write_access(env));
     let files = (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect::<io::Result<_>>()?;
@@ -273,7 +290,13 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
 /// # Errors
 /// What the kernel says.
 pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepared>> {
-    let file = match segment_file::open_alone(env.storage.as_ref(), number, Access::ReadDirect, &env.observer) {
+    let file = match segment_file::open_alone(
+        env.storage.as_ref(),
+        number,
+        Access::ReadDirect,
+        &env.observer,
+        env.config.faults,
+    ) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),

@@ -137,6 +137,11 @@ impl Stepper {
         self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
     }
 
+    /// Bytes of appends that wait for the disk.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.shared.with(|c| c.in_flight_bytes())
+    }
+
     /// Asks for a rotation; nobody waits for the answer.
     pub fn request_rotate(&self) {
         let (reply, _): (RotateReply, _) = tokio::sync::oneshot::channel();

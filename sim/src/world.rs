@@ -9,8 +9,8 @@
 //! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
 //! was shown while the process lived, so that a crash in the middle of a job promises nothing.
 //!
-//! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one operation, bit rot.
-//! Bytes on the disk are no part of the digest: the journal salts its segments from the operating system.
+//! Not covered: retention by age and by free space, bit rot (`tests/scene.rs` has a little), threads (the journal's are
+//! tested with real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
 mod client;

@@ -33,6 +33,7 @@ use crate::active::Active;
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
 use crate::env::Trigger;
+use crate::faults::Fault;
 use crate::format::segment::SegmentHeader;
 use crate::gather::{Batch, Gather, Gathered};
 use crate::io::Durability;
@@ -400,7 +401,7 @@ impl Committer {
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
-        let (fresh, alone) = (self.writes > 0, in_flight == 0);
+        let (fresh, alone) = (self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock), in_flight == 0);
         let sync = self.how_to_sync();
         let active = self.active.as_mut().expect("checked by step");
         let placed = active.place(&batch, fresh, &self.marks, now);
@@ -408,6 +409,7 @@ impl Committer {
         let split = self.config.policy.grouping().is_some() && wants_written;
         let durability = match self.config.policy {
             Policy::FireAndForget { .. } => Durability::Written,
+            Policy::PerMessage if self.config.faults.has(Fault::PerMessageNeverFlushes) => Durability::Written,
             _ if split => Durability::Written,
             _ => Durability::Synced,
         };
@@ -421,7 +423,7 @@ impl Committer {
             id,
             batch,
             shares,
-            _permit: permit,
+            _permit: permit.filter(|_| !self.config.faults.has(Fault::PermitReleasedEarly)),
             since_boot_ns: since,
             range,
             written: false,
@@ -525,7 +527,7 @@ impl Committer {
             return self.sync_or_wait(now, None);
         }
         let Some(slot) = self.free_files.pop() else { return Step::Wait(None) };
-        let placed = active.vouch(&marks, now);
+        let placed = active.vouch(&marks, now, self.config.faults);
         let id = self.next_id;
         self.next_id += 1;
         self.writes += 1;
@@ -612,7 +614,7 @@ impl Committer {
             active: self.active.take(),
             prepared: self.prepared.take(),
             from,
-            next: self.marks.received,
+            next: if self.config.faults.has(Fault::OffsetReused) { from } else { self.marks.received },
             held,
             producers: self.producers.clone(),
             rewritten: self.rewritten,

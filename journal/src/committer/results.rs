@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::active::Active;
 use crate::clock::Moment;
+use crate::config::Policy;
+use crate::faults::Fault;
 use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerTable;
@@ -30,10 +32,15 @@ impl Committer {
                     entry.written = true;
                     self.unsynced_bytes += entry.batch.stored_len();
                     entry.durable = durability == Durability::Synced;
+                    entry.durable |= self.config.faults.has(Fault::AckBeforeSync);
+                    let lies = self.config.policy == Policy::PerMessage;
+                    entry.durable |= lies && self.config.faults.has(Fault::PerMessageNeverFlushes);
                 }
             }
             Done::Sync { upto } => {
                 self.sync_running = false;
+                let late = self.config.faults.has(Fault::WatermarkReadAfterSync);
+                let upto = if late { self.marks.written } else { upto };
                 for entry in self.in_flight.iter_mut().filter(|e| e.batch.end_offset() <= upto) {
                     entry.durable = true;
                 }
@@ -60,7 +67,7 @@ impl Committer {
                 self.state = State::Closed { clean: true };
             }
         }
-        if self.state == State::Running {
+        if self.state == State::Running || self.config.faults.has(Fault::ReleasedAfterFailure) {
             self.advance();
         }
         self.idle_since_ns = now.boot_ns;
@@ -89,7 +96,9 @@ impl Committer {
     /// Moves the marks over the unbroken row of what is done, and lets go of what nobody needs.
     fn advance(&mut self) {
         let keep_until_durable = self.config.policy.syncs();
-        let done = self.in_flight.iter().take_while(|e| e.written).map(|e| e.batch.end_offset()).last();
+        let any_order = self.config.faults.has(Fault::AckOutOfOrder);
+        let done = self.in_flight.iter().take_while(|e| e.written || any_order).filter(|e| e.written);
+        let done = done.map(|e| e.batch.end_offset()).last();
         if let Some(end) = done
             && end > self.marks.written
         {
@@ -126,6 +135,7 @@ impl Committer {
         // A batch of a block that a write repeated, which is not synced or has failed, may be gone, durable or not.
         let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.vouching.iter().map(|v| &v.1));
         let repeated = repeated.filter_map(|shares| shares.first()).map(|b| b.first_offset).min();
+        let repeated = repeated.filter(|_| !self.config.faults.has(Fault::RescueStartsTooHigh));
         let from = repeated.map_or(self.marks.durable, |first| first.min(self.marks.durable));
         match failure.of {
             FailedJob::Write(id) => {

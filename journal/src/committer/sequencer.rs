@@ -3,6 +3,7 @@
 use crate::active::Active;
 use crate::clock::Moment;
 use crate::error::AppendError;
+use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::Footer;
 use crate::gather::{Entering, Purse, Row};
@@ -108,6 +109,7 @@ impl Committer {
     fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Option<u64>, AppendError> {
         match self.producers.check(header, gap, now.real_ns, &self.connected_set) {
             Verdict::Fresh => Ok(None),
+            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(None),
             Verdict::Duplicate { first_offset } => Ok(Some(first_offset)),
             Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
             Verdict::NotOwner => Err(AppendError::NotOwner),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::plan::{self, Kept, Plan, Unsealed};
 use super::report::Report;
-use super::scan::{Found, Scan, scan};
+use super::scan::{Found, Scan, scan_with};
 use super::survey::{Segment, State, Survey};
 use super::{Recovered, table};
 use crate::catalog::Sealed;
@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::config::JournalConfig;
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
+use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Footer, IndexEntry};
 use crate::format::segment::SegmentHeader;
@@ -54,6 +55,7 @@ struct Carrier<'a> {
     greatest_epoch: u32,
     /// Epochs of the segments that were looked at, with the first offset of the first in each.
     epochs: BTreeMap<u32, u64>,
+    faults: Faults,
 }
 
 #[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
@@ -83,6 +85,7 @@ pub(super) fn carry_out(
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()),
         epochs: BTreeMap::new(),
+        faults: config.faults,
     };
     c.report.bytes_read = survey.bytes_read;
     if let Some(newest) = survey.newest {
@@ -107,7 +110,7 @@ pub(super) fn carry_out(
     meta.update(|m| {
         m.clean = false;
         m.latched = false;
-        if !clean {
+        if !clean && !config.faults.has(Fault::EpochNotRaised) {
             // A lost slot may have taken the word of an epoch along: its first segment has it too.
             for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
                 m.push_epoch(*epoch, *first);
@@ -151,6 +154,7 @@ pub(crate) fn end_at(
         before,
         producers,
         producers_known: true,
+        faults: env.config.faults,
     })
 }
 
@@ -170,6 +174,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) producers: ProducerTable,
     /// They know what is in the segments already.
     pub(crate) producers_known: bool,
+    pub(crate) faults: Faults,
 }
 
 /// Ends them.
@@ -189,10 +194,11 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         next_offset: e.first_offset,
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
+        faults: e.faults,
     };
     let mut group = Vec::new();
     for number in e.numbers {
-        let probed = super::probe_alone(storage, number, e.observer);
+        let probed = super::probe_alone(storage, number, e.observer, e.faults);
         let segment = probed.map_err(OpenError::io(segment_name(number)))?;
         // An attempt before this one came as far as the footer.
         if matches!(segment.state, State::Sealed { .. }) {
@@ -264,12 +270,18 @@ impl Carrier<'_> {
             let name = segment_name(segment.number);
             works.push(self.open_and_scan(segment).map_err(OpenError::io(name))?);
         }
-        let seen: Vec<_> = works.iter().map(|w| self.unsealed(w, limit)).collect();
+        let mut seen: Vec<_> = works.iter().map(|w| self.unsealed(w, limit)).collect();
+        if self.faults.has(Fault::DamageCutOff) {
+            let headers = seen.iter_mut().flat_map(|s| s.batches.iter_mut()).map(|b| &mut b.header);
+            headers.for_each(|h| (h.durable, h.written) = (0, 0));
+        }
         let plan = plan::plan(self.next_offset, &seen, latched);
         for (work, kept) in works.iter_mut().zip(&plan.kept) {
             work.kept = kept.clone();
             let context = format!("set aside the tail of segment {}", work.number);
-            self.set_aside(work, limit).map_err(OpenError::io(context))?;
+            if !self.faults.has(Fault::TailNotSetAside) {
+                self.set_aside(work, limit).map_err(OpenError::io(context))?;
+            }
         }
         for work in &works {
             let context = format!("write segment {} again and seal it", work.number);
@@ -282,12 +294,13 @@ impl Carrier<'_> {
 
     fn unsealed(&self, w: &Work, limit: Option<u64>) -> Unsealed {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
+        let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
         Unsealed { number: w.number, batches: w.scan.batches.clone(), same_boot, limit }
     }
 
     fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
         let number = segment.number;
-        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer)?;
+        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer, self.faults)?;
         (self.observer)(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
@@ -299,7 +312,7 @@ impl Carrier<'_> {
             self.report.unreadable.push(number);
             Scan { garbage: vec![(0, segment.file_len)], ..Scan::default() }
         } else {
-            scan(file.clone(), &header)?
+            scan_with(file.clone(), &header, self.faults)?
         };
         self.report.bytes_read += scan.bytes_read;
         Ok(Work { number, header, file, scan, kept: Kept::default(), headless })
@@ -379,6 +392,7 @@ impl Carrier<'_> {
             crate::prepare::write_header(w.file.as_ref(), &w.header)?;
         }
         let first_unproven = kept(w).find(|b| b.header.end_offset() > plan.proven_durable);
+        let first_unproven = first_unproven.filter(|_| !self.faults.has(Fault::CleanPageTakenForDurable));
         if let Some(first) = first_unproven {
             let unproven = kept(w).filter(|b| b.pos >= first.pos);
             self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
@@ -448,7 +462,7 @@ impl Carrier<'_> {
             let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
-                if !self.producers_known {
+                if !self.producers_known && !self.faults.has(Fault::ProducersNotRebuilt) {
                     self.producers.store(&chunk.header, offset, h.append_real_ns, &HashSet::new());
                 }
                 offset += u64::from(chunk.header.count);

@@ -8,6 +8,7 @@ use std::io;
 
 use crate::env::Observer;
 use crate::error::OpenError;
+use crate::faults::Faults;
 use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
@@ -102,7 +103,12 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
 }
 
 /// The same for recovery: unless its footer holds, nobody writes to the segment any more when this is read.
-pub(crate) fn probe_alone(storage: &dyn Storage, number: u64, observer: &Observer) -> io::Result<Segment> {
+pub(crate) fn probe_alone(
+    storage: &dyn Storage,
+    number: u64,
+    observer: &Observer,
+    faults: Faults,
+) -> io::Result<Segment> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
     let look = || probe(storage, number, file.len()?);
     if !file.try_lock(Lock::Exclusive)? {
@@ -110,7 +116,7 @@ pub(crate) fn probe_alone(storage: &dyn Storage, number: u64, observer: &Observe
         if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
             return Ok(segment);
         }
-        segment_file::lock_alone(file.as_ref(), number, observer)?;
+        segment_file::lock_alone(file.as_ref(), number, observer, faults)?;
     }
     look()
 }
@@ -167,6 +173,7 @@ pub(crate) fn survey(
     meta: &Meta,
     found: &BTreeMap<u64, u64>,
     observer: &Observer,
+    faults: Faults,
 ) -> Result<Survey, OpenError> {
     let mut survey = Survey {
         proven: BTreeMap::new(),
@@ -187,7 +194,7 @@ pub(crate) fn survey(
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe_alone(storage, number, observer).map_err(OpenError::io(segment_name(number)))?;
+        let segment = probe_alone(storage, number, observer, faults).map_err(OpenError::io(segment_name(number)))?;
         survey.bytes_read += segment.bytes_read;
         check_ours(&segment, meta)?;
         match &segment.state {
@@ -248,10 +255,11 @@ pub(crate) fn adopt(
     meta: &mut Meta,
     found: &BTreeMap<u64, u64>,
     observer: &Observer,
+    faults: Faults,
 ) -> io::Result<()> {
     let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
     for (number, _) in found.range(next..) {
-        probe_alone(storage, *number, observer)?; // so that nobody writes to it while it is looked at
+        probe_alone(storage, *number, observer, faults)?; // so that nobody writes to it while it is looked at
     }
     if let Some(highest) = in_use_above(storage, meta, found)? {
         storage.sync_dir("")?; // its new name may not be durable yet, and now it will be counted on
@@ -332,7 +340,7 @@ mod tests {
         assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
         let mut meta = meta(highest);
         let observer: Observer = std::sync::Arc::new(|_| {});
-        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &observer).unwrap();
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &observer, Faults::default()).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }

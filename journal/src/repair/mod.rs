@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::JournalConfig;
 use crate::error::OpenError;
+use crate::faults::Faults;
 use crate::format::footer::{Before, Damage};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
@@ -469,6 +470,7 @@ impl Repair<'_> {
                 }),
                 producers,
                 producers_known: false,
+                faults: Faults::default(),
             };
             lost = recovery::end(ending)?.1.damage;
         }

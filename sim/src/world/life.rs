@@ -39,6 +39,7 @@ impl World {
         self.start()?;
         self.settle()?;
         self.close()?;
+        self.eat(&[self.disk.digest()]);
         self.inspect()
     }
 
@@ -87,6 +88,10 @@ impl World {
             77..=85 => {
                 let pause = [100, 1_000, 6_000, 150_000, 1_100_000][self.rng.index(5)];
                 self.clock.step(Duration::from_micros(pause));
+                if self.rng.chance(1, 10) {
+                    let hours = self.rng.below(49) as i64 - 24;
+                    self.clock.jump(hours * 3_600_000_000_000);
+                }
             }
             86..=89 => {
                 if let Some(stepper) = &self.stepper {
@@ -308,6 +313,9 @@ impl World {
                     stepper.prepare();
                     let failed = marks.accepting == Accepting::Failed;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));
+                    if self.disk.is_alive() {
+                        self.told()?; // what retention has removed, before somebody reads
+                    }
                     self.observe()?;
                 }
             }

@@ -8,6 +8,7 @@ mod cuts;
 mod disk;
 mod kill;
 mod prometheus;
+mod sim;
 mod systemd;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,12 @@ const SUITES: &[Suite] = &[
         name: "prometheus",
         about: "dashboards give data and each alert is raised by its fault, on a real Prometheus",
         run: prometheus::run,
+    },
+    Suite { name: "faults", about: "each wrong version of the journal is caught, and by what", run: sim::faults },
+    Suite {
+        name: "sim",
+        about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
+        run: sim::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },

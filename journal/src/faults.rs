@@ -1,0 +1,139 @@
+//! Deliberate faults: wrong versions of this crate's own code, each of which a test must catch.
+//!
+//! What must hold:
+//! - Without the feature `faults` a [`Faults`] has no size and is always empty, so that every place that asks it is gone
+//!   from the compiled code; with the feature, a build without debug assertions (any release) does not compile.
+//! - A fault is a value in one journal's settings, never a state of the process: tests run side by side.
+//! - A place that asks reads as one short condition, and the right code is what stands there without it.
+//!
+//! `sim/tests/faults.rs` turns each on and shows what catches it; the table in docs/TESTING.md is compared with this list.
+
+#[cfg(all(feature = "faults", not(debug_assertions)))]
+compile_error!("the feature `faults` makes clad wrong on purpose: it is for tests and must not be in a release build");
+
+use crate::format::checksum::Seed;
+use crate::format::segment::Former;
+
+macro_rules! faults {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// One wrong version.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Fault {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        #[cfg(feature = "faults")]
+        impl Fault {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+        }
+    };
+}
+
+faults! {
+    /// `durable` is released when a write has completed, before the sync that follows it.
+    AckBeforeSync,
+    /// What a sync covers is read when it has ended, not before it begins.
+    WatermarkReadAfterSync,
+    /// The folder is never synced when a segment is made.
+    FolderNeverSynced,
+    /// A sync that failed is made again, through the file opened anew, and believed.
+    RetryAfterFailedSync,
+    /// A start syncs what it found above the proven end, and does not write it again.
+    CleanPageTakenForDurable,
+    /// A scan believes a batch whose body fails its checksum.
+    ChecksumNotChecked,
+    /// Every segment has the same salt.
+    SaltNotUsed,
+    /// A start after an unclean end goes on in the epoch that was.
+    EpochNotRaised,
+    /// A write that follows one in flight continues in the block of that one.
+    TwoWritesInOneBlock,
+    /// A recovery in the process gives the offsets of what was not written again, in the same epoch.
+    OffsetReused,
+    /// The marks move to the last batch that is written, whatever is still in flight before it.
+    AckOutOfOrder,
+    /// Nobody waits for the lock on a segment that a dead process may still write to.
+    LockNotTaken,
+    /// An append whose sequence is stored is stored again.
+    ResendStoredTwice,
+    /// Under `per_message` the write goes without its sync.
+    PerMessageNeverFlushes,
+    /// A footer is written before the data below it is synced.
+    FooterBeforeData,
+    /// The batch that follows a vouch names the vouch as the one before it.
+    VouchChained,
+    /// Retention removes a segment before `clad.meta` has passed it.
+    RetentionBeforeMeta,
+    /// What admission counted for an append is given back when its write begins.
+    PermitReleasedEarly,
+    /// A recovery in the process leaves out acknowledged batches that share a block with the write that failed.
+    RescueStartsTooHigh,
+    /// After a failed write or sync other writes still release what they complete.
+    ReleasedAfterFailure,
+    /// `written` is believed of a segment that was used under another boot.
+    OtherBootBelieved,
+    /// A start takes the producers from the newest footer and does not add what follows it.
+    ProducersNotRebuilt,
+    /// A segment is used before `clad.meta` names it.
+    SegmentNotNamed,
+    /// A failure below the proven end is taken for the cut.
+    DamageCutOff,
+    /// What lies behind the cut is not set aside.
+    TailNotSetAside,
+    /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
+    RecycledNotToldApart,
+}
+
+/// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.
+///
+/// A sum changes by the same bits whatever else it covers, so that the bits of the salt are combined until they make up
+/// the difference; 32 of them are always enough.
+pub(crate) fn salt_of_former(log_id: &[u8; 16], number: u64, former: Former) -> u64 {
+    let sum = |salt| Seed::new(salt, log_id, number).sum(0, &[]);
+    let mut steps: Vec<(u32, u64)> = Vec::new();
+    let reduce = |steps: &[(u32, u64)], from: (u32, u64)| {
+        steps
+            .iter()
+            .fold(from, |(d, salt), (step, bits)| if d ^ step < d { (d ^ step, salt ^ bits) } else { (d, salt) })
+    };
+    for bit in (0..32).map(|i| 1 << i) {
+        let step = reduce(&steps, (sum(bit) ^ sum(0), bit));
+        steps.push(step);
+    }
+    let wanted = Seed::new(former.salt, log_id, former.number).sum(0, &[]) ^ sum(0);
+    let (difference, salt) = reduce(&steps, (wanted, 0));
+    debug_assert_eq!(difference, 0);
+    salt
+}
+
+/// The faults that are turned on: none, outside of tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    #[cfg(feature = "faults")]
+    on: Option<Fault>,
+}
+
+#[cfg(not(feature = "faults"))]
+const _: () = assert!(size_of::<Faults>() == 0);
+
+impl Faults {
+    /// This one alone.
+    #[cfg(feature = "faults")]
+    pub const fn only(fault: Fault) -> Self {
+        Self { on: Some(fault) }
+    }
+
+    /// Whether this one is on.
+    #[cfg(feature = "faults")]
+    pub(crate) fn has(self, fault: Fault) -> bool {
+        self.on == Some(fault)
+    }
+
+    /// Whether this one is on: never.
+    #[cfg(not(feature = "faults"))]
+    #[inline(always)]
+    pub(crate) const fn has(self, _: Fault) -> bool {
+        false
+    }
+}

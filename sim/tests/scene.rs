@@ -1,0 +1,40 @@
+//! The scenes with the journal as it is; `tests/faults.rs` runs them with a journal that is wrong on purpose.
+
+mod scenes;
+
+use clad_journal::Faults;
+
+#[test]
+fn permits_stay_while_the_write_is_in_flight() {
+    scenes::permits(Faults::default());
+}
+
+#[test]
+fn damage_below_the_proven_end_is_named_and_never_cut() {
+    scenes::damage(Faults::default());
+}
+
+#[test]
+fn what_is_cut_off_is_set_aside() {
+    scenes::tail(Faults::default());
+}
+
+#[test]
+fn retention_cut_anywhere_leaves_no_segment_missing() {
+    scenes::retention(Faults::default());
+}
+
+#[test]
+fn no_two_segments_have_one_salt() {
+    scenes::salt(Faults::default());
+}
+
+#[test]
+fn a_failed_write_costs_nothing_that_shared_its_block() {
+    scenes::shared_block(Faults::default());
+}
+
+#[test]
+fn a_segment_used_again_holds_nothing_of_what_it_was() {
+    scenes::used_again(Faults::default());
+}

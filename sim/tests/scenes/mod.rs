@@ -1,0 +1,265 @@
+//! Small scenes on the simulated disk, each about one promise that whole histories touch too rarely.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clad_journal::format::checksum::plain;
+use clad_journal::format::segment::SegmentHeader;
+use clad_journal::stepper::{Next, Stepper};
+use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
+use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
+use clad_sim::{SimClock, SimDisk};
+use tokio::sync::Semaphore;
+
+const SEGMENT: &str = "00000000000000000000.clog";
+/// Where the first batch lies.
+const BATCHES: u64 = 4096;
+
+struct Stage {
+    disk: SimDisk,
+    clock: Arc<SimClock>,
+    config: JournalConfig,
+    journal: Option<Stepper>,
+    sequence: u64,
+}
+
+impl Stage {
+    fn new(faults: Faults) -> Self {
+        Self::on(SimDisk::new(1), faults)
+    }
+
+    fn on(disk: SimDisk, faults: Faults) -> Self {
+        let config = JournalConfig {
+            policy: Policy::PerMessage,
+            segment_bytes: 64 << 10,
+            max_append_bytes: 16 << 10,
+            reserve_free: 0,
+            faults,
+            ..JournalConfig::default()
+        };
+        let clock = SimClock::new(disk.boot_id());
+        let mut stage = Self { disk, clock, config, journal: None, sequence: 0 };
+        stage.start();
+        stage
+    }
+
+    fn start(&mut self) {
+        self.journal = None;
+        self.disk = self.disk.reopen();
+        let storage = Arc::new(self.disk.clone());
+        self.journal = Some(Stepper::open(storage, self.clock.clone(), self.config, Arc::new(|_| {})).unwrap());
+    }
+
+    fn cut_power(&mut self, survival: Survival) {
+        self.journal = None;
+        self.disk.power_cut_as(survival);
+        self.clock.reboot(self.disk.boot_id(), Duration::from_secs(1));
+    }
+
+    fn journal(&self) -> &Stepper {
+        self.journal.as_ref().expect("it was started")
+    }
+
+    fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+        let payload = vec![self.sequence as u8 + 1; bytes];
+        let permit = permits.map(|p| p.clone().try_acquire_many_owned(100).unwrap());
+        let given = self.journal().append(Append {
+            producer: [1; 16],
+            owner: 7,
+            producer_epoch: 1,
+            first_sequence: self.sequence,
+            count: 1,
+            gap: false,
+            level: Level::Durable,
+            min_time_ns: 1,
+            max_time_ns: 2,
+            vouch: b"scene",
+            payload: &payload,
+            payload_checksum: plain(&payload),
+            permit,
+        });
+        self.sequence += 1;
+        given.unwrap().first_offset
+    }
+
+    /// Everything that can be done now.
+    fn run(&self) {
+        while let Next::Job(job) = self.journal().begin() {
+            self.journal().carry_out(job);
+        }
+    }
+
+    /// Idle for long enough that the last watermarks are vouched for.
+    fn rest(&self) {
+        self.run();
+        self.clock.step(Duration::from_millis(200));
+        self.run();
+    }
+
+    fn read(&self, offset: u64) -> Option<Vec<u8>> {
+        let batch = self.journal().reader(offset, Level::Durable).next_batch().ok()??;
+        let (at, chunk) = batch.chunks().next()?.ok()?;
+        (at == offset).then(|| chunk.payload.to_vec())
+    }
+}
+
+/// The bytes that admission counted are in memory until the write is done, and so are their permits.
+pub(crate) fn permits(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    let permits = Arc::new(Semaphore::new(100));
+    stage.append(50, Some(&permits));
+    let Next::Job(job) = stage.journal().begin() else { panic!("nothing to write") };
+    assert!(stage.journal().in_flight_bytes() > 0);
+    assert_eq!(permits.available_permits(), 0, "given back while the write is in flight");
+    stage.journal().carry_out(job);
+    stage.run();
+    assert_eq!((stage.journal().in_flight_bytes(), permits.available_permits()), (0, 100));
+}
+
+/// Bit rot in acknowledged data, with and without another boot: it is named, and everything around it stays.
+pub(crate) fn damage(faults: Faults) {
+    for (lost, cut) in (0..3).flat_map(|lost| [(lost, true), (lost, false)]) {
+        let mut stage = Stage::new(faults);
+        (0..3).for_each(|_| {
+            stage.append(5000, None); // more than a block: each batch has sectors of its own
+            stage.run();
+        });
+        stage.rest();
+        let bytes = stage.disk.peek(SEGMENT).unwrap();
+        let payload = [lost as u8 + 1; 64];
+        let at = bytes.windows(64).position(|w| w == payload).unwrap() as u64 + 2000;
+        stage.disk.flip(SEGMENT, at, 4);
+        if cut {
+            // The last vouch is not synced. Where a cut takes it along, what lies behind the damage is proven by nobody.
+            stage.cut_power(Survival::All);
+        } else {
+            stage.journal = None;
+            stage.disk.kill();
+        }
+        stage.start();
+        let report = stage.journal().report().clone();
+        let named: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).collect();
+        assert_eq!(named, [(lost, lost + 1)], "{report}");
+        assert_eq!((report.cut_at, report.next_offset), (None, 3), "{report}");
+        for offset in 0..3 {
+            assert_eq!(stage.read(offset).is_some(), offset != lost, "offset {offset} of which {lost} is damaged");
+        }
+    }
+}
+
+/// A batch that nobody vouched for and that does not hold is cut off, and its bytes are kept aside.
+pub(crate) fn tail(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    stage.append(500, None);
+    stage.run();
+    stage.disk.flip(SEGMENT, BATCHES + 300, 1);
+    let found = stage.disk.peek(SEGMENT).unwrap();
+    stage.cut_power(Survival::None);
+    stage.start();
+    let report = stage.journal().report().clone();
+    assert_eq!(report.next_offset, 0, "{report}");
+    let aside: Vec<_> = stage.disk.names().into_iter().filter(|n| n.starts_with("quarantine/0")).collect();
+    assert_eq!((aside.len(), report.set_aside.clone()), (1, aside.clone()), "{report}");
+    let kept = stage.disk.peek_durable(&aside[0]).unwrap();
+    assert_eq!(kept[..256], found[BATCHES as usize..BATCHES as usize + 256]);
+}
+
+/// Killed, or without power, in the write with which `clad.meta` passes a segment: no segment is missing afterwards.
+pub(crate) fn retention(faults: Faults) {
+    // The seed says what of the write is left.
+    for (seed, fault) in (0..16).flat_map(|seed| [(seed, DiskFault::PowerCut), (seed, DiskFault::Kill)]) {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        stage.config.retention = Retention { max_bytes: 16 << 10, ..Retention::default() };
+        stage.start();
+        (0..4).for_each(|_| {
+            stage.append(10_000, None);
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        });
+        stage.disk.fail_next(OpKind::SyncedWrite, "clad.meta", fault);
+        stage.journal().retain();
+        assert!(!stage.disk.is_alive(), "nothing was removed");
+        stage.journal = None;
+        if fault == DiskFault::PowerCut {
+            stage.clock.reboot(stage.disk.boot_id(), Duration::from_secs(1));
+        }
+        stage.start();
+        let report = stage.journal().report().clone();
+        assert!(report.missing.is_empty() && report.next_offset == 4, "seed {seed}, {fault:?}: {report}");
+    }
+}
+
+/// What tells a segment's bytes from any other file's: a salt of its own.
+pub(crate) fn salt(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    let mut salts = Vec::new();
+    (0..4).for_each(|number| {
+        stage.append(100, None);
+        stage.run();
+        stage.journal().request_rotate();
+        stage.run();
+        let bytes = stage.disk.peek(&format!("{number:020}.clog")).unwrap();
+        salts.push(SegmentHeader::decode(&bytes).unwrap().salt);
+    });
+    salts.sort_unstable();
+    salts.dedup();
+    assert_eq!((salts.len(), salts.contains(&0)), (4, false));
+}
+
+/// A write repeats the acknowledged bytes of the block it begins in. When it fails, that block may be gone from the
+/// disk: what was in it is written again elsewhere, from memory.
+pub(crate) fn shared_block(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    let acknowledged = stage.append(200, None);
+    stage.run();
+    assert_eq!(stage.journal().marks().durable, 1);
+    stage.append(200, None);
+    stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+    stage.run();
+    stage.disk.spoil(SEGMENT, BATCHES); // the device could not finish the sector
+    stage.clock.step(Duration::from_secs(2));
+    stage.run();
+    stage.rest();
+    stage.cut_power(Survival::None);
+    stage.start();
+    assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
+}
+
+/// The file of a removed segment waits to be the next one, with its old batches still in it: a start does not take it for
+/// one in use, after a clean end as after a kill.
+pub(crate) fn used_again(faults: Faults) {
+    for clean in [true, false] {
+        let options = Options { zeroing_pays: true, ..Options::default() };
+        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
+        stage.start();
+        (0..2).for_each(|_| {
+            (0..3).for_each(|_| drop(stage.append(14_000, None)));
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        });
+        stage.append(100, None);
+        stage.run();
+        let (used, again) = ("00000000000000000001.clog", "00000000000000000004.clog");
+        let old = stage.disk.peek(used).unwrap();
+        stage.journal().retain();
+        let prepared = stage.disk.peek(again).unwrap();
+        let batches = BATCHES as usize..BATCHES as usize + 14_000;
+        assert_eq!((stage.disk.peek(used), &prepared[batches.clone()]), (None, &old[batches]), "it is not used again");
+        if clean {
+            stage.journal().close();
+            stage.run();
+        }
+        stage.journal = None;
+        stage.disk.kill();
+        stage.start();
+        let report = stage.journal().report().clone();
+        assert_eq!((report.clean, report.scanned), (clean, u32::from(!clean)), "{report}");
+        assert_eq!((report.next_offset, report.set_aside.as_slice()), (7, &[][..]), "{report}");
+        stage.append(100, None);
+        stage.rest();
+        assert_eq!(stage.read(7), Some(vec![8; 100]), "{}", stage.journal().report());
+    }
+}

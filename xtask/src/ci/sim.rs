@@ -1,0 +1,84 @@
+//! The simulation, and the journal that is wrong on purpose.
+//!
+//! What must hold: a run is bounded and says its seed and its counts; what the suites show is what the tests print.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Run, output};
+
+/// Fresh histories; `cargo xtask ci sim 200000` says otherwise.
+const SEEDS: u64 = 10_000;
+
+/// Each deliberate fault is caught; and no release can have one.
+pub(super) fn faults(run: &mut Run) -> Result<()> {
+    run.no_args()?;
+    let root = run.root.clone();
+    run.case("a release build with faults does not compile", || {
+        let args = ["check", "--quiet", "--release", "--package", "clad-journal", "--features", "faults"];
+        let refused = cargo(&root).args(args).output()?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(!refused.status.success() && said.contains("must not be in a release build"), "it compiles: {said}");
+        Ok(())
+    });
+    run.case("every deliberate fault is caught", || {
+        let args = ["test", "--profile", "sim", "--package", "clad-sim", "--features", "faults"];
+        let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
+        told(&said, &["caught ", "faults: "])
+    });
+    Ok(())
+}
+
+/// Fixed seeds, every operation of small histories, and fresh seeds.
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let seeds = match run.args.as_slice() {
+        [] => SEEDS,
+        [seeds] => seeds.parse().context("cargo xtask ci sim [SEEDS]")?,
+        more => anyhow::bail!("cargo xtask ci sim [SEEDS], not {}", more.join(" ")),
+    };
+    let root = run.root.clone();
+    let tests =
+        [("seeds", "fixed and fresh histories"), ("every_operation", "every operation fails"), ("scene", "scenes")];
+    for (test, name) in tests {
+        run.case(name, || {
+            let mut command = cargo(&root);
+            command.args(["test", "--profile", "sim", "--package", "clad-sim", "--test", test]);
+            command.args(["--", "--nocapture"]).env("CLAD_SIM_RUNS", seeds.to_string());
+            let began = Instant::now();
+            let said = output(&mut command)?;
+            told(
+                &said,
+                &[
+                    "simulation: ",
+                    "fixed: ",
+                    "fresh: ",
+                    "group_commit: ",
+                    "per_message: ",
+                    "sync_file_range: ",
+                    "fire_and_forget: ",
+                    "test result: ",
+                ],
+            )?;
+            println!("          in {} s, building included", began.elapsed().as_secs());
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Prints what a test said of itself; it must have said something.
+fn told(said: &str, starts: &[&str]) -> Result<()> {
+    let lines = || said.lines().filter(|line| starts.iter().any(|start| line.starts_with(start)));
+    lines().for_each(|line| println!("          {line}"));
+    ensure!(lines().next().is_some(), "the tests said nothing:\n{said}");
+    Ok(())
+}
