@@ -235,7 +235,9 @@ pub(crate) fn used_again(faults: Faults) {
         stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
         stage.start();
         (0..2).for_each(|_| {
-            (0..3).for_each(|_| drop(stage.append(14_000, None)));
+            for _ in 0..3 {
+                stage.append(14_000, None);
+            }
             stage.run();
             stage.journal().request_rotate();
             stage.run();
