@@ -25,5 +25,6 @@ pub mod reload;
 pub mod run;
 mod setup;
 mod status;
+mod sync;
 pub mod systemd;
 mod text;

@@ -1,7 +1,6 @@
 //! What the threads of a journal share: the core with its lock, the marks and who is told of them, and the results of jobs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,18 +12,23 @@ use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::executor::Executor;
+use crate::faults::Fault;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::{File, IoBuf, Storage};
 use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, others_may_run};
 use crate::workers::Watch;
 
 /// What the threads share.
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(crate) work: Condvar,
+    /// No job begins any more: it is closed, cleanly or not.
+    pub(super) ended: Condvar,
     pub(super) marks: watch::Sender<Marks>,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
@@ -112,9 +116,10 @@ impl Shared {
     }
 
     fn tell(&self, marks: Marks) {
+        others_may_run();
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed;
+            let newer = marks.version > old.version || changed || self.env().config.faults.has(Fault::OlderMarksWin);
             if newer {
                 *old = marks;
             }
@@ -156,9 +161,12 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
-        let marks = core.committer.marks();
+        let (marks, ended) = (core.committer.marks(), core.committer.is_over());
         drop(core);
         self.tell(marks);
+        if ended {
+            self.ended.notify_all();
+        }
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }
@@ -207,6 +215,7 @@ pub(crate) fn open_shared(
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
+        ended: Condvar::new(),
         marks: watch::channel(marks).0,
         executor,
         catalog,
