@@ -5,7 +5,7 @@
 //!   punched by the peer reads as zeroes.)
 //! - Nothing hands out a reference to bytes of the mapping: words are reached by atomics, bytes by copies. What the
 //!   peer does meanwhile can make the values wrong, never the program undefined.
-//! - After `fork` the child does not have the mapping (`MADV_DONTFORK`), and [`ForkMark`] tells it so.
+//! - After `fork` the child does not have what was mapped writable (`MADV_DONTFORK`), and [`ForkMark`] tells it so.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -55,8 +55,11 @@ impl Mapped {
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(OpenError::Foreign)?;
         let mapped = Self { base, len, reach, mark };
-        // SAFETY: the range is exactly this mapping.
-        unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork).map_err(OpenError::os("MADV_DONTFORK"))? };
+        if reach == Reach::ReadWrite {
+            // SAFETY: the range is exactly this mapping.
+            let done = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) };
+            done.map_err(OpenError::os("MADV_DONTFORK"))?;
+        }
         Ok(mapped)
     }
 
@@ -97,7 +100,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if !self.is_ours() {
-            return; // a fork: the mapping is not here, and something else may lie at its address
+            return; // a fork: the mapping may not be here, and something else may lie at its address
         }
         // SAFETY: the range is exactly this mapping, and nothing of it has been handed out beyond our own life.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };

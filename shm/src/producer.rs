@@ -47,6 +47,9 @@ impl Producer {
     /// As [`Producer::attach`].
     pub fn attach_board(&self, board: &OwnedFd) -> Result<(), OpenError> {
         let new = map_board(board, self.shape)?;
+        if !self.ring.is_ours() {
+            return Ok(());
+        }
         *self.board.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         self.ring.add(at::ACK_BELL, 1);
         os::futex_wake(self.ring.futex(at::ACK_BELL));
@@ -187,10 +190,10 @@ impl Producer {
         }
     }
 
-    /// Whether the ring is closed: nothing can be pushed any more.
+    /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.ring.is_ours() && Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
+        !self.ring.is_ours() || Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
     }
 
     fn board(&self) -> Arc<Mapped> {

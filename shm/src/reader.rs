@@ -204,6 +204,9 @@ impl Reader {
             if let Some(found) = self.found {
                 return Ok(verdict(found.time, before));
             }
+            if self.next - self.tail.append >= u64::from(self.shape.slots()) {
+                return Ok(Peek::Empty); // all that the ring can hold was taken; whatever the slots say is not true
+            }
             match self.state(ring, self.next) {
                 State::Committed(start) => {
                     let header = self.header(ring, self.next, start)?;
@@ -221,7 +224,8 @@ impl Reader {
                 },
             }
         }
-        Ok(Peek::Held { bound: self.time })
+        // A row of abandoned appends as long as no program has threads. There may be more behind it, in the next pass.
+        Ok(Peek::Later { time: before })
     }
 
     /// The append at the front is not committed. `None`: it is to be given up.
@@ -398,11 +402,12 @@ impl Reader {
                 continue;
             }
             let Some(index) = (0..ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
-            ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Relaxed);
+            // The number last: a drain that comes after us believes an island that has one to be whole.
+            ring.store(at::ISLAND_COUNT, ISLANDS as u64, Ordering::Release);
+            ring.point("island: announced");
+            ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Release);
             ring.point("island: range, no number");
             ring.store(at::ISLANDS + index * 16 + 8, append + 1, Ordering::Release);
-            ring.point("island: number, no count");
-            ring.store(at::ISLAND_COUNT, ISLANDS as u64, Ordering::Release);
             ring.point("island: made");
             // See `leave` in writer.rs: one of the two sees the other.
             ring.fence();
@@ -417,7 +422,7 @@ impl Reader {
         self.state(ring, append) == State::Left
     }
 
-    /// Removes the islands whose writers have left.
+    /// Removes the islands whose writers have left, and what a drain that died half-way left of one.
     fn clear_islands<M: Memory>(&self, ring: &M) {
         if ring.load(at::ISLAND_COUNT, Ordering::Relaxed) == 0 {
             return;
@@ -425,14 +430,16 @@ impl Reader {
         let mut any = false;
         for index in 0..ISLANDS {
             let append = island_of(ring, index);
-            if append != 0 && (self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append) {
+            let left = self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append;
+            if append != 0 && !left {
+                any = true;
+            } else if append != 0 || ring.load(at::ISLANDS + index * 16, Ordering::Relaxed) != 0 {
                 remove_island(ring, index);
-            } else {
-                any |= append != 0;
             }
         }
         if !any {
             ring.store(at::ISLAND_COUNT, 0, Ordering::Release);
+            ring.point("island: none");
         }
     }
 }
