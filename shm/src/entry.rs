@@ -25,30 +25,31 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn encode(&self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        bytes[0..4].copy_from_slice(&self.len.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.records.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.time.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.append.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.check.to_le_bytes());
-        bytes
+    /// As three words, as they lie in the ring.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; 3] {
+        [
+            u64::from(self.len) | u64::from(self.records) << 32,
+            self.time,
+            u64::from(self.append) | u64::from(self.check) << 32,
+        ]
     }
 
-    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Self {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    #[inline]
+    pub(crate) fn from_words(words: [u64; 3]) -> Self {
         Self {
-            len: word(0),
-            records: word(4),
-            time: u64::from(word(8)) | u64::from(word(12)) << 32,
-            append: word(16),
-            check: word(20),
+            len: words[0] as u32,
+            records: (words[0] >> 32) as u32,
+            time: words[1],
+            append: words[2] as u32,
+            check: (words[2] >> 32) as u32,
         }
     }
 
     /// What `check` must be, for a payload with this checksum.
+    #[inline]
     pub(crate) fn expected(&self, payload: u32) -> u32 {
-        let bytes = self.encode();
-        checksum::extend(payload, &bytes[..20])
+        let [lengths, time, _] = self.words();
+        checksum::extend_words(payload, [lengths, time], self.append)
     }
 }

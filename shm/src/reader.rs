@@ -332,9 +332,8 @@ impl Reader {
         if to < from || to > units || in_area + units_of(1) > units {
             return Err(Corrupt::Place(append));
         }
-        let mut bytes = [0; HEADER];
-        ring.read(self.shape.place_at(start), &mut bytes);
-        let header = Header::decode(&bytes);
+        let from = self.shape.place_at(start);
+        let header = Header::from_words([0, 8, 16].map(|at| ring.load(from + at, Ordering::Relaxed)));
         let len = header.len as usize;
         if len == 0 || len > self.shape.max_payload() {
             return Err(Corrupt::Length(append));

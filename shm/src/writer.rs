@@ -132,7 +132,10 @@ pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, parts:
     let mut header =
         Header { len: len as u32, records, time: reserved.stamp, append: reserved.append as u32, check: 0 };
     header.check = header.expected(sum.unwrap_or(0));
-    ring.write(base - HEADER, &header.encode());
+    for (index, word) in header.words().into_iter().enumerate() {
+        ring.point("fill: header");
+        ring.store(base - HEADER + index * 8, word, Ordering::Relaxed);
+    }
 }
 
 /// Commits the entry. `false`: the drain has given it up before; nothing of it will ever be read.
