@@ -38,7 +38,11 @@ mod os;
 mod producer;
 mod reader;
 mod space;
+mod wake;
 mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use board::{Answer, Level, Marks};
 pub use drain::{ClientFds, Drain};

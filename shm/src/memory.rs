@@ -8,6 +8,9 @@ pub(crate) use std::sync::atomic::Ordering;
 
 /// One file of shared memory.
 pub(crate) trait Memory {
+    /// Places for islands that are used; a model does with fewer.
+    const ISLANDS: usize = crate::layout::ISLANDS;
+
     /// An atomic load of a word.
     fn load(&self, at: usize, order: Ordering) -> u64;
     /// An atomic store of a word.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use crate::entry::{HEADER, Header};
 use crate::error::{Corrupt, OpenError};
-use crate::layout::{Cursor, ISLANDS, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
+use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
 use crate::memory::{Memory, Ordering};
 use crate::space::Island;
 
@@ -397,12 +397,12 @@ impl Reader {
             return true;
         }
         for append in abandoned {
-            if self.has_left(ring, append) || (0..ISLANDS).any(|index| island_of(ring, index) == append + 1) {
+            if self.has_left(ring, append) || (0..M::ISLANDS).any(|index| island_of(ring, index) == append + 1) {
                 continue;
             }
-            let Some(index) = (0..ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
+            let Some(index) = (0..M::ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
             // The number last: a drain that comes after us believes an island that has one to be whole.
-            ring.store(at::ISLAND_COUNT, ISLANDS as u64, Ordering::Release);
+            ring.store(at::ISLAND_COUNT, M::ISLANDS as u64, Ordering::Release);
             ring.point("island: announced");
             ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Release);
             ring.point("island: range, no number");
@@ -427,7 +427,7 @@ impl Reader {
             return;
         }
         let mut any = false;
-        for index in 0..ISLANDS {
+        for index in 0..M::ISLANDS {
             let append = island_of(ring, index);
             let left = self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append;
             if append != 0 && !left {
