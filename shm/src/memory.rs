@@ -30,7 +30,7 @@ pub(crate) trait Memory {
     fn fence_after_exchange(&self) {
         self.fence();
     }
-    /// Copies into the file; `at` is a multiple of 8. Plain stores: a later release makes them seen.
+    /// Copies into the file, anywhere. Plain stores: a later release makes them seen.
     fn write(&self, at: usize, bytes: &[u8]);
     /// Copies out of the file; `at` is a multiple of 8. Each byte is read once; others may write meanwhile.
     fn read(&self, at: usize, bytes: &mut [u8]);
