@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 
 use super::budget::Budget;
 use super::burst::Burst;
-use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
+use super::door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
 use crate::read::Reads;
@@ -91,6 +91,8 @@ pub(super) struct Connection {
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
+    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    share_since: Option<Instant>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -123,6 +125,7 @@ where
         answers: Vec::new(),
         admitting: None,
         admitted: None,
+        share_since: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -207,7 +210,7 @@ impl Connection {
                     self.out.extend_from_slice(&bytes);
                 }
                 () = until(deadline) => {
-                    if self.timed_out() {
+                    if self.timed_out(flow) {
                         return self.last_words(wr).await;
                     }
                 }
@@ -443,20 +446,27 @@ impl Connection {
             Some(waited) => waited,
             // Its turn in the queue for room is kept.
             None if self.admitting.is_some() => return None,
-            // One connection's share; it is free again when the marks have passed what it holds.
+            // One connection's share; it is free again when the marks have passed what it holds. Once that has been waited
+            // for in vain, what follows need not wait as long again.
             None if self.session.held_bytes() > 0
                 && self.session.held_bytes() + view.payload.len() > door.max_connection_bytes =>
             {
-                return None;
-            }
-            None => match door.try_admit(view.payload.len(), self.arrival) {
-                Some(admitted) => Ok(admitted),
-                None => {
-                    let payload = view.payload.len();
-                    self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                if self.share_since.get_or_insert_with(Instant::now).elapsed() < ADMISSION_WAIT {
                     return None;
                 }
-            },
+                Err(door.share_is_full())
+            }
+            None => {
+                self.share_since = None;
+                match door.try_admit(view.payload.len(), self.arrival) {
+                    Some(admitted) => Ok(admitted),
+                    None => {
+                        let payload = view.payload.len();
+                        self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                        return None;
+                    }
+                }
+            }
         };
         let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.at.since);
         match admitted.and_then(|a| self.take(view, a)) {
@@ -593,17 +603,24 @@ impl Connection {
 
     fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
-        let idle = self.service.idle_timeout;
-        let idles = flow == Flow::NeedBytes && !idle.is_zero() && !self.session.waits() && self.reads.is_empty();
-        let idle = idles.then(|| self.last_activity + idle);
-        half.into_iter().chain(idle).min()
+        let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
+        let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
+        half.into_iter().chain(idle).chain(share).min()
     }
 
-    fn timed_out(&mut self) -> bool {
+    /// Whether silence has a bound now: nothing is under way in either direction.
+    fn idles(&self, flow: Flow) -> bool {
+        let bounded = !self.service.idle_timeout.is_zero();
+        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty()
+    }
+
+    fn timed_out(&mut self, flow: Flow) -> bool {
         let text = match self.partial_since {
             Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
-            _ if self.last_activity.elapsed() >= self.service.idle_timeout => "nothing came for too long".to_owned(),
-            _ => return false,
+            _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
+                "nothing came for too long".to_owned()
+            }
+            _ => return false, // what waits for its share is looked at again
         };
         self.fatal(ErrorInfo::new(ErrorCode::IdleTimeout, text));
         true

@@ -52,6 +52,9 @@ struct State {
     slow: (u64, u64),
     rng: Option<Rng>,
     waiting: BinaryHeap<Waiting>,
+    /// Flushes are not answered until somebody says so; those that wait for it.
+    holding: bool,
+    held: Vec<(Event, Answer)>,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -130,6 +133,25 @@ impl Recorder {
         (state.slow, state.rng) = ((write, flush), Some(rng));
     }
 
+    /// From now on flushes are not answered, until what this returns is dropped.
+    #[must_use]
+    pub fn hold_flushes(&self) -> Held {
+        self.lock().holding = true;
+        Held(self.clone())
+    }
+
+    /// Flushes that are held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.lock().held.len()
+    }
+
+    /// Flushes that were answered since the disk was inserted.
+    #[must_use]
+    pub fn flushes(&self) -> usize {
+        self.lock().events.iter().filter(|event| matches!(event, Event::Flushed(_))).count()
+    }
+
     /// Records a word of the workload; how many events there are now.
     pub fn say(&self, word: Word) -> usize {
         let mut state = self.lock();
@@ -162,6 +184,10 @@ impl Recorder {
             _ => (Event::Flushed(at), state.slow.1),
         };
         state.events.push(event);
+        if state.holding && matches!(answer, Answer::Flush(_)) {
+            state.held.push((done, answer));
+            return;
+        }
         if slow == 0 {
             state.events.push(done);
             drop(state);
@@ -197,6 +223,21 @@ impl Recorder {
     fn end(&self) {
         self.lock().over_and_out = true;
         self.0.later.notify_one();
+    }
+}
+
+/// While it is there, a disk does not answer flushes.
+#[derive(Debug)]
+pub struct Held(Recorder);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.holding = false;
+        for (event, answer) in std::mem::take(&mut state.held) {
+            state.events.push(event);
+            answer.send();
+        }
     }
 }
 
