@@ -3,3 +3,4 @@
 
 mod live;
 mod manager;
+mod slow_flush;
