@@ -89,7 +89,7 @@ impl Workers {
         for (at, seen) in self.seen.iter_mut().enumerate() {
             let turns = self.metrics.worker_park_unpark_count(at);
             let now = Seen { turns, busy: self.metrics.worker_total_busy_duration(at) };
-            let awake = turns % 2 == 0;
+            let awake = turns.is_multiple_of(2);
             if awake && *seen == Some(now) {
                 blocked = blocked.or(Some(at));
             }

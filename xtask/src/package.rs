@@ -25,6 +25,8 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("LICENSE-MIT", "usr/share/doc/clad/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/clad/LICENSE-APACHE"),
 ];
+/// The manual pages, by their sections.
+const MAN: &str = "deploy/man";
 /// The programs, built.
 pub(crate) const PROGRAMS: [&str; 2] = ["clad", "clactl"];
 /// Files that dpkg leaves to the operator.
@@ -62,6 +64,12 @@ fi
 pub(crate) fn lay_out(root: &Path, programs: &[PathBuf], stage: &Path) -> Result<()> {
     for (from, to) in FILES {
         copy(&root.join(from), &stage.join(to), 0o644)?;
+    }
+    for page in fs::read_dir(root.join(MAN)).context("the manual pages")? {
+        let page = page?.path();
+        let name = page.file_name().context("a page has a name")?;
+        let section = page.extension().and_then(|end| end.to_str()).context("a page has a section")?;
+        copy(&page, &stage.join(format!("usr/share/man/man{section}")).join(name), 0o644)?;
     }
     for program in programs {
         let name = program.file_name().context("a program has a name")?;
