@@ -86,16 +86,17 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the package of these programs in `out` and answers its path; `compression` as `dpkg-deb` has it.
-pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, compression: &str) -> Result<PathBuf> {
+/// Makes the package of these programs in `out` and answers its path; `more` goes behind the version, and `compression` is
+/// as `dpkg-deb` has it.
+pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, more: &str, compression: &str) -> Result<PathBuf> {
     let stage = tempfile::tempdir().context("no temporary folder")?;
     let tree = stage.path().join("tree");
     lay_out(root, programs, &tree)?;
     let meta = tree.join("DEBIAN");
     fs::create_dir_all(&meta)?;
     let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
-    let version = env!("CARGO_PKG_VERSION");
-    fs::write(meta.join("control"), control(version, architecture.trim(), &tree, programs)?)?;
+    let version = format!("{}{more}", env!("CARGO_PKG_VERSION"));
+    fs::write(meta.join("control"), control(&version, architecture.trim(), &tree, programs)?)?;
     fs::write(meta.join("conffiles"), CONFFILES)?;
     for (name, text) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
         fs::write(meta.join(name), text)?;
@@ -157,7 +158,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
     ensure!(build.status()?.success(), "the programs were not built");
     let target = crate::ci::target(root);
     let programs = PROGRAMS.map(|name| target.join("release").join(name));
-    deb(root, &programs, &target.join("package"), "-Zxz")
+    deb(root, &programs, &target.join("package"), "", "-Zxz")
 }
 
 fn said(command: &mut Command) -> Result<String> {
