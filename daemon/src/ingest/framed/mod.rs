@@ -13,6 +13,7 @@ mod end;
 mod frames;
 mod handshake;
 mod orders;
+mod quiet;
 mod room;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use self::quiet::Quiet;
 use super::budget::Budget;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
@@ -90,6 +92,7 @@ pub(super) struct Connection {
     buf: BytesMut,
     chunk: usize,
     pub(super) out: BytesMut,
+    quiet: Quiet,
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
@@ -122,6 +125,7 @@ where
         buf: BytesMut::new(),
         chunk: CHUNK_MIN,
         out: BytesMut::new(),
+        quiet: Quiet::default(),
         answers: Vec::new(),
         admitting: None,
         admitted: None,
@@ -181,7 +185,8 @@ impl Connection {
             let deadline = self.deadline(flow);
             tokio::select! {
                 biased;
-                written = wr.write_buf(&mut self.out), if !self.out.is_empty() => {
+                written = wr.write_buf(&mut self.out), if self.must_say() => {
+                    self.say_all();
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
