@@ -19,6 +19,10 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/clad@.socket", "usr/lib/systemd/system/clad@.socket"),
     ("deploy/sysusers.d/clad.conf", "usr/lib/sysusers.d/clad.conf"),
     ("deploy/clad.toml", "etc/clad/clad.toml"),
+    ("deploy/mixin/dashboards/clad-disk.json", "usr/share/clad/mixin/dashboards/clad-disk.json"),
+    ("deploy/mixin/dashboards/clad-throughput.json", "usr/share/clad/mixin/dashboards/clad-throughput.json"),
+    ("deploy/mixin/rules/clad-alerts.yaml", "usr/share/clad/mixin/rules/clad-alerts.yaml"),
+    ("deploy/mixin/rules/clad-recording.yaml", "usr/share/clad/mixin/rules/clad-recording.yaml"),
     ("docs/OPERATIONS.md", "usr/share/doc/clad/OPERATIONS.md"),
     ("docs/DURABILITY.md", "usr/share/doc/clad/DURABILITY.md"),
     ("CHANGELOG.md", "usr/share/doc/clad/CHANGELOG.md"),
@@ -179,13 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_of_the_repository_is_packaged() {
+    fn every_unit_rule_and_dashboard_of_the_repository_is_packaged() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for entry in fs::read_dir(root.join("deploy")).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let unit = name.ends_with(".service") || name.ends_with(".socket");
             let from = format!("deploy/{name}");
             assert!(!unit || FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+        }
+        for folder in ["deploy/mixin/rules", "deploy/mixin/dashboards"] {
+            for entry in fs::read_dir(root.join(folder)).unwrap() {
+                let from = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
+                assert!(FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+            }
         }
     }
 }
