@@ -132,7 +132,7 @@ mod tests {
             })
             .collect();
         assert!(looks(false), "ones that never rest");
-        let (release, blocked) = mpsc::channel::<()>();
+        let (release, blocked) = mpsc::sync_channel::<()>(1);
         let hangs = runtime.spawn(async move { blocked.recv() });
         assert!(looks(true), "a blocked one beside a busy one");
         busy.iter().for_each(tokio::task::JoinHandle::abort);

@@ -44,6 +44,7 @@ mod segment_file;
 mod segment_reader;
 pub mod stepper;
 mod verify;
+mod watcher;
 mod window;
 mod workers;
 
@@ -62,3 +63,4 @@ pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::Reader;
 pub use verify::{Problem, VerifyReport, verify};
+pub use watcher::{Closed, Wants, Watcher};

@@ -32,6 +32,7 @@ use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
+use crate::watcher::Watcher;
 use crate::workers;
 
 pub(crate) use shared::{Core, Shared, open_shared};
@@ -169,6 +170,11 @@ impl Journal {
     /// The watermarks as they move: the newest value, not every one.
     pub fn subscribe(&self) -> watch::Receiver<Marks> {
         self.shared.marks.subscribe()
+    }
+
+    /// To wait for offsets, and be woken for no others.
+    pub fn watcher(&self) -> Watcher {
+        self.shared.marks.watcher()
     }
 
     /// Where a producer stands.

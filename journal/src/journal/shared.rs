@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
@@ -19,13 +17,14 @@ use crate::io::{File, IoBuf, Storage};
 use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
+use crate::watcher::Teller;
 use crate::workers::Watch;
 
 /// What the threads share.
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(crate) work: Condvar,
-    pub(super) marks: watch::Sender<Marks>,
+    pub(super) marks: Teller,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     pub(super) retention: Mutex<Retention>,
@@ -106,20 +105,9 @@ impl Shared {
         }
     }
 
-    /// Tells the newest marks; of two tellers, the later value wins.
+    /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.tell(self.marks());
-    }
-
-    fn tell(&self, marks: Marks) {
-        self.marks.send_if_modified(|old| {
-            let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed;
-            if newer {
-                *old = marks;
-            }
-            newer
-        });
+        self.marks.tell(self.marks());
     }
 
     /// Waits for one tick; `true` when the journal closes.
@@ -158,7 +146,7 @@ impl Shared {
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
         let marks = core.committer.marks();
         drop(core);
-        self.tell(marks);
+        self.marks.tell(marks);
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }
@@ -207,7 +195,7 @@ pub(crate) fn open_shared(
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
-        marks: watch::channel(marks).0,
+        marks: Teller::new(marks),
         executor,
         catalog,
         retention: Mutex::new(config.retention),

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use clad_journal::{AppendError, Marks};
+use clad_journal::{AppendError, Watcher};
 use clad_proto::frame::{ErrorFrame, KnownHeader};
 use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -117,7 +117,7 @@ where
     W: AsyncWrite + Unpin + Send,
 {
     let name = peer.name.clone();
-    let marks = service.door.journal.subscribe();
+    let marks = service.door.journal.watcher();
     let mut connection = Connection {
         peer,
         producer: None,
@@ -156,7 +156,7 @@ where
 }
 
 impl Connection {
-    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: watch::Receiver<Marks>) -> io::Result<()>
+    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
         W: AsyncWrite + Unpin + Send,
@@ -168,7 +168,7 @@ impl Connection {
         loop {
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
-            self.release(&marks.borrow_and_update().clone());
+            self.release(&marks.now());
             if flow == Flow::Close {
                 return self.last_words(wr).await;
             }
@@ -186,13 +186,13 @@ impl Connection {
             tokio::select! {
                 biased;
                 written = wr.write_buf(&mut self.out), if self.must_say() => {
-                    self.say_all();
+                    self.saying();
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                 }
-                changed = marks.changed(), if self.session.waits() => {
-                    if changed.is_err() {
+                reached = marks.reached(self.session.wants()), if self.session.waits() => {
+                    if reached.is_err() {
                         return Ok(());
                     }
                 }
