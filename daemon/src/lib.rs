@@ -28,3 +28,4 @@ mod status;
 mod sync;
 pub mod systemd;
 mod text;
+mod watchdog;

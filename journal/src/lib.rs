@@ -45,6 +45,7 @@ mod segment_reader;
 pub mod stepper;
 mod sync;
 mod verify;
+mod watcher;
 mod window;
 mod workers;
 
@@ -63,3 +64,4 @@ pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::Reader;
 pub use verify::{Problem, VerifyReport, verify};
+pub use watcher::{Closed, Wants, Watcher};

@@ -33,6 +33,7 @@ use crate::recovery::Report;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
+use crate::watcher::Watcher;
 use crate::workers;
 
 pub(crate) use shared::{Core, Shared, open_shared};
@@ -170,6 +171,11 @@ impl Journal {
     /// The watermarks as they move: the newest value, not every one.
     pub fn subscribe(&self) -> watch::Receiver<Marks> {
         self.shared.marks.subscribe()
+    }
+
+    /// To wait for offsets, and be woken for no others.
+    pub fn watcher(&self) -> Watcher {
+        self.shared.marks.watcher()
     }
 
     /// Where a producer stands.

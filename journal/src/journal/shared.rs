@@ -3,8 +3,6 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
@@ -12,7 +10,6 @@ use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::executor::Executor;
-use crate::faults::Fault;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::{File, IoBuf, Storage};
@@ -20,7 +17,8 @@ use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, others_may_run};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::watcher::Teller;
 use crate::workers::Watch;
 
 /// What the threads share.
@@ -29,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) work: Condvar,
     /// No job begins any more: it is closed, cleanly or not.
     pub(super) ended: Condvar,
-    pub(super) marks: watch::Sender<Marks>,
+    pub(super) marks: Teller,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     pub(super) retention: Mutex<Retention>,
@@ -110,21 +108,9 @@ impl Shared {
         }
     }
 
-    /// Tells the newest marks; of two tellers, the later value wins.
+    /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.tell(self.marks());
-    }
-
-    fn tell(&self, marks: Marks) {
-        others_may_run();
-        self.marks.send_if_modified(|old| {
-            let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed || self.env().config.faults.has(Fault::OlderMarksWin);
-            if newer {
-                *old = marks;
-            }
-            newer
-        });
+        self.marks.tell(self.marks());
     }
 
     /// Waits for one tick; `true` when the journal closes.
@@ -163,7 +149,7 @@ impl Shared {
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
         let (marks, ended) = (core.committer.marks(), core.committer.is_over());
         drop(core);
-        self.tell(marks);
+        self.marks.tell(marks);
         if ended {
             self.ended.notify_all();
         }
@@ -216,7 +202,7 @@ pub(crate) fn open_shared(
         core: Mutex::new(core),
         work: Condvar::new(),
         ended: Condvar::new(),
-        marks: watch::channel(marks).0,
+        marks: Teller::new(marks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),
