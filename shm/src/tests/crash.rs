@@ -190,26 +190,26 @@ fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u
 }
 
 /// A ring with a history: six appends of which the third was reserved and never filled.
-fn with_a_hole() -> (Steps, Reader) {
+fn with_a_hole() -> (Steps, Reader, writer::Reserved) {
     let ring = Steps::ring(SHAPE);
     let mut reader = reader(&ring);
     go_on(&ring, &mut reader, 0);
-    for n in 40..46 {
-        if n == 42 {
-            writer::reserve(&ring, SHAPE, 50, n).expect("there is space");
-        }
-        push(&ring, n).expect("there is space").expect("it was not stopped");
-    }
-    (ring, reader)
+    let push_all = |numbers: std::ops::Range<u64>| {
+        numbers.for_each(|n| assert!(push(&ring, n).expect("there is space").is_some()));
+    };
+    push_all(40..42);
+    let reserved = writer::reserve(&ring, SHAPE, 50, 42).expect("there is space");
+    push_all(42..46);
+    (ring, reader, reserved)
 }
 
 #[test]
 fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
-    let (ring, mut reader) = with_a_hole();
+    let (ring, mut reader, _) = with_a_hole();
     let all = work(&ring, &mut reader, &mut 0);
     assert_eq!(all.len(), 6);
     for steps in 0.. {
-        let (ring, mut reader) = with_a_hole();
+        let (ring, mut reader, _) = with_a_hole();
         let first = reader.released();
         let dying = ring.user(steps, Then::Die);
         let mut asked = first;
@@ -230,32 +230,32 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
     }
 }
 
-/// The names of the points that a writer and a drain come past, a stopped and late writer among them.
-pub(super) fn points() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (ring, mut reader) = with_a_hole();
+/// The names of the points that a push and a drain come past, and how often.
+pub(super) fn points() -> [Vec<(&'static str, u64)>; 2] {
+    let (ring, mut reader, reserved) = with_a_hole();
     let writer = ring.user(u64::MAX, Then::Die);
     push(&writer, 46).expect("there is space").expect("it was not stopped");
     let drain = ring.user(u64::MAX, Then::Die);
     work(&drain, &mut reader, &mut 0);
-    let names = |user: &Steps| {
-        let mut names = Vec::new();
+    assert!(!writer::commit(&ring, SHAPE, reserved), "it was given up");
+    work(&drain, &mut reader, &mut 0);
+    [&writer, &drain].map(|user| {
+        let mut names: Vec<(&'static str, u64)> = Vec::new();
         for step in user.trace() {
-            if let Step::Point(name) = step
-                && !names.contains(&name)
-                && !name.starts_with("write:")
-            {
-                names.push(name);
+            let Step::Point(name) = step else { continue };
+            match names.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, times)) => *times += 1,
+                None if name.starts_with("write:") => {}
+                None => names.push((name, 1)),
             }
         }
         names
-    };
-    (names(&writer), names(&drain))
+    })
 }
 
 #[test]
 fn there_is_a_point_between_any_two_stores() {
-    let (ring, mut reader) = with_a_hole();
-    let reserved = writer::reserve(&ring, SHAPE, 20, 0).expect("there is space");
+    let (ring, mut reader, reserved) = with_a_hole();
     let user = ring.user(u64::MAX, Then::Die);
     push(&user, 46).expect("there is space").expect("it was not stopped");
     work(&user, &mut reader, &mut 0);

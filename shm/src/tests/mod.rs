@@ -2,5 +2,6 @@
 //! nonsense (`hostile.rs`), and real processes (`kill.rs`).
 
 mod crash;
+mod kill;
 mod model;
 mod steps;
