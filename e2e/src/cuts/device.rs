@@ -5,7 +5,8 @@
 //! under the same lock: whatever the daemon did before it told us, it did before the word.
 //!
 //! A recorder can be slow, as disks are: what is taken is then answered some time later, while more is taken. That
-//! opens the gaps in which a program that does not wait would be caught.
+//! opens the gaps in which a program that does not wait would be caught. And it can be broken, for as long as a test
+//! wants; no power cut is made of what is recorded around that.
 
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
@@ -52,6 +53,11 @@ struct State {
     slow: (u64, u64),
     rng: Option<Rng>,
     waiting: BinaryHeap<Waiting>,
+    /// The disk is broken: what it is told is refused, and not recorded.
+    broken: bool,
+    /// Flushes are not answered until somebody says so; those that wait for it.
+    holding: bool,
+    held: Vec<(Event, Answer)>,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -72,6 +78,13 @@ enum Answer {
 }
 
 impl Answer {
+    fn refuse(self) {
+        match self {
+            Self::Write(reply, _) => reply.error(Errno::EIO),
+            Self::Flush(reply) => reply.error(Errno::EIO),
+        }
+    }
+
     fn send(self) {
         match self {
             Self::Write(reply, length) => reply.written(length),
@@ -130,6 +143,31 @@ impl Recorder {
         (state.slow, state.rng) = ((write, flush), Some(rng));
     }
 
+    /// From now on every write and flush fails with EIO, or none does any more. What was taken before is answered as it
+    /// would have been; reading goes on.
+    pub fn fail(&self, broken: bool) {
+        self.lock().broken = broken;
+    }
+
+    /// From now on flushes are not answered, until what this returns is dropped.
+    #[must_use]
+    pub fn hold_flushes(&self) -> Held {
+        self.lock().holding = true;
+        Held(self.clone())
+    }
+
+    /// Flushes that are held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.lock().held.len()
+    }
+
+    /// Flushes that were answered since the disk was inserted.
+    #[must_use]
+    pub fn flushes(&self) -> usize {
+        self.lock().events.iter().filter(|event| matches!(event, Event::Flushed(_))).count()
+    }
+
     /// Records a word of the workload; how many events there are now.
     pub fn say(&self, word: Word) -> usize {
         let mut state = self.lock();
@@ -152,6 +190,10 @@ impl Recorder {
 
     fn take_in(&self, event: Event, answer: Answer) {
         let mut state = self.lock();
+        if state.broken {
+            drop(state);
+            return answer.refuse();
+        }
         let at = state.events.len();
         let (done, slow) = match &event {
             Event::Write { offset, data } => {
@@ -162,6 +204,10 @@ impl Recorder {
             _ => (Event::Flushed(at), state.slow.1),
         };
         state.events.push(event);
+        if state.holding && matches!(answer, Answer::Flush(_)) {
+            state.held.push((done, answer));
+            return;
+        }
         if slow == 0 {
             state.events.push(done);
             drop(state);
@@ -197,6 +243,21 @@ impl Recorder {
     fn end(&self) {
         self.lock().over_and_out = true;
         self.0.later.notify_one();
+    }
+}
+
+/// While it is there, a disk does not answer flushes.
+#[derive(Debug)]
+pub struct Held(Recorder);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.holding = false;
+        for (event, answer) in std::mem::take(&mut state.held) {
+            state.events.push(event);
+            answer.send();
+        }
     }
 }
 
