@@ -119,7 +119,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
         assert_eq!(go_on(&ring, &mut reader, 0), expected(0..LAPS));
         let gate = Arc::new(Gate::default());
         let victim = ring.user(steps, Then::Stop(Arc::clone(&gate)));
-        let (ended, pushed) = std::thread::scope(|threads| {
+        let (ended, last, pushed) = std::thread::scope(|threads| {
             let victim = &victim;
             let stopped = threads.spawn({
                 let gate = Arc::clone(&gate);
@@ -134,14 +134,21 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
             let taken = go_on(&ring, &mut reader, 40);
             let own = if ended { vec![payload(1000)] } else { Vec::new() };
             assert_eq!(taken, [own, expected(40..40 + LAPS)].concat(), "stopped after {steps} steps");
+            // It goes on while all other space is full of what nobody has taken yet.
+            let mut last = 80;
+            while push(&ring, last) != Err(PushError::Full) {
+                last += 1;
+            }
             gate.open();
-            (ended, stopped.join().expect("no panic"))
+            (ended, last, stopped.join().expect("no panic"))
         });
-        // It wrote where it had reserved, and nobody was there; or it had reserved nothing, and did so now.
-        let pushed = pushed.expect("there is space");
-        let now = go_on(&ring, &mut reader, 80);
-        let late = if pushed.is_some() && !ended { vec![payload(1000)] } else { Vec::new() };
-        assert_eq!(now, [late, expected(80..80 + LAPS)].concat(), "stopped after {steps} steps");
+        // It wrote where it had reserved, and nobody was there; or it had reserved nothing, and did so behind them.
+        assert!(last > 86, "only {} appends fit beside it", last - 80);
+        let now: Vec<_> = take(&ring, &mut reader).into_iter().map(|(_, bytes)| bytes).collect();
+        let late = if !ended && matches!(pushed, Ok(Some(_))) { vec![payload(1000)] } else { Vec::new() };
+        assert_eq!(now, [expected(80..last), late].concat(), "stopped after {steps} steps");
+        reader.release(&ring, reader.next());
+        assert_eq!(go_on(&ring, &mut reader, last), expected(last..last + LAPS), "stopped after {steps} steps");
         assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0, "an island is left, stopped after {steps} steps");
         if victim.trace().len() < steps as usize {
             return;
