@@ -7,6 +7,7 @@
 mod cuts;
 mod disk;
 mod kill;
+mod models;
 mod prometheus;
 mod sim;
 mod systemd;
@@ -45,6 +46,7 @@ const SUITES: &[Suite] = &[
         about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
         run: sim::run,
     },
+    Suite { name: "models", about: "what threads share, in thousands of orders of their steps", run: models::run },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];

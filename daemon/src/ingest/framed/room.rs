@@ -17,11 +17,11 @@ impl Connection {
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
         let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
         if missing > SMALL_FRAME && self.assembled.is_none() {
-            let wanted = self.service.assembly.share(missing + self.buf.len());
-            match self.service.assembly.try_take(wanted) {
+            let (assembly, wanted) = (&self.service.assembly, missing + self.buf.len());
+            match assembly.try_take(assembly.share(wanted)) {
                 Some(permit) => self.assembled = Some(permit),
                 None => {
-                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
+                    self.assembling = Some(Box::pin(assembly.take(wanted)));
                     return;
                 }
             }
