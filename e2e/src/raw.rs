@@ -339,7 +339,8 @@ impl Raw {
                 Frame::Records(records) => {
                     let (head, mut offset) = (records.head, records.head.first_offset);
                     let view = PayloadView::parse(&records.payload, head.count).expect("a payload");
-                    for (sequence, record) in (head.first_seq..).zip(view.records()) {
+                    for (n, record) in view.records().enumerate() {
+                        let sequence = head.first_seq + n as u64;
                         let body = match record.body() {
                             Some(ValueRef::String(text)) => Some(text.as_bytes().to_vec()),
                             Some(ValueRef::Bytes(bytes)) => Some(bytes.to_vec()),

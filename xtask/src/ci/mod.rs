@@ -6,6 +6,7 @@
 
 mod cuts;
 mod disk;
+mod hostile;
 mod kill;
 mod prometheus;
 mod sim;
@@ -45,6 +46,7 @@ const SUITES: &[Suite] = &[
         about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
         run: sim::run,
     },
+    Suite { name: "hostile", about: "masses of bad clients: memory bounded, everybody else served", run: hostile::run },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];
