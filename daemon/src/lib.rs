@@ -27,3 +27,4 @@ mod setup;
 mod status;
 pub mod systemd;
 mod text;
+mod watchdog;

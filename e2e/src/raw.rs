@@ -24,6 +24,7 @@ pub struct Raw {
     decoder: FrameDecoder,
     written: Option<Watermark>,
     durable: Option<Watermark>,
+    reads: u64,
 }
 
 /// A record that was read back.
@@ -93,7 +94,13 @@ impl Raw {
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket, buf: BytesMut::new(), decoder: FrameDecoder::default(), written: None, durable: None }
+        Self { socket, buf: BytesMut::new(), decoder: FrameDecoder::default(), written: None, durable: None, reads: 0 }
+    }
+
+    /// Reads from the socket that brought something.
+    #[must_use]
+    pub const fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Sends bytes, whatever they are.
@@ -188,7 +195,10 @@ impl Raw {
             let mut chunk = [0; 16 * 1024];
             match self.socket.read(&mut chunk) {
                 Ok(0) => return None,
-                Ok(length) => self.buf.extend_from_slice(&chunk[..length]),
+                Ok(length) => {
+                    self.buf.extend_from_slice(&chunk[..length]);
+                    self.reads += 1;
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
                 Err(e) => panic!("nothing came: {e}"),
@@ -279,6 +289,17 @@ impl Raw {
         assert_eq!(frame.request_id, 0, "an error of one request: {frame:?}");
         assert_eq!(self.frame(), None, "the connection goes on behind {frame:?}");
         frame.error
+    }
+
+    /// The next answer, which is ACCEPTED, though it may wait for what is said next: a PONG is.
+    ///
+    /// # Panics
+    /// When it is another.
+    pub fn accepted_now(&mut self) -> Accepted {
+        self.send(|buf| encode_ping(buf, 78));
+        let accepted = self.accepted();
+        assert_eq!(self.answer(), Frame::Pong(78));
+        accepted
     }
 
     /// Asks for a PONG and takes it: the connection is alive.

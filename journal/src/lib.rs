@@ -10,7 +10,7 @@
 //!              ▲                                        │
 //!              └────────────── Done / Failure ◀─────────┘        marks ─▶ whoever waits
 //! ```
-//! The committer and the recovery plan are plain state machines; threads stand around them in `journal.rs`.
+//! The committer and the recovery plan are plain state machines; threads stand around them in `journal/`.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("clad runs on Linux (5.10 or newer): it needs RWF_DSYNC, O_DIRECT and flock as Linux has them");
@@ -44,6 +44,7 @@ mod segment_file;
 mod segment_reader;
 pub mod stepper;
 mod verify;
+mod watcher;
 mod window;
 mod workers;
 
@@ -62,3 +63,4 @@ pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::Reader;
 pub use verify::{Problem, VerifyReport, verify};
+pub use watcher::{Closed, Wants, Watcher};

@@ -27,6 +27,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop, told};
 use crate::format::human::{bytes, count, counted};
+use crate::interrupt::Interrupt;
 use crate::output::Progress;
 use crate::reach::unreachable;
 
@@ -90,8 +91,11 @@ struct Done {
 }
 
 async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
+    let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
     let builder = Producer::builder(address).component(&args.component).name("clactl append");
-    let producer = builder.max_buffered_bytes(BUFFER).connect().await.map_err(|error| unreachable(&error))?;
+    let connected = interrupt.or(builder.max_buffered_bytes(BUFFER).connect()).await;
+    let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
+    let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
     let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
     let level = level(args.ack, &log)?;
     let inputs = inputs(&args.files);
@@ -103,11 +107,14 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
 
     let mut ticker = Ticker::new(level, &inputs);
     let mut flow = Flow::new(&producer, level, args.severity);
-    let mut trouble = flow.run(fed, |reached| ticker.tell(reached)).await.err();
+    let mut trouble = flow.run(fed, &interrupt, |reached| ticker.tell(reached)).await.err();
     let reached = flow.reached;
     if trouble.is_none() {
         // At level `none` this is where a refusal is heard of.
-        trouble = producer.close().await.err().map(|error| Trouble { at: None, error: error.into() });
+        trouble = match interrupt.or(producer.close()).await {
+            Some(closed) => closed.err().map(|error| Trouble { at: None, error: error.into() }),
+            None => Some(Trouble { at: None, error: anyhow!("interrupted") }),
+        };
     }
     Ok(Done { inputs, log, level, reached, trouble })
 }

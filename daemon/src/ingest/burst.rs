@@ -125,6 +125,7 @@ impl Connection {
     /// Answers an append that was taken, and notes what is still due.
     pub(super) fn taken(&mut self, head: &AppendHead, accepted: &Accepted, bytes: usize, since: std::time::Instant) {
         if head.level != AckLevel::None {
+            let before = self.out.len();
             frame::Accepted {
                 first_seq: head.first_seq,
                 first_offset: accepted.first_offset,
@@ -133,6 +134,9 @@ impl Connection {
                 duplicate: accepted.duplicate,
             }
             .encode(&mut self.out);
+            if head.level != AckLevel::Received {
+                self.may_wait(before);
+            }
         }
         self.session.given(head.first_seq, accepted, head.level, bytes, since);
     }

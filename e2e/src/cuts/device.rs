@@ -5,7 +5,8 @@
 //! under the same lock: whatever the daemon did before it told us, it did before the word.
 //!
 //! A recorder can be slow, as disks are: what is taken is then answered some time later, while more is taken. That
-//! opens the gaps in which a program that does not wait would be caught.
+//! opens the gaps in which a program that does not wait would be caught. And it can be broken, for as long as a test
+//! wants; no power cut is made of what is recorded around that.
 
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
@@ -55,6 +56,8 @@ struct State {
     /// Flushes are not answered until somebody says so; those that wait for it.
     holding: bool,
     held: Vec<(Event, Answer)>,
+    /// The disk is broken: what it is told is refused, and not recorded.
+    broken: bool,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -75,6 +78,13 @@ enum Answer {
 }
 
 impl Answer {
+    fn refuse(self) {
+        match self {
+            Self::Write(reply, _) => reply.error(Errno::EIO),
+            Self::Flush(reply) => reply.error(Errno::EIO),
+        }
+    }
+
     fn send(self) {
         match self {
             Self::Write(reply, length) => reply.written(length),
@@ -146,10 +156,10 @@ impl Recorder {
         self.lock().held.len()
     }
 
-    /// Flushes that were answered since the disk was inserted.
-    #[must_use]
-    pub fn flushes(&self) -> usize {
-        self.lock().events.iter().filter(|event| matches!(event, Event::Flushed(_))).count()
+    /// From now on every write and flush fails with EIO, or none does any more. What was taken before is answered as it
+    /// would have been; reading goes on.
+    pub fn fail(&self, broken: bool) {
+        self.lock().broken = broken;
     }
 
     /// Records a word of the workload; how many events there are now.
@@ -174,6 +184,10 @@ impl Recorder {
 
     fn take_in(&self, event: Event, answer: Answer) {
         let mut state = self.lock();
+        if state.broken {
+            drop(state);
+            return answer.refuse();
+        }
         let at = state.events.len();
         let (done, slow) = match &event {
             Event::Write { offset, data } => {

@@ -111,9 +111,10 @@ fn way() -> Row {
                 .about("How many syncs took which time.")
                 .query(by("le", metric_rate("clad_sync_duration_seconds", "_bucket", "")), "{{le}}"),
             Panel::new(Look::Lines, "Syncs and batches", "ops")
-                .about("Batches are writes; under group_commit most carry their sync. Few syncs for many records is what batching is for.")
+                .about("Batches are writes; under group_commit most carry their sync. Few syncs for many records is what batching is for. Inline ones were written at once by the thread that took them, with nothing in flight: most at a light load, few at a heavy one.")
                 .query(format!("sum({})", metric_rate("clad_sync_duration_seconds", "_count", "")), "syncs")
-                .query(format!("sum({})", metric_rate("clad_batch_records", "_count", "")), "batches"),
+                .query(format!("sum({})", metric_rate("clad_batch_records", "_count", "")), "batches")
+                .query(format!("sum({})", metric_rate("clad_inline_batches_total", "", "")), "inline batches"),
             Panel::new(Look::Lines, "Records in a batch", "short")
                 .about("How many records share one write and one checksum.")
                 .quantiles("clad_batch_records", "")

@@ -6,15 +6,17 @@ use super::Finding;
 use super::walk::File;
 
 /// What each crate that is shipped may depend on of ours.
-const MAY_IMPORT: [(&str, &[&str]); 5] = [
+const MAY_IMPORT: [(&str, &[&str]); 6] = [
     ("clad-proto", &[]),
     ("clad-journal", &[]),
-    ("clad-client", &["clad-proto"]),
-    ("clad", &["clad-proto", "clad-journal"]),
+    ("clad-shm", &[]),
+    ("clad-client", &["clad-proto", "clad-shm"]),
+    ("clad", &["clad-proto", "clad-journal", "clad-shm"]),
     ("clactl", &["clad-client", "clad-proto", "clad-journal"]),
 ];
 /// Crates that are not shipped may import anything, as may tests.
-const FREE: [&str; 6] = ["clad-sim", "clad-benches", "clad-fuzz", "clad-libfuzzer", "clad-e2e", "xtask"];
+const FREE: [&str; 8] =
+    ["clad-sim", "clad-benches", "clad-peers", "clad-peers-newest", "clad-fuzz", "clad-libfuzzer", "clad-e2e", "xtask"];
 /// Names under which things gather that belong nowhere.
 const HEAPS: [&str; 5] = ["common", "utils", "util", "helpers", "shared"];
 

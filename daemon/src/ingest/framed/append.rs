@@ -1,0 +1,82 @@
+//! An append that goes alone: one that does not join a burst, or for which there was no room in it.
+
+use std::time::Instant;
+
+use clad_proto::frame::AppendView;
+use clad_proto::{ErrorCode, ErrorInfo};
+
+use super::{Connection, Flow};
+use crate::ingest::door::{ADMISSION_WAIT, Admitted};
+
+impl Connection {
+    pub(super) fn append(&mut self, body: &[u8]) -> Flow {
+        let view = match AppendView::parse(body) {
+            Ok(view) => view,
+            Err(e) => return self.protocol_error(&e),
+        };
+        if self.producer.is_none() {
+            let text = "HELLO did not say that this connection appends";
+            return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+        }
+        match self.append_alone(&view) {
+            Some(()) => Flow::NeedBytes,
+            None => Flow::NeedPermit,
+        }
+    }
+
+    /// Whether a permit is being waited for, or was, for the append at the front.
+    pub(in crate::ingest) fn waits_for_room(&self) -> bool {
+        self.admitting.is_some() || self.admitted.is_some()
+    }
+
+    /// Takes or refuses one append; nothing when it must wait for room.
+    pub(in crate::ingest) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
+        let door = self.service.door.clone();
+        let admitted = match self.admitted.take() {
+            Some(waited) => waited,
+            // Its turn in the queue for room is kept.
+            None if self.admitting.is_some() => return None,
+            // One connection's share; it is free again when the marks have passed what it holds. Once that has been waited
+            // for in vain, what follows need not wait as long again.
+            None if self.session.held_bytes() > 0
+                && self.session.held_bytes() + view.payload.len() > door.max_connection_bytes =>
+            {
+                if self.share_since.get_or_insert_with(Instant::now).elapsed() < ADMISSION_WAIT {
+                    return None;
+                }
+                Err(door.share_is_full())
+            }
+            None => {
+                self.share_since = None;
+                match door.try_admit(view.payload.len(), self.arrival) {
+                    Some(admitted) => Ok(admitted),
+                    None => {
+                        let payload = view.payload.len();
+                        self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                        return None;
+                    }
+                }
+            }
+        };
+        let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.at.since);
+        match admitted.and_then(|a| self.take(view, a)) {
+            Ok(accepted) => self.taken(&view.head, &accepted, view.payload.len(), since),
+            Err(error) => self.refused(&view.head, error),
+        }
+        Some(())
+    }
+
+    fn take(&self, view: &AppendView<'_>, admitted: Admitted) -> Result<clad_journal::Accepted, ErrorInfo> {
+        let door = &self.service.door;
+        if !view.checksum_holds() {
+            let text = "the payload does not fit its checksum: it was damaged on the way, or made wrongly";
+            return Err(ErrorInfo::new(ErrorCode::BadChecksum, text));
+        }
+        if self.session.unanswered() >= door.window as usize {
+            let text = format!("more than {} appends are unanswered", door.window);
+            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(door.window.into()));
+        }
+        let producer = self.producer.as_ref().expect("append checked it");
+        door.take(&self.peer, producer, &view.head, view.payload, admitted)
+    }
+}

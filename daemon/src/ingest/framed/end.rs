@@ -1,0 +1,58 @@
+//! How a connection ends.
+
+use std::io;
+
+use clad_journal::Watcher;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::{Connection, LAST_WORDS, READ_LOOK};
+
+impl Connection {
+    /// The peer closed its side. What it asked for is still answered, as long as it can be told.
+    pub(super) async fn hang_up<W: AsyncWrite + Unpin>(&mut self, wr: &mut W, mut marks: Watcher) -> io::Result<()> {
+        while self.session.unanswered() > 0 {
+            self.release(&marks.now());
+            wr.write_all_buf(&mut self.out).await?;
+            if self.session.unanswered() > 0 && marks.reached(self.session.wants()).await.is_err() {
+                break;
+            }
+        }
+        // Who follows and closes is gone: nothing else would ever tell, on a log that rests. Who only half-closed its side
+        // still gets the rest of what it asked for.
+        self.reads.retain(|_, read| {
+            if read.follows {
+                read.task.abort();
+            }
+            !read.follows
+        });
+        loop {
+            self.forget_ended_reads();
+            wr.write_all_buf(&mut self.out).await?;
+            if self.reads.is_empty() || *self.service.stop.borrow() {
+                break;
+            }
+            // The task may end between its last block and this look: this side holds a sender too, so that the channel
+            // never says so by itself.
+            if let Ok(Some(bytes)) = tokio::time::timeout(READ_LOOK, self.records.1.recv()).await {
+                self.out.extend_from_slice(&bytes);
+            }
+        }
+        self.last_words(wr).await
+    }
+
+    /// Those whose task is over and whose last block was taken.
+    pub(super) fn forget_ended_reads(&mut self) {
+        // In this order: a task that is over has sent its last block, and it is in the channel or was taken.
+        let blocks = &self.records.1;
+        self.reads.retain(|_, read| !(read.task.is_finished() && blocks.is_empty()));
+    }
+
+    pub(super) async fn last_words<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
+        self.producer = None; // its session ends before the peer can see the end
+        let say = async {
+            wr.write_all_buf(&mut self.out).await?;
+            wr.shutdown().await
+        };
+        tokio::time::timeout(LAST_WORDS, say).await.unwrap_or(Ok(()))
+    }
+}

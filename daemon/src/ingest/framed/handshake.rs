@@ -1,0 +1,62 @@
+//! HELLO and WELCOME.
+
+use std::io;
+
+use bytes::Buf;
+use clad_proto::frame::{ErrorFrame, Frame, FrameType, peek};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{CHUNK_MIN, Connection, SMALL_FRAME, count_refusal};
+
+impl Connection {
+    /// HELLO and WELCOME; `false` when the peer was told why not.
+    pub(super) async fn handshake<R, W>(&mut self, rd: &mut R, wr: &mut W) -> io::Result<bool>
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send,
+    {
+        let hello = async {
+            loop {
+                if let Some(raw) = peek(&self.buf, self.service.door.max_append).map_err(|e| e.info())? {
+                    let total = raw.total_len();
+                    if raw.header.kind != FrameType::Hello {
+                        let text = "the first frame must be HELLO";
+                        return Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+                    }
+                    let frame = raw.decode().map_err(|e| e.info())?;
+                    self.buf.advance(total);
+                    return Ok(frame);
+                }
+                self.buf.reserve(CHUNK_MIN);
+                match rd.read_buf(&mut self.buf).await {
+                    Ok(1..) if self.buf.len() <= SMALL_FRAME => {}
+                    _ => return Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the connection ended before HELLO")),
+                }
+            }
+        };
+        let timeout = self.service.handshake_timeout;
+        let hello = match tokio::time::timeout(timeout, hello).await {
+            Ok(got) => got,
+            Err(_) => Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, format!("no HELLO within {timeout:?}"))),
+        };
+        let answer = match hello {
+            Ok(Frame::Hello(hello)) => self.service.door.welcome(&hello, &self.peer),
+            Ok(_) => Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the first frame must be HELLO")),
+            Err(e) => Err(e),
+        };
+        match answer {
+            Ok((welcome, producer)) => {
+                welcome.encode(&mut self.out);
+                self.producer = producer;
+                wr.write_all_buf(&mut self.out).await?;
+                Ok(true)
+            }
+            Err(error) => {
+                count_refusal(AckLevel::Received, error.code, 1);
+                ErrorFrame { request_id: 0, error }.encode(&mut self.out);
+                Ok(false)
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One connection of the framed protocol, from HELLO to its end.
+//!
+//! What must hold:
+//! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
+//!   against a budget of their own, so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
+//!   that does not read its answers is not read from either), its appends by its window and its share of bytes.
+//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole.
+//! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
+//! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
+
+mod append;
+mod end;
+mod frames;
+mod handshake;
+mod orders;
+mod quiet;
+mod room;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use clad_journal::{AppendError, Watcher};
+use clad_proto::frame::{ErrorFrame, KnownHeader};
+use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::AbortHandle;
+
+use self::quiet::Quiet;
+use super::budget::Budget;
+use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
+use super::peer::Peer;
+use super::session::{Answer, Session};
+use crate::read::Reads;
+
+/// Output that waits for the peer at most, before its input is left alone.
+const OUT_LIMIT: usize = 256 * 1024;
+/// Time for the rest of a frame whose first byte came.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Frames up to this length need no share of the assembly budget.
+const SMALL_FRAME: usize = 64 * 1024;
+/// Time for a peer to take the last words.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Between two looks at whether the READs of a peer that closed its side have ended.
+const READ_LOOK: Duration = Duration::from_millis(50);
+const CHUNK_MIN: usize = 4 * 1024;
+const CHUNK_MAX: usize = 128 * 1024;
+
+/// What a connection is given by the daemon.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) door: Arc<Door>,
+    pub(crate) reads: Arc<Reads>,
+    /// Bytes of large frames that are being put together, over all connections.
+    pub(crate) assembly: Arc<Budget>,
+    pub(crate) handshake_timeout: Duration,
+    /// Zero: never.
+    pub(crate) idle_timeout: Duration,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flow {
+    /// Every whole frame was handled.
+    NeedBytes,
+    /// The frame at the front waits for a permit.
+    NeedPermit,
+    /// The peer must read first.
+    OutputFull,
+    /// The peer said BYE, or was told why the connection ends.
+    Close,
+}
+
+/// A READ that has not ended.
+struct OpenRead {
+    task: AbortHandle,
+    follows: bool,
+}
+
+type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
+
+pub(super) struct Connection {
+    pub(super) service: Service,
+    pub(super) peer: Peer,
+    pub(super) producer: Option<Producer>,
+    pub(super) session: Session,
+    buf: BytesMut,
+    chunk: usize,
+    pub(super) out: BytesMut,
+    quiet: Quiet,
+    answers: Vec<Answer>,
+    admitting: Waiting<Result<Admitted, ErrorInfo>>,
+    admitted: Option<Result<Admitted, ErrorInfo>>,
+    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    share_since: Option<Instant>,
+    assembling: Waiting<Option<OwnedSemaphorePermit>>,
+    assembled: Option<OwnedSemaphorePermit>,
+    records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
+    reads: HashMap<u32, OpenRead>,
+    partial_since: Option<Instant>,
+    last_activity: Instant,
+    /// When the bytes that are being handled came.
+    pub(super) arrival: Arrival,
+    /// What most of a stream repeats, and was checked once.
+    known_header: KnownHeader,
+    pub(super) known_group: KnownGroup,
+    pub(super) verdicts: Vec<Result<clad_journal::Accepted, AppendError>>,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve<R, W>(service: Service, peer: Peer, mut rd: R, mut wr: W)
+where
+    R: AsyncRead + Unpin + Send,
+    W: AsyncWrite + Unpin + Send,
+{
+    let name = peer.name.clone();
+    let marks = service.door.journal.watcher();
+    let mut connection = Connection {
+        peer,
+        producer: None,
+        session: Session::default(),
+        buf: BytesMut::new(),
+        chunk: CHUNK_MIN,
+        out: BytesMut::new(),
+        quiet: Quiet::default(),
+        answers: Vec::new(),
+        admitting: None,
+        admitted: None,
+        share_since: None,
+        assembling: None,
+        assembled: None,
+        records: mpsc::channel(2),
+        reads: HashMap::new(),
+        partial_since: None,
+        last_activity: Instant::now(),
+        arrival: service.door.arrival(),
+        known_header: KnownHeader::default(),
+        known_group: KnownGroup::default(),
+        verdicts: Vec::new(),
+        service,
+    };
+    let ended = connection.run(&mut rd, &mut wr, marks).await;
+    for (_, read) in connection.reads.drain() {
+        read.task.abort();
+    }
+    if let Err(e) = ended
+        && !matches!(
+            e.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+        )
+    {
+        tracing::debug!(peer = name, error = %e, "connection ended");
+    }
+}
+
+impl Connection {
+    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send,
+    {
+        if !self.handshake(rd, wr).await? {
+            return self.last_words(wr).await;
+        }
+        let mut stop = self.service.stop.clone();
+        loop {
+            let stopping = *stop.borrow();
+            let flow = if stopping { Flow::NeedPermit } else { self.process() };
+            self.release(&marks.now());
+            if flow == Flow::Close {
+                return self.last_words(wr).await;
+            }
+            if stopping && self.session.unanswered() == 0 {
+                let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);
+                ErrorFrame { request_id: 0, error }.encode(&mut self.out);
+                return self.last_words(wr).await;
+            }
+            let may_read = flow == Flow::NeedBytes && self.assembling.is_none() && self.out.len() < OUT_LIMIT;
+            if may_read {
+                self.make_room();
+            }
+            self.forget_ended_reads();
+            let deadline = self.deadline(flow);
+            tokio::select! {
+                biased;
+                written = wr.write_buf(&mut self.out), if self.must_say() => {
+                    self.saying();
+                    if written? == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                }
+                reached = marks.reached(self.session.wants()), if self.session.waits() => {
+                    if reached.is_err() {
+                        return Ok(());
+                    }
+                }
+                read = rd.read_buf(&mut self.buf), if may_read && self.assembling.is_none() => {
+                    if read? == 0 {
+                        return self.hang_up(wr, marks).await;
+                    }
+                    self.last_activity = Instant::now();
+                }
+                admitted = poll_some(&mut self.admitting), if self.admitting.is_some() => {
+                    self.admitting = None;
+                    self.admitted = Some(admitted);
+                }
+                permit = poll_some(&mut self.assembling), if self.assembling.is_some() => {
+                    self.assembling = None;
+                    self.assembled = permit;
+                }
+                Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
+                    self.out.extend_from_slice(&bytes);
+                }
+                () = until(deadline) => {
+                    if self.timed_out(flow) {
+                        return self.last_words(wr).await;
+                    }
+                }
+                _ = stop.changed() => {}
+            }
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(t) => tokio::time::sleep_until(t.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn poll_some<T>(waiting: &mut Waiting<T>) -> T {
+    match waiting {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,96 @@
+//! FLUSH, READ and CANCEL_READ, and the answers that the marks release.
+
+use clad_journal::{Level, Marks};
+use clad_proto::frame::{self, ErrorFrame, Flush, ReadEnd, ReadEndReason};
+use clad_proto::limits::MAX_READS_PER_CONNECTION;
+use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, LogId};
+
+use super::{Connection, OpenRead, count_refusal};
+use crate::ingest::session::Answer;
+
+impl Connection {
+    pub(super) fn flush(&mut self, flush: Flush) {
+        let door = &self.service.door;
+        let level = match flush.level {
+            AckLevel::Durable => Level::Durable,
+            _ => Level::Written,
+        };
+        // Where acks end at `written`, a flush still asks the disk: the sync is made, the mark is what it is.
+        match flush.level {
+            level if level > door.flush_reach => {
+                let text = format!("this log reaches `{}` at most, not `{level}`", door.flush_reach);
+                let error = ErrorInfo::new(ErrorCode::LevelUnreachable, text);
+                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+            }
+            _ if self.session.unanswered() >= 2 * door.window as usize => {
+                let error = ErrorInfo::new(ErrorCode::Busy, "too many FLUSHes are unanswered").retry_after_ms(100);
+                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+            }
+            AckLevel::Durable | AckLevel::Written => {
+                let end = match level {
+                    Level::Durable => door.journal.request_sync(),
+                    _ => door.journal.marks().received,
+                };
+                self.session.flush(flush.request_id, end, level, door.journal.marks().failures);
+            }
+            _ => {
+                let m = door.journal.marks();
+                frame::Watermark {
+                    request_id: flush.request_id,
+                    epoch: m.epoch,
+                    epoch_first_offset: m.epoch_first,
+                    level: AckLevel::Received,
+                    offset: m.received,
+                }
+                .encode(&mut self.out);
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, read: frame::Read) {
+        let refuse = |code, text: &str| Err(ErrorInfo::new(code, text));
+        self.forget_ended_reads();
+        let checked = if !self.peer.may_read {
+            refuse(ErrorCode::PermissionDenied, "this peer may not read this log ([access] read_group, allow_read)")
+        } else if self.reads.contains_key(&read.request_id) || read.request_id == 0 {
+            refuse(ErrorCode::MalformedFrame, "a READ needs a request id that no open READ has")
+        } else if self.reads.len() >= MAX_READS_PER_CONNECTION {
+            refuse(ErrorCode::Busy, "too many READs are open on this connection")
+        } else {
+            self.service.reads.start(&read)
+        };
+        match checked {
+            Ok(start) => {
+                let task = tokio::spawn(start.run(self.records.0.clone(), self.service.stop.clone()));
+                let open = OpenRead { task: task.abort_handle(), follows: read.follow };
+                self.reads.insert(read.request_id, open);
+            }
+            Err(error) => ErrorFrame { request_id: read.request_id, error }.encode(&mut self.out),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, request_id: u32) {
+        let Some(read) = self.reads.remove(&request_id) else { return };
+        read.task.abort();
+        let m = self.service.door.journal.marks();
+        let log_id = LogId::from_bytes(self.service.door.journal.meta().log_id);
+        let cursor = Cursor { log_id, epoch: m.epoch, offset: m.written };
+        ReadEnd { request_id, cursor, reason: ReadEndReason::Cancelled }.encode(&mut self.out);
+    }
+
+    pub(super) fn release(&mut self, marks: &Marks) {
+        let mut answers = std::mem::take(&mut self.answers);
+        self.session.release(marks, &mut answers);
+        for answer in answers.drain(..) {
+            match answer {
+                Answer::Watermark(w) => w.encode(&mut self.out),
+                Answer::Refused(r) => {
+                    count_refusal(AckLevel::Received, r.error.code, r.count);
+                    r.encode(&mut self.out);
+                }
+                Answer::FlushFailed(request_id, error) => ErrorFrame { request_id, error }.encode(&mut self.out),
+            }
+        }
+        self.answers = answers;
+    }
+}

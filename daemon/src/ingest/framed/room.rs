@@ -1,0 +1,65 @@
+//! Memory and time of a connection: room for what is read next, and how long it may take.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use clad_proto::frame::FrameHeader;
+use clad_proto::limits::FRAME_HEADER_BYTES;
+use clad_proto::{ErrorCode, ErrorInfo};
+
+use crate::ingest::door::ADMISSION_WAIT;
+
+use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow, SMALL_FRAME};
+
+impl Connection {
+    /// Room for the next read: in small steps while little comes, whole where a large frame is under way.
+    pub(super) fn make_room(&mut self) {
+        let header = self.buf.first_chunk::<FRAME_HEADER_BYTES>();
+        let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
+        let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
+        if missing > SMALL_FRAME && self.assembled.is_none() {
+            let wanted = self.service.assembly.share(missing + self.buf.len());
+            match self.service.assembly.try_take(wanted) {
+                Some(permit) => self.assembled = Some(permit),
+                None => {
+                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
+                    return;
+                }
+            }
+        }
+        if self.buf.capacity() == self.buf.len() {
+            // The last read filled everything there was: more is coming than the buffer expects.
+            self.chunk = (self.chunk * 2).min(CHUNK_MAX);
+        }
+        if self.buf.is_empty() && self.chunk > CHUNK_MIN && self.last_activity.elapsed() > Duration::from_millis(100) {
+            self.chunk = CHUNK_MIN;
+            self.buf = BytesMut::new();
+        }
+        self.buf.reserve(missing.max(self.chunk / 2).max(CHUNK_MIN / 2));
+    }
+
+    pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
+        let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
+        let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
+        let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
+        half.into_iter().chain(idle).chain(share).min()
+    }
+
+    /// Whether silence has a bound now: nothing is under way in either direction.
+    fn idles(&self, flow: Flow) -> bool {
+        let bounded = !self.service.idle_timeout.is_zero();
+        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty()
+    }
+
+    pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
+        let text = match self.partial_since {
+            Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
+            _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
+                "nothing came for too long".to_owned()
+            }
+            _ => return false, // what waits for its share is looked at again
+        };
+        self.fatal(ErrorInfo::new(ErrorCode::IdleTimeout, text));
+        true
+    }
+}
