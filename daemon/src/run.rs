@@ -211,7 +211,11 @@ async fn open_journal(
     metrics::recovered(Duration::from_nanos(report.took_ns), report.set_aside_bytes);
     match report.is_damaged() {
         true => {
-            health.degraded("damage", "acknowledged records were lost: see the recovery line of `clactl status`");
+            let dir = config.journal.dir.display();
+            health.degraded(
+                "damage",
+                format!("acknowledged records were lost: `clactl verify {dir}` names them, a backup may have them"),
+            );
             tracing::error!("recovered, with damage: {report}");
         }
         false if report.clean => tracing::info!("{report}"),

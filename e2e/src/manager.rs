@@ -43,6 +43,21 @@ impl Manager {
         String::from_utf8(bytes[..length].to_vec()).expect("text")
     }
 
+    /// Takes everything that has come.
+    ///
+    /// # Panics
+    /// When the socket cannot be set.
+    pub fn forget(&self) -> Vec<String> {
+        let mut bytes = [0; 4096];
+        self.socket.set_nonblocking(true).expect("set");
+        let mut all = Vec::new();
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            all.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
+        }
+        self.socket.set_nonblocking(false).expect("set");
+        all
+    }
+
     /// Everything up to the message that holds this text.
     ///
     /// # Panics

@@ -53,11 +53,11 @@ struct State {
     slow: (u64, u64),
     rng: Option<Rng>,
     waiting: BinaryHeap<Waiting>,
+    /// The disk is broken: what it is told is refused, and not recorded.
+    broken: bool,
     /// Flushes are not answered until somebody says so; those that wait for it.
     holding: bool,
     held: Vec<(Event, Answer)>,
-    /// The disk is broken: what it is told is refused, and not recorded.
-    broken: bool,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -143,6 +143,12 @@ impl Recorder {
         (state.slow, state.rng) = ((write, flush), Some(rng));
     }
 
+    /// From now on every write and flush fails with EIO, or none does any more. What was taken before is answered as it
+    /// would have been; reading goes on.
+    pub fn fail(&self, broken: bool) {
+        self.lock().broken = broken;
+    }
+
     /// From now on flushes are not answered, until what this returns is dropped.
     #[must_use]
     pub fn hold_flushes(&self) -> Held {
@@ -156,10 +162,10 @@ impl Recorder {
         self.lock().held.len()
     }
 
-    /// From now on every write and flush fails with EIO, or none does any more. What was taken before is answered as it
-    /// would have been; reading goes on.
-    pub fn fail(&self, broken: bool) {
-        self.lock().broken = broken;
+    /// Flushes that were answered since the disk was inserted.
+    #[must_use]
+    pub fn flushes(&self) -> usize {
+        self.lock().events.iter().filter(|event| matches!(event, Event::Flushed(_))).count()
     }
 
     /// Records a word of the workload; how many events there are now.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, json};
+use clad_e2e::{Daemon, PATIENCE, Scratch, json};
 use nix::sys::signal::Signal;
 
 use crate::append_numbers;
@@ -99,6 +99,22 @@ fn orders_go_to_the_daemon_that_was_named() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("give --admin"), "{said}");
     assert_eq!(log_id(&["--server", &one.address("tcp"), "--admin", &admin(&other)]), by_admin[1]);
+}
+
+#[test]
+fn a_folder_that_holds_no_log_is_said_to_hold_none() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    for foreign in [false, true] {
+        if foreign {
+            std::fs::write(scratch.data().join("a file of somebody's"), "x").expect("written");
+        }
+        for words in [&["verify", &dir][..], &["query", "--dir", &dir], &["export", "--dir", &dir]] {
+            let said = clactl_ends(1, words, b"");
+            let said = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.contains(&format!("{dir} holds no log")), "{words:?}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -7,9 +7,8 @@ use clad_proto::frame::FrameHeader;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use crate::ingest::door::ADMISSION_WAIT;
-
 use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow, SMALL_FRAME};
+use crate::ingest::door::ADMISSION_WAIT;
 
 impl Connection {
     /// Room for the next read: in small steps while little comes, whole where a large frame is under way.

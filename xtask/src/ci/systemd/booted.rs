@@ -5,7 +5,7 @@
 //! connection or ends with an error; each mistake is told with what to do about it, in the journal.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -38,10 +38,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = Mount::new(&SMALL)?;
     let root = place.path().join("root");
     tree::copy(&debian, &root)?;
-    let package = package::deb(&run.root, &programs, &root.join("srv/trial"), "-Znone")?;
+    let trial = root.join("srv/trial");
+    let package = package::deb(&run.root, &programs, &trial, "", "-Znone")?;
+    let newer = package::deb(&run.root, &other_programs(&programs, place.path())?, &trial, "+1", "-Znone")?;
+    let inside = |package: PathBuf| -> Result<PathBuf> {
+        Ok(PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?))
+    };
     let mut booted = Booted {
         root: run.root.clone(),
-        package: PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?),
+        package: inside(package)?,
+        newer: inside(newer)?,
         machine: Machine::new(&root, vec![(small.point.clone(), PathBuf::from("/srv/small"))])?,
         small: small.point.clone(),
     };
@@ -58,9 +64,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("kill -9 under load: it is back by itself", || b.crash());
     run.case("a hang under load: the watchdog ends it, and it is back by itself", || b.hang());
     run.case("an upgrade under load replaces what runs", || b.upgrade());
+    run.case("so does a downgrade", || b.downgrade());
     run.case("a restart under load", || b.restart());
     run.case("nothing acknowledged is lost, no client failed, no connection was refused", || b.end_load());
     run.case("what a client is, is seen through the sandbox", || b.sees_clients());
+    run.case("io_uring and registered buffers work in the sandbox", || b.ring());
+    run.case("what waits in a socket while nobody runs is served by who runs next", || b.waits_in_the_socket());
+    run.case("a start that takes longer than systemd waits is not ended", || b.long_start());
     run.case("a disk that stands still is no hang", || b.frozen_disk());
     run.case("an instance beside it, with no network", || b.instance());
     run.case("it can be backed up while it runs, and restored elsewhere, by the manual's commands", || b.backup());
@@ -77,15 +87,32 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-struct Booted {
+/// The same programs in other files: what runs is told from what was there before.
+fn other_programs(programs: &[PathBuf], place: &Path) -> Result<Vec<PathBuf>> {
+    let folder = place.join("newer");
+    fs::create_dir(&folder)?;
+    let other = |program: &PathBuf| -> Result<PathBuf> {
+        let to = folder.join(program.file_name().context("a program has a name")?);
+        let mut bytes = fs::read(program)?;
+        // Behind the sections of the file: nothing of it is loaded.
+        bytes.extend_from_slice(b"newer");
+        fs::write(&to, bytes)?;
+        Ok(to)
+    };
+    programs.iter().map(other).collect()
+}
+
+pub(super) struct Booted {
     root: PathBuf,
     package: PathBuf,
-    machine: Machine,
+    /// Another version of it.
+    newer: PathBuf,
+    pub(super) machine: Machine,
     small: PathBuf,
 }
 
 impl Booted {
-    fn write(&self, inside: &str, text: &str) -> Result<()> {
+    pub(super) fn write(&self, inside: &str, text: &str) -> Result<()> {
         let path = self.machine.path(inside);
         fs::create_dir_all(path.parent().context("a folder")?)?;
         fs::write(&path, text).with_context(|| inside.to_owned())
@@ -97,7 +124,7 @@ impl Booted {
         line.trim().parse().with_context(|| format!("{name}: {line}"))
     }
 
-    fn main_pid(&self, unit: &str) -> Result<String> {
+    pub(super) fn main_pid(&self, unit: &str) -> Result<String> {
         let pid = self.machine.property(unit, "MainPID")?;
         ensure!(pid != "0", "{unit} does not run");
         Ok(pid)
@@ -136,7 +163,7 @@ impl Booted {
         ensure!(ack.contains("durable"), "no word of the level:\n{all}");
         ensure!(ack.contains("the first record"), "it is not read back:\n{all}");
         ensure!(ack.contains("clad_acked_records_total{level=\"durable\"} 1"), "no metric:\n{all}");
-        Ok(())
+        self.machine.sh("test -s /usr/share/man/man8/clad.8 && test -s /usr/share/man/man1/clactl-append.1").map(drop)
     }
 
     fn is_up(&self) -> Result<()> {
@@ -234,11 +261,28 @@ impl Booted {
     }
 
     fn upgrade(&self) -> Result<()> {
-        let pid = self.main_pid("clad.service")?;
-        self.machine.sh(&format!("dpkg --install {}", self.package.display()))?;
+        self.replace(&self.newer)
+    }
+
+    fn downgrade(&self) -> Result<()> {
+        self.replace(&self.package)
+    }
+
+    /// Installs another version than the one that runs.
+    fn replace(&self, package: &Path) -> Result<()> {
+        let running = || {
+            let version = self.machine.sh("dpkg-query --show --showformat '${Version}' clad")?;
+            let exe = "/proc/$(systemctl show --value --property MainPID clad)/exe";
+            let program = self.machine.sh(&format!("readlink {exe}; sha256sum <{exe}; sha256sum </usr/bin/clad"))?;
+            Ok::<_, anyhow::Error>((version, program))
+        };
+        let (pid, before) = (self.main_pid("clad.service")?, running()?);
+        self.machine.sh(&format!("dpkg --install {}", package.display()))?;
         self.another_than(&pid)?;
-        let exe = self.machine.sh("readlink /proc/$(systemctl show --value --property MainPID clad)/exe")?;
-        ensure!(exe.trim() == "/usr/bin/clad", "it runs {exe}");
+        let now = running()?;
+        let lines: Vec<&str> = now.1.lines().collect();
+        ensure!(lines.len() == 3 && lines[0] == "/usr/bin/clad" && lines[1] == lines[2], "it runs {now:?}");
+        ensure!(before.0 != now.0 && before.1 != now.1, "it is what it was: {now:?}");
         self.gets_on()
     }
 
@@ -319,11 +363,11 @@ impl Booted {
             .map(drop)
     }
 
-    fn gone(&self, name: &str) -> Result<()> {
+    pub(super) fn gone(&self, name: &str) -> Result<()> {
         let script = format!(
             "systemctl stop clad@{name}.socket clad@{name}.service || true\n\
              systemctl reset-failed 'clad@{name}.*' || true\n\
-             rm -rf /srv/small/{name} /etc/clad/{name}.toml /etc/systemd/system/clad@{name}.*.d\nsystemctl daemon-reload"
+             rm -rf /srv/small/{name} /var/lib/clad-{name} /etc/clad/{name}.toml /etc/systemd/system/clad@{name}.*.d\nsystemctl daemon-reload"
         );
         self.machine.sh(&script).map(drop)
     }

@@ -2,6 +2,7 @@
 //! installed by the package on a Debian that is booted ([`booted`]).
 
 mod booted;
+mod long;
 mod machine;
 mod manual;
 mod tree;
