@@ -18,7 +18,7 @@ mod session;
 
 pub(crate) use budget::Budget;
 pub(crate) use current::Current;
-pub(crate) use door::{Door, Producer, count_refusal};
+pub(crate) use door::{ADMISSION_WAIT, Door, Producer, count_refusal};
 pub(crate) use framed::Service as FramedService;
 pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};
 pub(crate) use peer::Peer;

@@ -3,4 +3,5 @@
 
 mod live;
 mod manager;
+mod slow_flush;
 mod words;

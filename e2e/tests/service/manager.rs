@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::process::Command;
+use std::os::unix::net::UnixListener;
 use std::thread;
 use std::time::Duration;
 
+use clad_e2e::manager::Manager;
 use clad_e2e::raw::hello;
 use clad_e2e::tool::{Heard, Running};
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, not_run};
@@ -16,52 +16,6 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-
-/// Where a daemon's words to its manager arrive.
-struct Manager {
-    socket: UnixDatagram,
-    folder: tempfile::TempDir,
-}
-
-impl Manager {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        Self { socket, folder }
-    }
-
-    fn start(&self, command: &mut Command) -> Running {
-        Running::start(command.env("NOTIFY_SOCKET", self.folder.path().join("notify")))
-    }
-
-    fn heard(&self) -> String {
-        let mut bytes = [0; 4096];
-        let length = self.socket.recv(&mut bytes).expect("the daemon says something");
-        String::from_utf8(bytes[..length].to_vec()).expect("text")
-    }
-
-    /// Takes everything that has come.
-    fn forget(&self) -> Vec<String> {
-        let mut bytes = [0; 4096];
-        self.socket.set_nonblocking(true).expect("set");
-        let mut all = Vec::new();
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            all.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
-        }
-        self.socket.set_nonblocking(false).expect("set");
-        all
-    }
-
-    /// Everything up to the message that holds this text.
-    fn heard_until(&self, text: &str) -> Vec<String> {
-        let mut all = vec![self.heard()];
-        while !all.last().is_some_and(|last| last.contains(text)) {
-            all.push(self.heard());
-        }
-        all
-    }
-}
 
 #[test]
 fn a_start_that_waits_for_a_dead_processs_writes_says_so_and_asks_for_time() {

@@ -96,6 +96,8 @@ pub(super) struct Connection {
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
+    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    share_since: Option<Instant>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -129,6 +131,7 @@ where
         answers: Vec::new(),
         admitting: None,
         admitted: None,
+        share_since: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -214,7 +217,7 @@ impl Connection {
                     self.out.extend_from_slice(&bytes);
                 }
                 () = until(deadline) => {
-                    if self.timed_out() {
+                    if self.timed_out(flow) {
                         return self.last_words(wr).await;
                     }
                 }

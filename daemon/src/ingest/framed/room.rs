@@ -8,6 +8,7 @@ use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow, SMALL_FRAME};
+use crate::ingest::door::ADMISSION_WAIT;
 
 impl Connection {
     /// Room for the next read: in small steps while little comes, whole where a large frame is under way.
@@ -38,17 +39,24 @@ impl Connection {
 
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
-        let idle = self.service.idle_timeout;
-        let idles = flow == Flow::NeedBytes && !idle.is_zero() && !self.session.waits() && self.reads.is_empty();
-        let idle = idles.then(|| self.last_activity + idle);
-        half.into_iter().chain(idle).min()
+        let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
+        let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
+        half.into_iter().chain(idle).chain(share).min()
     }
 
-    pub(super) fn timed_out(&mut self) -> bool {
+    /// Whether silence has a bound now: nothing is under way in either direction.
+    fn idles(&self, flow: Flow) -> bool {
+        let bounded = !self.service.idle_timeout.is_zero();
+        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty()
+    }
+
+    pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
         let text = match self.partial_since {
             Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
-            _ if self.last_activity.elapsed() >= self.service.idle_timeout => "nothing came for too long".to_owned(),
-            _ => return false,
+            _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
+                "nothing came for too long".to_owned()
+            }
+            _ => return false, // what waits for its share is looked at again
         };
         self.fatal(ErrorInfo::new(ErrorCode::IdleTimeout, text));
         true
