@@ -163,7 +163,10 @@ impl Booted {
         ensure!(ack.contains("durable"), "no word of the level:\n{all}");
         ensure!(ack.contains("the first record"), "it is not read back:\n{all}");
         ensure!(ack.contains("clad_acked_records_total{level=\"durable\"} 1"), "no metric:\n{all}");
-        self.machine.sh("test -s /usr/share/man/man8/clad.8 && test -s /usr/share/man/man1/clactl-append.1").map(drop)
+        self.machine
+            .sh("cd /usr/share; test -s man/man8/clad.8 && test -s man/man1/clactl-append.1 && \
+             test -s clad/mixin/rules/clad-alerts.yaml && bash -n bash-completion/completions/clactl")
+            .map(drop)
     }
 
     fn is_up(&self) -> Result<()> {
