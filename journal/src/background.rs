@@ -2,7 +2,8 @@
 //!
 //! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
 //! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
-//! sealed segments, oldest first, never the newest, and only after `clad.meta` has durably passed them.
+//! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
+//! as they are then: once they were withdrawn, no further one goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,16 +104,16 @@ pub(crate) struct RetentionState {
 
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
-        let r = shared.retention();
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
         let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
-        if r == crate::config::Retention::default() || soon {
+        if shared.retention() == crate::config::Retention::default() || soon {
             return;
         }
         let age_rests = self.clock_jumped(shared);
         let all = shared.catalog().all();
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
         for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
+            let r = shared.retention();
             if total.saturating_sub(sealed.bytes) < r.keep_bytes {
                 return;
             }

@@ -108,6 +108,7 @@ enum Wake<'a> {
     End,
 }
 
+// Std's lock in a model too: nothing else is asked for under it, and those who wait leave under it when a model ends.
 #[derive(Debug, Default)]
 struct Crowd(Mutex<Inner>);
 
