@@ -6,7 +6,6 @@
 //! as they are then: once they were withdrawn, no further one goes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::catalog::Sealed;
@@ -15,6 +14,8 @@ use crate::faults::Fault;
 use crate::format::segment_name;
 use crate::journal::Shared;
 use crate::prepare::{self, NotReused, Prepared, Space};
+use crate::sync::atomic::Ordering;
+use crate::sync::thread;
 
 const TICK: Duration = Duration::from_millis(200);
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
@@ -80,7 +81,7 @@ fn keep_pace(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
     let capacity = shared.env().config.segment_bytes;
     let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
     if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
-        std::thread::sleep(IDLE_PACE);
+        thread::sleep(IDLE_PACE);
     }
     wanted && !shared.is_closing()
 }

@@ -159,6 +159,11 @@ impl Memory for Mapped {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
     }
 
+    #[cfg(feature = "stop-points")]
+    fn point(&self, name: &'static str) {
+        crate::stop::reached(name);
+    }
+
     fn read(&self, at: usize, bytes: &mut [u8]) {
         let end = at.checked_add(bytes.len().next_multiple_of(8));
         assert!(at.is_multiple_of(8) && end.is_some_and(|end| end <= self.len), "a read outside of the mapping");

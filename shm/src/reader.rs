@@ -20,6 +20,8 @@ use crate::space::Island;
 
 /// Slots that one call looks at.
 pub const LOOK: u64 = 1024;
+/// No ring lives to see so many: a tail beyond is nonsense, and numbers below it can be added to.
+const MOST_APPENDS: u64 = 1 << 62;
 /// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
 const FUTURE_NS: u64 = 1_000_000_000;
 
@@ -149,7 +151,7 @@ impl Reader {
             let word = ring.load(checkpoint, Ordering::Acquire);
             let append = ring.load(checkpoint + 8, Ordering::Relaxed);
             let sequence = ring.load(checkpoint + 16, Ordering::Relaxed);
-            if word == tail.0 && Cursor::new(append, tail.place()) == tail {
+            if word == tail.0 && Cursor::new(append, tail.place()) == tail && append < MOST_APPENDS {
                 ring.store(at::RELEASED, append, Ordering::Relaxed);
                 return Ok(Self::at_tail(shape, Tail { append, place: tail.place(), sequence }));
             }

@@ -2,5 +2,7 @@
 //! nonsense (`hostile.rs`), and real processes (`kill.rs`).
 
 mod crash;
+mod hostile;
+mod kill;
 mod model;
 mod steps;
