@@ -308,12 +308,17 @@ impl Reader {
         Ok(Some(entry))
     }
 
-    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit.
+    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit. Says so
+    /// whenever [`Reader::peek`] says [`Peek::Empty`] of the same memory: else a hostile ring could keep its drain awake.
     pub(crate) fn is_quiet<M: Memory>(&self, ring: &M) -> bool {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
-        let reserved = head.ahead_of(self.next).clamp(1, LOOK);
-        self.found.is_none()
-            && (self.next..self.next + reserved).all(|append| self.state(ring, append) == State::Pending)
+        let behind = self.next + 1..self.next + head.ahead_of(self.next).clamp(1, LOOK);
+        let waits_for_space = self.next - self.tail.append >= u64::from(self.shape.slots());
+        let is_committed = |append| matches!(self.state(ring, append), State::Committed(_));
+        waits_for_space
+            || self.found.is_none()
+                && self.state(ring, self.next) == State::Pending
+                && !behind.into_iter().any(is_committed)
     }
 
     fn pass(&mut self, passed: Passed) {
