@@ -12,12 +12,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
 
 use crate::marks::Marks;
+use crate::sync::{Mutex, MutexGuard, others_may_run};
 
 /// What somebody waits for: whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,19 +50,22 @@ fn standing(marks: &Marks) -> (u32, u32, crate::marks::Accepting) {
 pub(crate) struct Teller {
     marks: watch::Sender<Marks>,
     crowd: Arc<Crowd>,
+    /// [`Fault::OlderMarksWin`](crate::faults::Fault::OlderMarksWin)
+    older_wins: bool,
 }
 
 impl Teller {
-    pub(crate) fn new(marks: Marks) -> Self {
-        Self { marks: watch::channel(marks).0, crowd: Arc::new(Crowd::default()) }
+    pub(crate) fn new(marks: Marks, older_wins: bool) -> Self {
+        Self { marks: watch::channel(marks).0, crowd: Arc::new(Crowd::default()), older_wins }
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn tell(&self, marks: Marks) {
+        others_may_run();
         let mut all = false;
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed;
+            let newer = marks.version > old.version || changed || self.older_wins;
             if newer {
                 all = standing(old) != standing(&marks);
                 *old = marks;
@@ -269,7 +273,7 @@ mod tests {
 
     #[test]
     fn only_those_are_woken_whose_offset_is_reached_and_once() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         let mut tasks: Vec<Task> = (0..1000).map(|_| Task::of(&teller)).collect();
         for (n, task) in (1..).zip(&mut tasks) {
             assert!(task.poll(NEVER, n).is_pending());
@@ -294,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_is_no_watermark_wakes_everybody() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         let mut task = Task::of(&teller);
         let told = [
             Marks { failures: 1, ..marks(1, 0, 0) },
@@ -316,7 +320,7 @@ mod tests {
     /// Woken, and when it looks, all is as it was: it waits on, and is woken again.
     #[test]
     fn a_change_that_is_taken_back_loses_nobody() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         let mut task = Task::of(&teller);
         assert!(task.poll(10, NEVER).is_pending());
         teller.tell(Marks { accepting: Accepting::NoSpace, ..marks(1, 0, 0) });
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn an_older_value_told_late_takes_nothing_back() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         let mut task = Task::of(&teller);
         teller.tell(marks(2, 20, 20));
         teller.tell(marks(1, 10, 10));
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn who_is_polled_again_by_another_task_or_for_another_offset_is_woken_there() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         let mut task = Task::of(&teller);
         assert!(task.poll(10, NEVER).is_pending());
         let first = std::mem::take(&mut task.woken);
@@ -353,7 +357,7 @@ mod tests {
 
     #[test]
     fn who_is_gone_leaves_nothing_behind() {
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         for _ in 0..100 {
             let mut task = Task::of(&teller);
             assert!(task.poll(1, 1).is_pending());
@@ -374,7 +378,7 @@ mod tests {
     #[test]
     fn nobody_sleeps_over_what_it_waits_for() {
         const STEPS: u64 = 20_000;
-        let teller = Teller::new(Marks::default());
+        let teller = Teller::new(Marks::default(), false);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let mut watcher = teller.watcher();

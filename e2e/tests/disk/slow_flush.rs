@@ -93,14 +93,14 @@ fn waits(disk: &Disk, engine: &str) {
     let recorder = disk.recorder();
     let (held, began) = (recorder.hold_flushes(), Instant::now());
     raw.append(1, Durable, &[b"needs the flush"]);
-    let waiting = raw.accepted();
+    let waiting = raw.accepted_now();
     wait(|| recorder.held() > 0, "the device is asked to flush");
     // What needs no device is answered, while the flush is held.
     for sequence in 2..=101 {
         raw.append_acked(sequence, Received, &[b"received"]);
     }
     raw.append(102, Written, &[b"written"]);
-    raw.accepted();
+    raw.accepted_now();
     let taken = fill(&mut raw, 103);
     assert!(taken * (BODY as u64) < BUDGET as u64 && taken > 10, "{taken} were taken");
     let told = manager.barks_until(|since| {
@@ -124,7 +124,7 @@ fn waits(disk: &Disk, engine: &str) {
     // Once more, and the daemon dies while the device flushes: what was durable before is there.
     let held = recorder.hold_flushes();
     raw.append(104 + taken, Durable, &[b"never told"]);
-    raw.accepted();
+    raw.accepted_now();
     wait(|| recorder.held() > 0, "the device is asked to flush");
     process.send(Signal::SIGKILL);
     drop(held);

@@ -123,7 +123,7 @@ fn a_flush_that_does_not_end_is_waited_for() {
     disk.wait_held(1);
     // A `durable` append is taken at once, and its write, which is a flush too, is held as well.
     two.append(0, Durable, &[b"durable"]);
-    let durable = two.accepted();
+    let durable = two.accepted_now();
     disk.wait_held(2);
     // `received` waits for no device.
     for sequence in 21..=120 {
@@ -131,7 +131,7 @@ fn a_flush_that_does_not_end_is_waited_for() {
     }
     // `written` now stands behind a write that has not ended: it is taken, and told nothing yet.
     one.append(121, Written, &[b"written, behind it"]);
-    let written = one.accepted();
+    let written = one.accepted_now();
     let mut records = written.first_offset + 1;
     assert_eq!(records, 1 + 20 + 1 + 100 + 1);
 
@@ -180,7 +180,7 @@ fn a_connections_share_is_refused_at_its_bound() {
     let disk = Holder::of_flushes(&daemon.writers());
     disk.hold();
     other.append(1, Durable, &[b"held"]);
-    other.accepted();
+    other.accepted_now();
     disk.wait_held(1);
     let status = Admin::at(&daemon.setup.admin_socket()).status().expect("a status");
     let address = &status.listeners["grpc"];
