@@ -91,8 +91,12 @@ fn tell(line: &str) {
 #[test]
 fn child() {
     let Ok(order) = std::env::var(ROLE) else { return };
-    // Whatever becomes of the test, this process ends with it.
+    // Whatever becomes of the test, this process ends with it, and never hangs for ever.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).expect("a signal");
+    std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::ABORT)
+    });
     let [role, path, point, nth] = order.split('|').collect::<Vec<_>>()[..] else { panic!("four words: {order}") };
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the test's ring");
     let (memory, shape) = drain::map_ring(&OwnedFd::from(file)).expect("a ring");
