@@ -115,7 +115,7 @@ pub(crate) struct Reader {
     found: Option<Found>,
     /// When the append at the front was first seen to hold others up, and what may be spent on that.
     held_since: Option<u64>,
-    credit_ns: u64,
+    credit_ns: i64,
     credit_at: u64,
     /// What lies between tail and next.
     passed: VecDeque<Passed>,
@@ -170,7 +170,7 @@ impl Reader {
             time: 0,
             found: None,
             held_since: None,
-            credit_ns: Patience::default().each_ns,
+            credit_ns: signed(Patience::default().each_ns),
             credit_at: 0,
             passed: VecDeque::new(),
             tail,
@@ -180,7 +180,7 @@ impl Reader {
 
     pub(crate) fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
-        self.credit_ns = patience.each_ns;
+        self.credit_ns = signed(patience.each_ns);
     }
 
     pub(crate) fn set_stamps(&mut self, stamps: Stamps) {
@@ -260,20 +260,21 @@ impl Reader {
     /// Whether the front may hold others up at this time still.
     fn may_hold(&mut self, now: u64) -> bool {
         let Some(since) = self.held_since else {
-            let idle = now.saturating_sub(self.credit_at);
-            let earned = idle.saturating_mul(self.patience.percent) / 100;
-            self.credit_ns = self.credit_ns.saturating_add(earned).min(self.patience.each_ns);
+            let earned = now.saturating_sub(self.credit_at).saturating_mul(self.patience.percent) / 100;
+            let most = signed(self.patience.each_ns);
+            self.credit_ns = self.credit_ns.saturating_add(signed(earned)).min(most);
             self.credit_at = now;
             self.held_since = Some(now);
             return self.credit_ns > 0;
         };
-        now.saturating_sub(since) < self.credit_ns
+        signed(now.saturating_sub(since)) < self.credit_ns
     }
 
-    /// Books the time for which the front held others up.
+    /// Books the time for which the front held others up. It may be more than there was credit for, because nobody
+    /// looked earlier: then the next ones get none, until it is earned.
     fn end_hold(&mut self, now: u64) {
         if let Some(since) = self.held_since.take() {
-            self.credit_ns = self.credit_ns.saturating_sub(now.saturating_sub(since));
+            self.credit_ns = self.credit_ns.saturating_sub(signed(now.saturating_sub(since)));
         }
     }
 
@@ -448,6 +449,10 @@ impl Reader {
             ring.point("island: none");
         }
     }
+}
+
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
 fn verdict(time: u64, before: u64) -> Peek {
