@@ -53,7 +53,7 @@ pub enum Stamps {
 /// What lies at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// An entry that is older than asked for. [`Reader::take`] takes it.
+    /// An entry that is older than asked for. [`crate::Drain::take`] takes it.
     Ready {
         /// Its time, nanoseconds.
         time: u64,
@@ -359,7 +359,7 @@ impl Reader {
     fn time_of(&self, append: u64, header: &Header, before: u64) -> Result<u64, Corrupt> {
         match self.stamps {
             Stamps::Drain => Ok(self.time.max(before.saturating_sub(1))),
-            Stamps::Client if header.time > before.saturating_add(FUTURE_NS) => Err(Corrupt::Time(append)),
+            Stamps::Client if is_to_come(header.time, before) => Err(Corrupt::Time(append)),
             Stamps::Client => Ok(self.time.max(header.time)),
         }
     }
@@ -449,6 +449,12 @@ impl Reader {
             ring.point("island: none");
         }
     }
+}
+
+/// Whether a stamp cannot be true: it was read before its entry was committed, and that is past. The time of the pass
+/// may be older than the pass by as much as the daemon was held up, so it does not decide.
+fn is_to_come(stamp: u64, before: u64) -> bool {
+    stamp > before.saturating_add(FUTURE_NS) && stamp > crate::clock::now().saturating_add(FUTURE_NS)
 }
 
 fn signed(ns: u64) -> i64 {
