@@ -322,6 +322,26 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
     }
 }
 
+#[test]
+fn what_is_posted_survives_both_ends_whichever_dies_first() {
+    for daemon_first in [true, false] {
+        let drain = ring();
+        let kept = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+        let (file, waker) = (kept(drain.client_fds().ring), kept(drain.client_fds().waker));
+        let mut drain = Some(drain);
+        if daemon_first {
+            drain = None;
+        }
+        let mut client = start("kill", file.as_fd(), "push: committed", BEFORE + 1);
+        assert!(is_killed(client.wait().expect("a child")));
+        drop(drain.take());
+        let mut next = Drain::adopt(file, waker, [0; 16], 2).expect("a sound ring");
+        next.client_gone();
+        same(&take(&mut next), &payloads(0..BEFORE + 1), "posted");
+        assert_eq!(next.peek(clock::now()), Ok(Peek::Empty));
+    }
+}
+
 /// What a dying daemon told: entries that it had before it gave them back. The same entry again is the same.
 fn lines_until(out: &mut impl BufRead, count: u64, found: &mut std::collections::BTreeMap<u64, String>) {
     let mut line = String::new();
