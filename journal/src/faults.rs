@@ -34,6 +34,7 @@ macro_rules! faults {
                 Self::SleepsOnAnOldLook,
                 Self::TokenNotHeld,
                 Self::OlderMarksWin,
+                Self::WaitsWithoutALook,
                 Self::RotationForgotten,
             ];
         }
@@ -101,6 +102,8 @@ faults! {
     TokenNotHeld,
     /// Whoever tells the marks last is believed, however old his are.
     OlderMarksWin,
+    /// Who waits for a mark looks at the marks before he enters the crowd, and not after.
+    WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
 }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clad_journal::format::segment_name;
-use clad_journal::{Accepted, Accepting, Append, AppendError, Faults, Journal, JournalConfig, Level, Marks, Policy};
+use clad_journal::{
+    Accepted, Accepting, Append, AppendError, Faults, Journal, JournalConfig, Level, Marks, Policy, Wants,
+};
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
 use shuttle::future::block_on;
@@ -237,18 +239,21 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
 /// Waits until a record has the highest level that no timer is needed for; `false` where it was told as "maybe written".
 fn reached(journal: &Journal, scene: &Scene, accepted: &Accepted) -> bool {
     let timed = matches!(scene.policy, Policy::FireAndForget { .. });
-    let level = if timed { Level::Written } else { Level::Durable };
-    let mut marks = journal.subscribe();
+    let (level, end, never) =
+        (if timed { Level::Written } else { Level::Durable }, accepted.first_offset + 1, u64::MAX);
+    let (written, durable) = if timed { (end, never) } else { (never, end) };
+    let wants = Wants { written, durable };
+    let mut marks = journal.watcher();
     block_on(async move {
         loop {
-            let now = *marks.borrow_and_update();
+            let now = marks.now();
             if now.failures > accepted.failures {
                 return false;
             }
-            if now.of(level) > accepted.first_offset {
+            if now.of(level) >= end {
                 return true;
             }
-            marks.changed().await.expect("the journal is there");
+            marks.reached(wants).await.expect("the journal is there");
         }
     })
 }

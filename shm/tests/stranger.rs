@@ -72,7 +72,7 @@ impl Stranger {
         let at = 4096 + append % self.slots * 32;
         let tag = word(&self.board, at);
         let both = word(&self.board, at + 16);
-        (tag & (1 << 56) - 1 == append + 1).then_some((word(&self.board, at + 8), both as u32, (both >> 32) as u32))
+        (tag & ((1 << 56) - 1) == append + 1).then_some((word(&self.board, at + 8), both as u32, (both >> 32) as u32))
     }
 }
 

@@ -10,7 +10,6 @@ use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::executor::Executor;
-use crate::faults::Fault;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::{File, IoBuf, Storage};
@@ -198,13 +197,12 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let older_marks_win = env.config.faults.has(Fault::OlderMarksWin);
     let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
         ended: Condvar::new(),
-        marks: Teller::new(marks, older_marks_win),
+        marks: Teller::new(marks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),
