@@ -73,6 +73,7 @@ fn every_fault_is_caught() {
     }
     let caught = Fault::ALL.len() - missed.len();
     println!("faults: {caught} of {} caught, with at most {SEEDS} histories each", Fault::ALL.len());
+    println!("tally: faults={caught}");
     assert!(missed.is_empty(), "nothing catches {missed:?}");
 }
 
