@@ -250,7 +250,7 @@ fn reached(journal: &Journal, scene: &Scene, accepted: &Accepted) -> bool {
             if now.failures > accepted.failures {
                 return false;
             }
-            if now.of(level) > accepted.first_offset {
+            if now.of(level) >= end {
                 return true;
             }
             marks.reached(wants).await.expect("the journal is there");

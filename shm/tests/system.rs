@@ -256,7 +256,7 @@ fn pass(rings: &mut [Drain], out: &mut Vec<(usize, u64)>) {
 /// all the time beside, so that there are entries in the making behind which others are committed.
 #[test]
 fn what_happened_before_stays_before_over_all_rings() {
-    const TURNS: u64 = 2_000;
+    const TURNS: u64 = 1_000;
     const NOISE: u64 = 1 << 63;
     let (mut rings, producers): (Vec<_>, Vec<_>) = (0..4).map(|_| pair(1 << 16, 1 << 10)).unzip();
     for ring in &mut rings {

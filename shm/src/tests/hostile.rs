@@ -7,6 +7,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::entry::{HEADER, Header};
+use crate::error::Corrupt;
 use crate::layout::{Cursor, Shape, Slot, at};
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering::Relaxed};
@@ -149,6 +151,10 @@ fn history(seed: u64) -> (bool, u64) {
             drain.cut_off(1);
             return (true, drain.next());
         }
+        if drain.peek(clock::now()) == Ok(Peek::Empty) {
+            assert!(drain.sleep(), "an empty ring that keeps its drain awake");
+            drain.awake();
+        }
         if chance.below(3) == 0 {
             drain.release(drain.next());
         }
@@ -234,6 +240,55 @@ fn a_tail_that_cannot_be_is_not_adopted() {
         let fds = drain.client_fds();
         let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
         let adopted = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2);
-        assert!(matches!(adopted, Err(crate::OpenError::Corrupt(crate::Corrupt::Tail))), "{append}");
+        assert!(matches!(adopted, Err(crate::OpenError::Corrupt(Corrupt::Tail))), "{append}");
+    }
+}
+
+/// Everything that is checked, broken alone. The rest of the entry is as it should be, its checksum too.
+#[test]
+fn each_nonsense_has_its_name() {
+    type Spoil<'a> = &'a dyn Fn(&Mapped, &mut Header, &mut u32);
+    // The second append, behind a sound first one.
+    let good = |append: u64| Header { len: 8, records: 1, time: clock::now(), append: append as u32, check: 0 };
+    let spoiled: [(&str, Corrupt, Spoil<'_>); 11] = [
+        ("length 0", Corrupt::Length(1), &|_, header, _| header.len = 0),
+        ("length above the limit", Corrupt::Length(1), &|_, header, _| header.len = SHAPE.max_payload() as u32 + 1),
+        ("length u32::MAX", Corrupt::Length(1), &|_, header, _| header.len = u32::MAX),
+        ("beyond the end of the area", Corrupt::Length(1), &|_, header, place| (header.len, *place) = (900, 500)),
+        ("a header beyond the end", Corrupt::Place(1), &|_, _, place| *place = 510),
+        ("a place that is taken", Corrupt::Place(1), &|_, _, place| *place = 1),
+        ("a place a lap ahead", Corrupt::Place(1), &|_, _, place| *place = 600),
+        ("another append's", Corrupt::Number(1), &|_, header, _| header.append = 33),
+        ("a time to come", Corrupt::Time(1), &|_, header, _| header.time += 60_000_000_000),
+        ("no time at all", Corrupt::Time(1), &|_, header, _| header.time = u64::MAX),
+        ("a payload that changed", Corrupt::Checksum(1), &|ring, _, place| {
+            ring.write(SHAPE.place_at(*place) + HEADER, b"payloaD!");
+        }),
+    ];
+    for (what, expected, spoil) in spoiled {
+        let (mut drain, producer, memory) = pair();
+        assert_eq!(producer.push(&[b"payload!"], 1), Ok(0));
+        let mut taken = Vec::new();
+        assert!(matches!(drain.peek(clock::now_before_looking() + 1), Ok(Peek::Ready { .. })));
+        assert!(matches!(drain.take(&mut taken), Ok(Some(Entry { append: 0, .. }))));
+        let (mut header, mut place) = (good(1), 4);
+        memory.write(SHAPE.place_at(place) + HEADER, b"payload!");
+        spoil(&memory, &mut header, &mut place);
+        header.check = header.expected(crate::checksum::of(b"payload!"));
+        for (index, word) in header.words().into_iter().enumerate() {
+            let at = SHAPE.place_at(place) + index * 8;
+            if at < SHAPE.ring_bytes() {
+                memory.store(at, word, Relaxed);
+            }
+        }
+        memory.store(SHAPE.slot_at(1), Slot::committed(1, place).0, Relaxed);
+        memory.store(at::HEAD, Cursor::new(2, place + 4).0, Relaxed);
+        let corrupt = drain.peek(clock::now_before_looking() + 1).and_then(|_| drain.take(&mut taken)).err();
+        assert_eq!((corrupt, taken.as_slice()), (Some(expected), &b"payload!"[..]), "{what}");
+    }
+    for head in [Cursor::new(40, 4), Cursor::new((1 << 31) - 1, 4)] {
+        let (mut drain, _, memory) = pair();
+        memory.store(at::HEAD, head.0, Relaxed);
+        assert_eq!(drain.peek(clock::now()), Err(Corrupt::Head));
     }
 }

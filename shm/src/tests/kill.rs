@@ -4,7 +4,7 @@
 //! `/proc/PID/fd` of the test.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::crash::points;
@@ -91,8 +91,12 @@ fn tell(line: &str) {
 #[test]
 fn child() {
     let Ok(order) = std::env::var(ROLE) else { return };
-    // Whatever becomes of the test, this process ends with it.
+    // Whatever becomes of the test, this process ends with it, and never hangs for ever.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).expect("a signal");
+    std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::ABORT)
+    });
     let [role, path, point, nth] = order.split('|').collect::<Vec<_>>()[..] else { panic!("four words: {order}") };
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the test's ring");
     let (memory, shape) = drain::map_ring(&OwnedFd::from(file)).expect("a ring");
@@ -154,8 +158,8 @@ fn work(ring: &Deadly<'_>, reader: &mut Reader) {
     }
 }
 
-fn start(role: &str, ring: &Drain, point: &str, nth: u64) -> Child {
-    let fd = ring.client_fds().ring.as_raw_fd();
+fn start(role: &str, ring: BorrowedFd<'_>, point: &str, nth: u64) -> Child {
+    let fd = ring.as_raw_fd();
     let order = format!("{role}|/proc/{}/fd/{fd}|{point}|{nth}", std::process::id());
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "tests::kill::child", "--nocapture", "--test-threads=1"])
@@ -229,8 +233,8 @@ fn a_writer_is_killed_at_every_point_while_another_process_logs_on() {
     for (point, times) in points {
         let mut rings = [ring(), ring()];
         let mut taken = [Vec::new(), Vec::new()];
-        let mut other = start("others", &rings[1], "", 0);
-        let mut victim = start("kill", &rings[0], point, BEFORE * times + 1);
+        let mut other = start("others", rings[1].client_fds().ring, "", 0);
+        let mut victim = start("kill", rings[0].client_fds().ring, point, BEFORE * times + 1);
         let status = take_until_end(&mut rings, &mut taken, &mut victim);
         assert!(is_killed(status), "not killed {point}: {status}");
         assert_eq!(told(&mut victim), [format!("at {point}")]);
@@ -251,7 +255,7 @@ fn a_thread_stops_for_ever_at_every_point_while_others_of_its_process_log_on() {
         let mut rings = [ring()];
         rings[0].set_patience(Patience { each_ns: 1_000_000, percent: 10 });
         let mut taken = [Vec::new()];
-        let mut process = start("stop", &rings[0], point, BEFORE * times + 1);
+        let mut process = start("stop", rings[0].client_fds().ring, point, BEFORE * times + 1);
         let status = take_until_end(&mut rings, &mut taken, &mut process);
         let lines = told(&mut process);
         assert!(status.success(), "{point}: {status}, {lines:?}");
@@ -267,14 +271,15 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
     assert!(points.contains(&("island: gone", 1)) && points.contains(&("abandon: done", 1)), "{points:?}");
     for (point, _) in points {
         let mut ring = ring();
+        // Under this number the others find it, whatever becomes of the drain.
+        let kept = ring.client_fds().ring.try_clone_to_owned().expect("a descriptor");
         // A thread stopped in the middle of a copy, so that there is an append to give up, and an island.
-        let mapped =
-            drain::map_ring(&ring.client_fds().ring.try_clone_to_owned().expect("a descriptor")).expect("it").0;
+        let mapped = drain::map_ring(&kept).expect("a ring").0;
         let alive = Deadly { memory: &mapped, point: String::new(), left: 0.into(), stop: false };
         push(&alive, SHAPE, 0);
         let stopped = crate::writer::reserve(&mapped, SHAPE, 30, clock::now()).expect("there is space");
-        let mut writer = start("others", &ring, "", 0);
-        let mut daemon = start("drain", &ring, point, 1);
+        let mut writer = start("others", kept.as_fd(), "", 0);
+        let mut daemon = start("drain", kept.as_fd(), point, 1);
         let mut found = std::collections::BTreeMap::new();
         let late = ["island: range, number gone", "island: gone", "island: none"].contains(&point);
         if late {
@@ -290,7 +295,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         assert!(is_killed(daemon.wait().expect("a child")), "not killed {point}");
         // The next daemon has nothing but the descriptors.
         let fds = ring.client_fds();
-        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.as_fd().try_clone_to_owned().expect("a descriptor");
+        let own = |fd: BorrowedFd<'_>| fd.as_fd().try_clone_to_owned().expect("a descriptor");
         ring = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2).expect("a sound ring");
         ring.set_patience(Patience { each_ns: 100_000, percent: 100 });
         assert_eq!(ring.marks().of(Level::Written), ring.released());
@@ -314,6 +319,26 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let sequences: Vec<u64> =
             found.values().map(|line| line.split_once(' ').expect("two").0.parse().expect("a number")).collect();
         same(&sequences, &(1..=OTHERS + 1).collect::<Vec<_>>(), point);
+    }
+}
+
+#[test]
+fn what_is_posted_survives_both_ends_whichever_dies_first() {
+    for daemon_first in [true, false] {
+        let drain = ring();
+        let kept = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+        let (file, waker) = (kept(drain.client_fds().ring), kept(drain.client_fds().waker));
+        let mut drain = Some(drain);
+        if daemon_first {
+            drain = None;
+        }
+        let mut client = start("kill", file.as_fd(), "push: committed", BEFORE + 1);
+        assert!(is_killed(client.wait().expect("a child")));
+        drop(drain.take());
+        let mut next = Drain::adopt(file, waker, [0; 16], 2).expect("a sound ring");
+        next.client_gone();
+        same(&take(&mut next), &payloads(0..BEFORE + 1), "posted");
+        assert_eq!(next.peek(clock::now()), Ok(Peek::Empty));
     }
 }
 

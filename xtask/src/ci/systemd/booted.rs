@@ -5,6 +5,7 @@
 //! connection or ends with an error; each mistake is told with what to do about it, in the journal.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -93,10 +94,9 @@ fn other_programs(programs: &[PathBuf], place: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir(&folder)?;
     let other = |program: &PathBuf| -> Result<PathBuf> {
         let to = folder.join(program.file_name().context("a program has a name")?);
-        let mut bytes = fs::read(program)?;
+        fs::copy(program, &to)?;
         // Behind the sections of the file: nothing of it is loaded.
-        bytes.extend_from_slice(b"newer");
-        fs::write(&to, bytes)?;
+        fs::OpenOptions::new().append(true).open(&to)?.write_all(b"newer")?;
         Ok(to)
     };
     programs.iter().map(other).collect()
