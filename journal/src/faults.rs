@@ -34,7 +34,7 @@ macro_rules! faults {
                 Self::SleepsOnAnOldLook,
                 Self::TokenNotHeld,
                 Self::OlderMarksWin,
-                Self::MarksLookedAtOnce,
+                Self::WaitsWithoutALook,
                 Self::RotationForgotten,
             ];
         }
@@ -102,8 +102,8 @@ faults! {
     TokenNotHeld,
     /// Whoever tells the marks last is believed, however old his are.
     OlderMarksWin,
-    /// Who begins to wait for the marks does not look at them again once he can be woken.
-    MarksLookedAtOnce,
+    /// Who waits for a mark looks at the marks before he enters the crowd, and not after.
+    WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
 }

@@ -12,14 +12,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
 
 use crate::faults::{Fault, Faults};
 use crate::marks::Marks;
-use crate::sync::{Mutex, MutexGuard, others_may_run};
+use crate::sync::others_may_run;
 
 /// What somebody waits for: whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +55,20 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    pub(crate) fn new(marks: Marks, faults: Faults) -> Self {
-        Self { marks: watch::channel(marks).0, crowd: Arc::new(Crowd::default()), faults }
+    pub(crate) fn new(marks: Marks) -> Self {
+        Self { marks: watch::channel(marks).0, crowd: Arc::default(), faults: Faults::default() }
+    }
+
+    /// Wrong on purpose, for tests.
+    pub(crate) fn with(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn tell(&self, marks: Marks) {
-        others_may_run();
         let mut all = false;
+        others_may_run();
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
             let newer = marks.version > old.version || changed || self.faults.has(Fault::OlderMarksWin);
@@ -72,6 +78,7 @@ impl Teller {
             }
             newer
         });
+        others_may_run();
         // The newest ones: of two tellers at once, the later may have been here first.
         let marks = *self.marks.borrow();
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
@@ -85,9 +92,7 @@ impl Teller {
     pub(crate) fn watcher(&self) -> Watcher {
         let marks = self.marks.subscribe();
         let seen = *marks.borrow();
-        let crowd = Arc::clone(&self.crowd);
-        let id = crowd.inner().enter();
-        Watcher { marks, seen, crowd, id, faults: self.faults }
+        Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
     }
 }
 
@@ -103,6 +108,7 @@ enum Wake<'a> {
     End,
 }
 
+// Std's lock in a model too: nothing else is asked for under it, and those who wait leave under it when a model ends.
 #[derive(Debug, Default)]
 struct Crowd(Mutex<Inner>);
 
@@ -216,8 +222,12 @@ impl Watcher {
         }
         crowd.wait(self.id, wants, context.waker());
         drop(crowd);
-        let met = !self.faults.has(Fault::MarksLookedAtOnce) && self.is_new(wants);
-        if met { Poll::Ready(Ok(())) } else { Poll::Pending }
+        others_may_run();
+        if self.is_new(wants) && !self.faults.has(Fault::WaitsWithoutALook) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     fn is_new(&self, wants: Wants) -> bool {
@@ -278,7 +288,7 @@ mod tests {
 
     #[test]
     fn only_those_are_woken_whose_offset_is_reached_and_once() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         let mut tasks: Vec<Task> = (0..1000).map(|_| Task::of(&teller)).collect();
         for (n, task) in (1..).zip(&mut tasks) {
             assert!(task.poll(NEVER, n).is_pending());
@@ -303,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_is_no_watermark_wakes_everybody() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         let mut task = Task::of(&teller);
         let told = [
             Marks { failures: 1, ..marks(1, 0, 0) },
@@ -325,7 +335,7 @@ mod tests {
     /// Woken, and when it looks, all is as it was: it waits on, and is woken again.
     #[test]
     fn a_change_that_is_taken_back_loses_nobody() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         let mut task = Task::of(&teller);
         assert!(task.poll(10, NEVER).is_pending());
         teller.tell(Marks { accepting: Accepting::NoSpace, ..marks(1, 0, 0) });
@@ -338,7 +348,7 @@ mod tests {
 
     #[test]
     fn an_older_value_told_late_takes_nothing_back() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         let mut task = Task::of(&teller);
         teller.tell(marks(2, 20, 20));
         teller.tell(marks(1, 10, 10));
@@ -348,7 +358,7 @@ mod tests {
 
     #[test]
     fn who_is_polled_again_by_another_task_or_for_another_offset_is_woken_there() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         let mut task = Task::of(&teller);
         assert!(task.poll(10, NEVER).is_pending());
         let first = std::mem::take(&mut task.woken);
@@ -362,7 +372,7 @@ mod tests {
 
     #[test]
     fn who_is_gone_leaves_nothing_behind() {
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         for _ in 0..100 {
             let mut task = Task::of(&teller);
             assert!(task.poll(1, 1).is_pending());
@@ -383,7 +393,7 @@ mod tests {
     #[test]
     fn nobody_sleeps_over_what_it_waits_for() {
         const STEPS: u64 = 20_000;
-        let teller = Teller::new(Marks::default(), Faults::default());
+        let teller = Teller::new(Marks::default());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let mut watcher = teller.watcher();

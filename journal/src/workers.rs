@@ -48,7 +48,7 @@ impl Shared {
         self.env().config.faults.has(fault)
     }
 
-    fn turn(&self, core: &Core, now: Moment) -> Turn {
+    pub(crate) fn turn(&self, core: &Core, now: Moment) -> Turn {
         match self.storage().ring() {
             Some(ring) if ring.is_alive() => core.committer.turn(now),
             _ => Turn::Thread,
@@ -68,7 +68,7 @@ impl Shared {
             Turn::Ring => (core.watch.ring_rests, core.watch.ring_armed_ns),
         };
         // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && armed_ns.is_none_or(|t| t < now.boot_ns);
+        let unwatched = bytes_before == 0 && !in_time(core, armed_ns, now);
         if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
             return None;
         }
@@ -87,6 +87,22 @@ impl Shared {
         }
     }
 
+    /// A job was taken: if a second one could be begun, somebody is to do that.
+    pub(crate) fn wake_for_more(&self, core: &mut Core, now: Moment) {
+        if core.committer.more_to_do() {
+            let turn = self.turn(core, now);
+            self.wake(core, turn);
+        }
+    }
+
+    /// A thread that is none of ours goes: what is to be done now is somebody's, and so is the time.
+    pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
+        if core.committer.wants_somebody() || !in_time(core, core.watch.armed_ns, now) {
+            let turn = self.turn(core, now);
+            self.wake(core, turn);
+        }
+    }
+
     fn wake(&self, core: &mut Core, turn: Turn) {
         match (turn, self.storage().ring()) {
             (Turn::Ring, Some(ring)) if core.watch.ring_rests => {
@@ -98,6 +114,12 @@ impl Shared {
             _ => {}
         }
     }
+}
+
+/// Whether who wakes at that moment does so in time: for what has gathered, before it has waited too long.
+fn in_time(core: &Core, armed_ns: Option<u64>, now: Moment) -> bool {
+    let patience = if core.committer.gathered_bytes() > 0 { core.committer.patience_ns() } else { u64::MAX };
+    armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(patience)).contains(&t))
 }
 
 /// A thread that waits for jobs and carries them out, blocking.
@@ -119,10 +141,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 return;
             }
             Step::Run(job) => {
-                if core.committer.more_to_do() {
-                    let turn = shared.turn(&core, now);
-                    shared.wake(&mut core, turn);
-                }
+                shared.wake_for_more(&mut core, now);
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
                 shared.at_disk.fetch_add(1, Ordering::Relaxed);

@@ -239,12 +239,10 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
 /// Waits until a record has the highest level that no timer is needed for; `false` where it was told as "maybe written".
 fn reached(journal: &Journal, scene: &Scene, accepted: &Accepted) -> bool {
     let timed = matches!(scene.policy, Policy::FireAndForget { .. });
-    let level = if timed { Level::Written } else { Level::Durable };
-    let end = accepted.first_offset + 1;
-    let wants = match level {
-        Level::Written => Wants { written: end, durable: u64::MAX },
-        _ => Wants { written: u64::MAX, durable: end },
-    };
+    let (level, end, never) =
+        (if timed { Level::Written } else { Level::Durable }, accepted.first_offset + 1, u64::MAX);
+    let (written, durable) = if timed { (end, never) } else { (never, end) };
+    let wants = Wants { written, durable };
     let mut marks = journal.watcher();
     block_on(async move {
         loop {

@@ -21,7 +21,7 @@ const SMALL: usize = 20;
 /// Orders of each that are run twice.
 const TWICE: usize = 5;
 /// A wrong version must be found within so many.
-const FAULTY: usize = 10_000;
+const FAULTY: usize = 20_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))

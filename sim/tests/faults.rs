@@ -74,6 +74,7 @@ fn every_fault_is_caught() {
     }
     let (listed, missing) = (all().count(), missed.len());
     println!("faults: {} of {listed} caught, with at most {SEEDS} histories each", listed - missing);
+    println!("tally: faults={}", listed - missing);
     assert!(missed.is_empty(), "nothing catches {missed:?}");
 }
 

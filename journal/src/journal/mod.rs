@@ -7,6 +7,7 @@
 //! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
+mod appender;
 mod close;
 mod shared;
 mod status;
@@ -36,6 +37,7 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::watcher::Watcher;
 use crate::workers;
 
+pub use appender::Appender;
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
 

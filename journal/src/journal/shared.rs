@@ -197,13 +197,12 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let faults = env.config.faults;
     let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
         ended: Condvar::new(),
-        marks: Teller::new(marks, faults),
+        marks: Teller::new(marks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),

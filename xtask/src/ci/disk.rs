@@ -39,6 +39,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = plain(EXT4, 24);
     let room = plain(EXT4, 128);
 
+    let seconds = run.flush_seconds;
+    match need("fusermount3", &["fuse3"]) {
+        Ok(()) => run.case("a device that does not flush for a long time", || {
+            on(&room, |point| {
+                let mut command = call(&tests, "slow_flush::is_waited_for", Some(point));
+                passes(command.env("CLAD_FLUSH_SECONDS", seconds))
+            })
+        }),
+        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
+    }
     let mut case = |name: &str, kind: &Kind, test: &str| {
         run.case(name, || on(kind, |point| one_test(&tests, test, point)));
     };
@@ -53,10 +63,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         "mounts::is_in_memory",
     );
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
-    match need("fusermount3", &["fuse3"]) {
-        Ok(()) => case("a device that does not flush for a long time", &room, "slow_flush::is_waited_for"),
-        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
-    }
     case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
     for (name, test) in [
         (
