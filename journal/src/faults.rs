@@ -83,6 +83,10 @@ faults! {
     TailNotSetAside,
     /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
     RecycledNotToldApart,
+    /// The file of a segment that is known to be damaged becomes the next one.
+    DamagedUsedAgain,
+    /// An append of a producer's older session is taken.
+    FenceIgnored,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.

@@ -8,6 +8,7 @@ mod cuts;
 mod disk;
 mod hostile;
 mod kill;
+mod patches;
 mod prometheus;
 pub(crate) mod proof;
 mod sim;
