@@ -397,7 +397,10 @@ async fn bind_tcp(
         Some(listener) => TcpListener::from_std(listener),
         None => TcpListener::bind(address).await,
     };
-    let listener = bound.map_err(|e| failed(&format!("listen on {address} ({key})"), &e))?;
+    let listener = bound.map_err(|e| {
+        let advice = advice::on_address(key, &e);
+        failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
+    })?;
     let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
     Ok(Some((listener, address)))
 }

@@ -31,6 +31,12 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 ];
 /// The manual pages, by their sections.
 const MAN: &str = "deploy/man";
+/// Where shells look for what they complete.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/clactl"),
+    ("zsh", "usr/share/zsh/vendor-completions/_clactl"),
+    ("fish", "usr/share/fish/vendor_completions.d/clactl.fish"),
+];
 /// The programs, built.
 pub(crate) const PROGRAMS: [&str; 2] = ["clad", "clactl"];
 /// Files that dpkg leaves to the operator.
@@ -78,6 +84,20 @@ pub(crate) fn lay_out(root: &Path, programs: &[PathBuf], stage: &Path) -> Result
     for program in programs {
         let name = program.file_name().context("a program has a name")?;
         copy(program, &stage.join("usr/bin").join(name), 0o755)?;
+        if name == "clactl" {
+            complete(program, stage)?;
+        }
+    }
+    Ok(())
+}
+
+/// What shells complete, as the program itself says it.
+fn complete(clactl: &Path, stage: &Path) -> Result<()> {
+    for (shell, to) in COMPLETIONS {
+        let to = stage.join(to);
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::write(&to, said(Command::new(clactl).args(["completions", shell]))?)?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
     }
     Ok(())
 }

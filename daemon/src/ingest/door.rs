@@ -214,7 +214,7 @@ impl Door {
 
     /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
     pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
-        let acquire = self.budget.take(self.cost(payload));
+        let acquire = self.budget.take(payload + OVERHEAD);
         match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
             Ok(Some(permit)) => Ok(Admitted { permit, at: self.arrival() }),
             Ok(None) => Err(refusal(&AppendError::Closing)),

@@ -17,11 +17,11 @@ impl Connection {
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
         let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
         if missing > SMALL_FRAME && self.assembled.is_none() {
-            let wanted = self.service.assembly.share(missing + self.buf.len());
-            match self.service.assembly.try_take(wanted) {
+            let (assembly, wanted) = (&self.service.assembly, missing + self.buf.len());
+            match assembly.try_take(assembly.share(wanted)) {
                 Some(permit) => self.assembled = Some(permit),
                 None => {
-                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
+                    self.assembling = Some(Box::pin(assembly.take(wanted)));
                     return;
                 }
             }
@@ -41,7 +41,7 @@ impl Connection {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
         let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
         let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
-        half.into_iter().chain(idle).chain(share).min()
+        half.into_iter().chain(idle).chain(share).chain(self.say_at()).min()
     }
 
     /// Whether silence has a bound now: nothing is under way in either direction.
@@ -51,6 +51,9 @@ impl Connection {
     }
 
     pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
+        if self.say_at().is_some_and(|at| at <= Instant::now()) {
+            self.say_all();
+        }
         let text = match self.partial_since {
             Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
             _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {

@@ -5,6 +5,7 @@ mod booted;
 mod long;
 mod machine;
 mod manual;
+mod mistakes;
 mod tree;
 
 use std::fs;
