@@ -84,6 +84,11 @@ impl Teller {
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
     }
 
+    /// The marks do not move any more.
+    pub(crate) fn end(&self) {
+        self.crowd.wake(Wake::End);
+    }
+
     /// The newest value, not every one.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Marks> {
         self.marks.subscribe()
@@ -98,7 +103,7 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        self.crowd.wake(Wake::End);
+        self.end();
     }
 }
 

@@ -95,6 +95,8 @@ pub(crate) struct Session {
     unanswered: usize,
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// Losses of the journal that the peer knows of: those before it came, and those that it was told of.
+    losses: u32,
 }
 
 impl Session {
@@ -153,6 +155,23 @@ impl Session {
         let queue = if level == Level::Durable { &mut self.durable } else { &mut self.written };
         insert(queue, waiting);
         self.unanswered += 1;
+    }
+
+    /// One that begins at these marks.
+    pub(crate) fn begin(marks: &Marks) -> Self {
+        Self { losses: marks.losses, ..Self::default() }
+    }
+
+    /// What a FLUSH is told where the journal has lost something since: once, for it may be of this peer, and was answered.
+    pub(crate) fn lost_since(&mut self, marks: &Marks) -> Option<ErrorInfo> {
+        if marks.losses == std::mem::replace(&mut self.losses, marks.losses) {
+            return None;
+        }
+        let text = "the disk failed and records that were `written` could not be read back: some of what was sent before \
+                    may be lost (`clactl status`, and gaps when it is read); a further FLUSH speaks of the rest";
+        let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
+        (error.retryable, error.maybe_written) = (false, true);
+        Some(error)
     }
 
     /// Notes a flush of everything below `end`.
@@ -358,5 +377,15 @@ mod tests {
         assert_eq!(s.unanswered(), 5);
         assert_eq!(said(&mut s, marks(30, 0, 0)), ["written 30"]);
         assert!(!s.waits());
+    }
+
+    #[test]
+    fn a_flush_after_a_loss_is_told_of_it_once() {
+        let lost = |losses| Marks { losses, ..marks(50, 50, 1) };
+        let mut s = Session::begin(&lost(1));
+        assert_eq!(s.lost_since(&lost(1)), None, "that was before it came");
+        let error = s.lost_since(&lost(2)).expect("a loss");
+        assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::JournalFailed, false, true));
+        assert_eq!(s.lost_since(&lost(2)), None);
     }
 }

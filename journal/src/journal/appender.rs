@@ -49,7 +49,7 @@ impl Appender<'_> {
         let now = shared.env().now();
         let mut core = shared.core();
         let accepted = core.committer.append(append, now).map_err(CommitError::Refused)?;
-        while !reached(&accepted, level, &core.committer.marks())? {
+        while let Ok(false) = reached(&accepted, level, &core.committer.marks()) {
             let now = shared.env().now();
             if shared.turn(&core, now) != Turn::Thread || !core.committer.is_lone(now) {
                 break;
@@ -75,9 +75,6 @@ impl Appender<'_> {
             self.watcher.now();
             block_on(self.watcher.reached(wants(accepted, level))).map_err(|_| CommitError::Closed)?;
             marks = shared.marks();
-            if shared.core().committer.is_over() && !reached(accepted, level, &marks)? {
-                return Err(CommitError::Closed);
-            }
         }
         Ok(())
     }
