@@ -36,7 +36,7 @@ impl Wants {
     }
 }
 
-/// The journal is gone: its marks do not move any more.
+/// The journal is gone or was given up: its marks do not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal is closed")]
 pub struct Closed;
@@ -96,9 +96,16 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// The marks do not move any more: whoever waits for what they have not, waits for nothing.
+    pub(crate) fn end(&self) {
+        self.crowd.wake(Wake::End);
+    }
+}
+
 impl Drop for Teller {
     fn drop(&mut self) {
-        self.crowd.wake(Wake::End);
+        self.end();
     }
 }
 

@@ -51,6 +51,7 @@ impl Journal {
                 core.committer.abandon();
                 drop(core);
                 self.shared.wake_all();
+                self.shared.marks.end();
                 return false;
             }
             core = self.shared.ended.wait_timeout(core, left).expect("the journal's state is whole").0;
