@@ -9,6 +9,7 @@ mod disk;
 mod hostile;
 mod kill;
 mod models;
+mod patches;
 mod prometheus;
 pub(crate) mod proof;
 mod rings;

@@ -15,11 +15,19 @@ use super::{Run, SUITES, output, sim, tally};
 type Call = (&'static str, &'static [&'static str]);
 
 /// Some minutes, without root.
-const QUICK: &[Call] = &[("faults", &[]), ("sim", &["2000"]), ("kill", &["12"]), ("hostile", &[])];
+const QUICK: &[Call] = &[("faults", &[]), ("sim", &["2000"]), ("models", &[]), ("kill", &["12"]), ("hostile", &[])];
 const QUICK_INPUTS: u64 = 10_000;
 /// Hours, as root.
-const SLOW: &[Call] =
-    &[("faults", &[]), ("sim", &["200000"]), ("kill", &["500"]), ("hostile", &[]), ("disk", &[]), ("cuts", &["200"])];
+const SLOW: &[Call] = &[
+    ("faults", &[]),
+    ("sim", &["200000"]),
+    ("models", &["100000"]),
+    ("rings", &[]),
+    ("kill", &["500"]),
+    ("hostile", &[]),
+    ("disk", &[]),
+    ("cuts", &["200"]),
+];
 const SLOW_INPUTS: u64 = 1_000_000;
 /// How long the slow device of the suite `disk` takes to flush then, in seconds.
 const SLOW_FLUSH: &str = "30";

@@ -31,7 +31,7 @@ pub(super) fn faults(run: &mut Run) -> Result<()> {
         let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
         told(&said, &["caught ", "faults: "])
     });
-    Ok(())
+    super::patches::run(run)
 }
 
 /// Fixed seeds, every operation of small histories, and fresh seeds.
