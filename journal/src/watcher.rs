@@ -36,7 +36,7 @@ impl Wants {
     }
 }
 
-/// The journal is gone: its marks do not move any more.
+/// The journal is gone or was given up: its marks do not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal is closed")]
 pub struct Closed;
@@ -98,6 +98,13 @@ impl Teller {
         let marks = self.marks.subscribe();
         let seen = *marks.borrow();
         Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
+    }
+}
+
+impl Teller {
+    /// The marks do not move any more: whoever waits for what they have not, waits for nothing.
+    pub(crate) fn end(&self) {
+        self.crowd.wake(Wake::End);
     }
 }
 

@@ -13,7 +13,6 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use super::{Core, Journal, Shared};
 use crate::committer::{Accepted, Append, Step, Turn};
@@ -21,6 +20,7 @@ use crate::error::CommitError;
 use crate::io::IoBuf;
 use crate::marks::{Level, Marks};
 use crate::sync::MutexGuard;
+use crate::sync::thread::{self, Thread};
 use crate::watcher::{Wants, Watcher};
 
 /// For a thread that appends and waits: see [`Journal::appender`].
@@ -104,12 +104,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => thread::park(),
         }
     }
 }

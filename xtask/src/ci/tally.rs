@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// What may be counted, and what it is called in the closing line.
-const COUNTED: [(&str, &str); 7] = [
+const COUNTED: [(&str, &str); 8] = [
     ("states", "crash states"),
     ("kills", "kills"),
     ("faults", "deliberate faults caught"),
     ("inputs", "hostile inputs"),
     ("attacks", "attacks"),
+    ("orders", "orders of threads"),
     ("acks", "acknowledgements checked"),
     ("lost", "lost"),
 ];
