@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// File systems in memory.
 const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 /// Bytes of a file system that is made for a run.
-const IMAGE: u64 = 4 << 30;
+const IMAGE: u64 = 2 << 30;
 
 /// Where to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
