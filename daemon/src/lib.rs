@@ -25,6 +25,7 @@ pub mod reload;
 pub mod run;
 mod setup;
 mod status;
+mod sync;
 pub mod systemd;
 mod text;
 mod watchdog;

@@ -43,6 +43,7 @@ mod seal;
 mod segment_file;
 mod segment_reader;
 pub mod stepper;
+mod sync;
 mod verify;
 mod watcher;
 mod window;

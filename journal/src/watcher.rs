@@ -17,7 +17,9 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
 
+use crate::faults::{Fault, Faults};
 use crate::marks::Marks;
+use crate::sync::others_may_run;
 
 /// What somebody waits for: whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,25 +51,34 @@ fn standing(marks: &Marks) -> (u32, u32, crate::marks::Accepting) {
 pub(crate) struct Teller {
     marks: watch::Sender<Marks>,
     crowd: Arc<Crowd>,
+    faults: Faults,
 }
 
 impl Teller {
     pub(crate) fn new(marks: Marks) -> Self {
-        Self { marks: watch::channel(marks).0, crowd: Arc::new(Crowd::default()) }
+        Self { marks: watch::channel(marks).0, crowd: Arc::default(), faults: Faults::default() }
+    }
+
+    /// Wrong on purpose, for tests.
+    pub(crate) fn with(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn tell(&self, marks: Marks) {
         let mut all = false;
+        others_may_run();
         self.marks.send_if_modified(|old| {
             let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed;
+            let newer = marks.version > old.version || changed || self.faults.has(Fault::OlderMarksWin);
             if newer {
                 all = standing(old) != standing(&marks);
                 *old = marks;
             }
             newer
         });
+        others_may_run();
         // The newest ones: of two tellers at once, the later may have been here first.
         let marks = *self.marks.borrow();
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
@@ -81,7 +92,7 @@ impl Teller {
     pub(crate) fn watcher(&self) -> Watcher {
         let marks = self.marks.subscribe();
         let seen = *marks.borrow();
-        Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter() }
+        Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
     }
 }
 
@@ -97,6 +108,7 @@ enum Wake<'a> {
     End,
 }
 
+// Std's lock in a model too: nothing else is asked for under it, and those who wait leave under it when a model ends.
 #[derive(Debug, Default)]
 struct Crowd(Mutex<Inner>);
 
@@ -177,6 +189,7 @@ pub struct Watcher {
     seen: Marks,
     crowd: Arc<Crowd>,
     id: u64,
+    faults: Faults,
 }
 
 impl Watcher {
@@ -202,13 +215,19 @@ impl Watcher {
         if self.is_new(wants) {
             return Poll::Ready(Ok(()));
         }
+        others_may_run();
         let mut crowd = self.crowd.inner();
         if crowd.closed {
             return Poll::Ready(Err(Closed));
         }
         crowd.wait(self.id, wants, context.waker());
         drop(crowd);
-        if self.is_new(wants) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        others_may_run();
+        if self.is_new(wants) && !self.faults.has(Fault::WaitsWithoutALook) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     fn is_new(&self, wants: Wants) -> bool {

@@ -15,15 +15,17 @@
 //!   lost, and one who is awake is not woken.
 //! - A thread of the ring that is gone (a bug) gives its turn to the thread.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::committer::{Job, Step, SyncBy, Turn};
+use crate::faults::Fault;
 use crate::io::uring::{Next, Operation, Source};
 use crate::io::{Durability, IoBuf};
 use crate::journal::{Core, Shared};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 
 /// Most that a thread's own buffer keeps: one huge append does not pin its memory.
 const KEPT: usize = 4 << 20;
@@ -42,6 +44,10 @@ pub(crate) struct Watch {
 }
 
 impl Shared {
+    fn has(&self, fault: Fault) -> bool {
+        self.env().config.faults.has(fault)
+    }
+
     pub(crate) fn turn(&self, core: &Core, now: Moment) -> Turn {
         match self.storage().ring() {
             Some(ring) if ring.is_alive() => core.committer.turn(now),
@@ -148,7 +154,13 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 }
                 core = shared.core();
             }
-            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
+            Step::Wait(until) => {
+                if shared.has(Fault::SleepsOnAnOldLook) {
+                    drop(core);
+                    core = shared.core();
+                }
+                core = sleep(shared, core, until, now.boot_ns);
+            }
         }
     }
 }
@@ -202,7 +214,7 @@ impl Source for OnRing {
                 Step::Wait(at) => until = at,
                 Step::Exit => return Next::Done,
             }
-        } else {
+        } else if !shared.has(Fault::TurnNotPassedOn) {
             // What just ended here may be what it waits for: to rotate, to close, to write what is left.
             shared.wake(&mut core, Turn::Thread);
         }

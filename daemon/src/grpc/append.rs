@@ -25,7 +25,7 @@ use super::LAST_WORDS;
 use super::assembly::{PATIENCE, Share};
 use super::calls::Calls;
 use super::listen::Caller;
-use crate::ingest::{Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
+use crate::ingest::{ADMISSION_WAIT, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
@@ -196,6 +196,23 @@ impl Conversation {
         self.release().await
     }
 
+    /// Waits until the connection's share has room for so many bytes, but not for ever.
+    async fn share_has_room(&mut self, bytes: usize) -> Result<bool, End> {
+        let most = self.service.door.max_connection_bytes;
+        let late = tokio::time::sleep(ADMISSION_WAIT);
+        tokio::pin!(late);
+        while self.session.held_bytes() > 0 && self.session.held_bytes() + bytes > most {
+            let wants = self.session.wants();
+            tokio::select! {
+                reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
+                () = self.out.closed() => return Err(End::Gone),
+                () = &mut late => return Ok(false),
+            }
+            self.release().await?;
+        }
+        Ok(true)
+    }
+
     async fn answer_all(&mut self) -> Result<(), End> {
         self.release().await?;
         while self.session.unanswered() > 0 {
@@ -272,8 +289,8 @@ impl Conversation {
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
         let door = self.service.door.clone();
         let bytes = payload.bytes.len();
-        while self.session.held_bytes() > 0 && self.session.held_bytes() + bytes > door.max_connection_bytes {
-            self.marks_move().await?;
+        if !self.share_has_room(bytes).await? {
+            return Ok(Err(door.share_is_full()));
         }
         let admitted = match door.try_admit(bytes, door.arrival()) {
             Some(admitted) => admitted,

@@ -8,6 +8,8 @@
 //! answers; what is dropped without an answer (level `none`) is counted.
 
 mod budget;
+#[cfg(test)]
+mod budget_tests;
 mod burst;
 mod current;
 mod door;
@@ -16,9 +18,11 @@ mod listen;
 mod peer;
 mod session;
 
+use crate::metrics;
+
 pub(crate) use budget::Budget;
 pub(crate) use current::Current;
-pub(crate) use door::{Door, Producer, count_refusal};
+pub(crate) use door::{ADMISSION_WAIT, Door, Producer, count_refusal};
 pub(crate) use framed::Service as FramedService;
 pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};
 pub(crate) use peer::Peer;

@@ -189,7 +189,7 @@ impl Session {
                     0 => {
                         released = true;
                         let (appends, records) = (done.appends.into(), done.records());
-                        crate::metrics::acked(level_label(level), appends, records, done.since.elapsed());
+                        super::metrics::acked(level_label(level), appends, records, done.since.elapsed());
                     }
                     flush => answers.push(Answer::Watermark(watermark(m, level, mark, flush))),
                 }
@@ -240,12 +240,12 @@ fn maybe_written(mut row: Waiting, answers: &mut Vec<Answer>) {
 }
 
 /// The metric label of a level.
-pub(crate) fn level_label(level: AckLevel) -> crate::metrics::Level {
+pub(crate) fn level_label(level: AckLevel) -> super::metrics::Level {
     match level {
-        AckLevel::None | AckLevel::Posted => crate::metrics::Level::None,
-        AckLevel::Received => crate::metrics::Level::Received,
-        AckLevel::Written => crate::metrics::Level::Written,
-        AckLevel::Durable => crate::metrics::Level::Durable,
+        AckLevel::None | AckLevel::Posted => super::metrics::Level::None,
+        AckLevel::Received => super::metrics::Level::Received,
+        AckLevel::Written => super::metrics::Level::Written,
+        AckLevel::Durable => super::metrics::Level::Durable,
     }
 }
 

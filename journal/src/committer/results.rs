@@ -65,6 +65,7 @@ impl Committer {
                 self.busy = false;
                 self.marks.durable = self.marks.written;
                 self.state = State::Closed { clean: true };
+                self.refuse_rotations(); // asked for while it sealed and marked the end
             }
         }
         if self.state == State::Running || self.config.faults.has(Fault::ReleasedAfterFailure) {
@@ -244,11 +245,15 @@ impl Committer {
 
     /// Gives up on a clean end.
     pub(crate) fn abandon(&mut self) {
+        self.refuse_rotations();
+        self.state = State::Closed { clean: false };
+        self.marks.version += 1;
+    }
+
+    pub(super) fn refuse_rotations(&mut self) {
         for reply in self.rotate_replies.drain(..) {
             let _ = reply.send(Err("clad is going down".to_owned()));
         }
-        self.state = State::Closed { clean: false };
-        self.marks.version += 1;
     }
 
     pub(crate) fn take_rotate_replies(&mut self) -> Vec<RotateReply> {

@@ -111,6 +111,7 @@ impl Committer {
             Verdict::Fresh => Ok(None),
             Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(None),
             Verdict::Duplicate { first_offset } => Ok(Some(first_offset)),
+            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(None),
             Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
             Verdict::NotOwner => Err(AppendError::NotOwner),
             Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
@@ -231,6 +232,9 @@ impl Committer {
 
     pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
         self.rotate_replies.push(reply);
+        if self.is_over() && !self.config.faults.has(Fault::RotationForgotten) {
+            self.refuse_rotations(); // nobody looks any more
+        }
     }
 
     pub(crate) fn close(&mut self) {

@@ -11,7 +11,7 @@
 //! - What is answered rests on the watermarks alone, as everywhere.
 
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
@@ -20,6 +20,7 @@ use crate::committer::{Accepted, Append, Step, Turn};
 use crate::error::CommitError;
 use crate::io::IoBuf;
 use crate::marks::{Level, Marks};
+use crate::sync::MutexGuard;
 use crate::watcher::{Wants, Watcher};
 
 /// For a thread that appends and waits: see [`Journal::appender`].

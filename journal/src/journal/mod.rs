@@ -13,9 +13,7 @@ mod shared;
 mod status;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
@@ -33,6 +31,9 @@ use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::{self, JoinHandle};
 use crate::watcher::Watcher;
 use crate::workers;
 
@@ -93,7 +94,7 @@ impl Journal {
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
-        threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        threads.push(thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
         self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
     }
 
@@ -103,7 +104,7 @@ impl Journal {
         let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
         for i in threads.len() - 1..=beside {
             let shared = self.shared.clone();
-            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            let named = thread::Builder::new().name(format!("clad-write-{i}"));
             threads.push(named.spawn(move || workers::run(&shared))?);
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! What the threads of a journal share: the core with its lock, the marks and who is told of them, and the results of jobs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::catalog::Catalog;
@@ -17,6 +16,8 @@ use crate::io::{File, IoBuf, Storage};
 use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::watcher::Teller;
 use crate::workers::Watch;
 
@@ -24,6 +25,8 @@ use crate::workers::Watch;
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(crate) work: Condvar,
+    /// No job begins any more: it is closed, cleanly or not.
+    pub(super) ended: Condvar,
     pub(super) marks: Teller,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
@@ -144,9 +147,12 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
-        let marks = core.committer.marks();
+        let (marks, ended) = (core.committer.marks(), core.committer.is_over());
         drop(core);
         self.marks.tell(marks);
+        if ended {
+            self.ended.notify_all();
+        }
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }
@@ -195,7 +201,8 @@ pub(crate) fn open_shared(
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
-        marks: Teller::new(marks),
+        ended: Condvar::new(),
+        marks: Teller::new(marks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),

@@ -119,7 +119,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
         assert_eq!(go_on(&ring, &mut reader, 0), expected(0..LAPS));
         let gate = Arc::new(Gate::default());
         let victim = ring.user(steps, Then::Stop(Arc::clone(&gate)));
-        let (ended, pushed) = std::thread::scope(|threads| {
+        let (ended, last, pushed) = std::thread::scope(|threads| {
             let victim = &victim;
             let stopped = threads.spawn({
                 let gate = Arc::clone(&gate);
@@ -134,14 +134,21 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
             let taken = go_on(&ring, &mut reader, 40);
             let own = if ended { vec![payload(1000)] } else { Vec::new() };
             assert_eq!(taken, [own, expected(40..40 + LAPS)].concat(), "stopped after {steps} steps");
+            // It goes on while all other space is full of what nobody has taken yet.
+            let mut last = 80;
+            while push(&ring, last) != Err(PushError::Full) {
+                last += 1;
+            }
             gate.open();
-            (ended, stopped.join().expect("no panic"))
+            (ended, last, stopped.join().expect("no panic"))
         });
-        // It wrote where it had reserved, and nobody was there; or it had reserved nothing, and did so now.
-        let pushed = pushed.expect("there is space");
-        let now = go_on(&ring, &mut reader, 80);
-        let late = if pushed.is_some() && !ended { vec![payload(1000)] } else { Vec::new() };
-        assert_eq!(now, [late, expected(80..80 + LAPS)].concat(), "stopped after {steps} steps");
+        // It wrote where it had reserved, and nobody was there; or it had reserved nothing, and did so behind them.
+        assert!(last > 86, "only {} appends fit beside it", last - 80);
+        let now: Vec<_> = take(&ring, &mut reader).into_iter().map(|(_, bytes)| bytes).collect();
+        let late = if !ended && matches!(pushed, Ok(Some(_))) { vec![payload(1000)] } else { Vec::new() };
+        assert_eq!(now, [expected(80..last), late].concat(), "stopped after {steps} steps");
+        reader.release(&ring, reader.next());
+        assert_eq!(go_on(&ring, &mut reader, last), expected(last..last + LAPS), "stopped after {steps} steps");
         assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0, "an island is left, stopped after {steps} steps");
         if victim.trace().len() < steps as usize {
             return;
@@ -190,26 +197,26 @@ fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u
 }
 
 /// A ring with a history: six appends of which the third was reserved and never filled.
-fn with_a_hole() -> (Steps, Reader) {
+fn with_a_hole() -> (Steps, Reader, writer::Reserved) {
     let ring = Steps::ring(SHAPE);
     let mut reader = reader(&ring);
     go_on(&ring, &mut reader, 0);
-    for n in 40..46 {
-        if n == 42 {
-            writer::reserve(&ring, SHAPE, 50, n).expect("there is space");
-        }
-        push(&ring, n).expect("there is space").expect("it was not stopped");
-    }
-    (ring, reader)
+    let push_all = |numbers: std::ops::Range<u64>| {
+        numbers.for_each(|n| assert!(push(&ring, n).expect("there is space").is_some()));
+    };
+    push_all(40..42);
+    let reserved = writer::reserve(&ring, SHAPE, 50, 42).expect("there is space");
+    push_all(42..46);
+    (ring, reader, reserved)
 }
 
 #[test]
 fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
-    let (ring, mut reader) = with_a_hole();
+    let (ring, mut reader, _) = with_a_hole();
     let all = work(&ring, &mut reader, &mut 0);
     assert_eq!(all.len(), 6);
     for steps in 0.. {
-        let (ring, mut reader) = with_a_hole();
+        let (ring, mut reader, _) = with_a_hole();
         let first = reader.released();
         let dying = ring.user(steps, Then::Die);
         let mut asked = first;
@@ -230,32 +237,32 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
     }
 }
 
-/// The names of the points that a writer and a drain come past, a stopped and late writer among them.
-pub(super) fn points() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (ring, mut reader) = with_a_hole();
+/// The names of the points that a push and a drain come past, and how often.
+pub(super) fn points() -> [Vec<(&'static str, u64)>; 2] {
+    let (ring, mut reader, reserved) = with_a_hole();
     let writer = ring.user(u64::MAX, Then::Die);
     push(&writer, 46).expect("there is space").expect("it was not stopped");
     let drain = ring.user(u64::MAX, Then::Die);
     work(&drain, &mut reader, &mut 0);
-    let names = |user: &Steps| {
-        let mut names = Vec::new();
+    assert!(!writer::commit(&ring, SHAPE, reserved), "it was given up");
+    work(&drain, &mut reader, &mut 0);
+    [&writer, &drain].map(|user| {
+        let mut names: Vec<(&'static str, u64)> = Vec::new();
         for step in user.trace() {
-            if let Step::Point(name) = step
-                && !names.contains(&name)
-                && !name.starts_with("write:")
-            {
-                names.push(name);
+            let Step::Point(name) = step else { continue };
+            match names.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, times)) => *times += 1,
+                None if name.starts_with("write:") => {}
+                None => names.push((name, 1)),
             }
         }
         names
-    };
-    (names(&writer), names(&drain))
+    })
 }
 
 #[test]
 fn there_is_a_point_between_any_two_stores() {
-    let (ring, mut reader) = with_a_hole();
-    let reserved = writer::reserve(&ring, SHAPE, 20, 0).expect("there is space");
+    let (ring, mut reader, reserved) = with_a_hole();
     let user = ring.user(u64::MAX, Then::Die);
     push(&user, 46).expect("there is space").expect("it was not stopped");
     work(&user, &mut reader, &mut 0);

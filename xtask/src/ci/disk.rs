@@ -39,6 +39,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = plain(EXT4, 24);
     let room = plain(EXT4, 128);
 
+    let seconds = run.flush_seconds;
+    match need("fusermount3", &["fuse3"]) {
+        Ok(()) => run.case("a device that does not flush for a long time", || {
+            on(&room, |point| {
+                let mut command = call(&tests, "slow_flush::is_waited_for", Some(point));
+                passes(command.env("CLAD_FLUSH_SECONDS", seconds))
+            })
+        }),
+        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
+    }
     let mut case = |name: &str, kind: &Kind, test: &str| {
         run.case(name, || on(kind, |point| one_test(&tests, test, point)));
     };
@@ -92,7 +102,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         }
         Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
     }
-    println!("  NOT RUN a device that fails: no device mapper; the simulation has it");
     Ok(())
 }
 
@@ -110,7 +119,9 @@ fn benches(run: &mut Run) -> Result<()> {
             command.args(words.split(' ')).args(["--on", name, "--rounds", "1", "--dir"]).arg(&target);
             output(&mut command).map(drop)
         };
-        run.case(&format!("bytes that reach the device for a durable record, on {name}"), || bench("device_bytes"));
+        run.case(&format!("bytes that reach the device for a durable record, on {name}"), || {
+            bench("device_bytes --segments 1")
+        });
         run.case(&format!("every sync method on {name}"), || {
             bench("write_sync --seconds 0.01 --writers 1,8 --size 4096")
         });

@@ -6,10 +6,16 @@
 
 mod cuts;
 mod disk;
+mod hostile;
 mod kill;
+mod models;
+mod patches;
 mod prometheus;
+pub(crate) mod proof;
+mod rings;
 mod sim;
 mod systemd;
+mod tally;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -45,6 +51,13 @@ const SUITES: &[Suite] = &[
         about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
         run: sim::run,
     },
+    Suite { name: "models", about: "what threads share, in thousands of orders of their steps", run: models::run },
+    Suite {
+        name: "rings",
+        about: "rings in shared memory: stop points, hostile clients, deeper models",
+        run: rings::run,
+    },
+    Suite { name: "hostile", about: "masses of bad clients: memory bounded, everybody else served", run: hostile::run },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];
@@ -57,6 +70,8 @@ struct Run {
     args: Vec<String>,
     passed: usize,
     failed: usize,
+    /// How long a device that is slow to flush takes for it at least.
+    flush_seconds: &'static str,
 }
 
 impl Run {
@@ -95,7 +110,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
         let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
         bail!("there is no suite {name}; there are: {}", names.join(", "));
     };
-    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0 };
+    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0, flush_seconds: "0" };
     // What keeps the suite as a whole from going on is a failed case too: the closing line must say so.
     if let Err(error) = (suite.run)(&mut run) {
         run.case("the suite itself", || Err(error));
@@ -111,6 +126,7 @@ fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {shown}"))?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
+    tally::note(&text);
     ensure!(output.status.success(), "{shown} ended with {}:\n{text}", output.status);
     Ok(text)
 }

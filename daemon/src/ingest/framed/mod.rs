@@ -8,6 +8,7 @@
 //! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
 //! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
 
+mod alarm;
 mod append;
 mod end;
 mod frames;
@@ -31,6 +32,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use self::alarm::Alarm;
 use self::quiet::Quiet;
 use super::budget::Budget;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
@@ -96,6 +98,8 @@ pub(super) struct Connection {
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
+    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    share_since: Option<Instant>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -129,6 +133,7 @@ where
         answers: Vec::new(),
         admitting: None,
         admitted: None,
+        share_since: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -165,6 +170,7 @@ impl Connection {
             return self.last_words(wr).await;
         }
         let mut stop = self.service.stop.clone();
+        let mut alarm = Alarm::new();
         loop {
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
@@ -186,7 +192,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 written = wr.write_buf(&mut self.out), if self.must_say() => {
-                    self.saying();
+                    self.say_all();
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
@@ -213,21 +219,14 @@ impl Connection {
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
                 }
-                () = until(deadline) => {
-                    if self.timed_out() {
+                () = alarm.until(deadline) => {
+                    if self.timed_out(flow) {
                         return self.last_words(wr).await;
                     }
                 }
                 _ = stop.changed() => {}
             }
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(t) => tokio::time::sleep_until(t.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -4,33 +4,49 @@
 //! - Such an answer acknowledges nothing yet. Told at once, it costs a system call here, and one with a wake-up of the
 //!   peer there, a moment before the watermark costs the same again. So it leaves together with what is said next: the
 //!   watermark that covers it or another append, a refusal, a PONG.
-//! - [`MOST`] bytes of them wait at most.
+//! - It leaves after [`LONGEST`] at the latest, and when [`MOST`] bytes of them have gathered: a slow disk keeps nobody in
+//!   the dark over what was taken.
 //! - Whatever else is to be said is said at once, behind them: the order of the answers never changes.
+
+use std::time::{Duration, Instant};
 
 use super::Connection;
 
+/// The longest that such an answer waits: much longer than a healthy disk takes, so that the timer seldom decides.
+const LONGEST: Duration = Duration::from_millis(100);
 /// Bytes of such answers that wait at most.
 const MOST: usize = 16 * 1024;
 
-/// How much of the output may wait: its first bytes, so many, are such answers.
+/// How much of the output may wait.
 #[derive(Debug, Default)]
-pub(super) struct Quiet(usize);
+pub(super) struct Quiet {
+    /// The first bytes of the output, so many, are such answers.
+    bytes: usize,
+    /// When the append came that the first of them answers.
+    since: Option<Instant>,
+}
 
 impl Connection {
-    /// The output, which was so long before, ends with an answer that may wait.
-    pub(in crate::ingest) fn may_wait(&mut self, before: usize) {
-        if before == self.quiet.0 && self.out.len() <= MOST {
-            self.quiet.0 = self.out.len();
+    /// The output, which was so long before, ends with an answer that may wait; its append came at this moment.
+    pub(in crate::ingest) fn may_wait(&mut self, before: usize, since: Instant) {
+        if before == self.quiet.bytes && self.out.len() <= MOST {
+            self.quiet.bytes = self.out.len();
+            self.quiet.since.get_or_insert(since);
         }
     }
 
     /// Whether there is something that must be said now.
     pub(super) fn must_say(&self) -> bool {
-        self.out.len() > self.quiet.0
+        self.out.len() > self.quiet.bytes
     }
 
-    /// The output is being said: nothing of it waits any more.
-    pub(super) fn saying(&mut self) {
+    /// When what waits must be said, if something does.
+    pub(super) fn say_at(&self) -> Option<Instant> {
+        self.quiet.since.map(|since| since + LONGEST)
+    }
+
+    /// Nothing of the output waits any more: it is being said, or has waited long enough.
+    pub(super) fn say_all(&mut self) {
         self.quiet = Quiet::default();
     }
 }

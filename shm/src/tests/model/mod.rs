@@ -26,7 +26,8 @@ const LATER: u64 = 1000;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    let bound = std::env::var("CLAD_SHM_PREEMPTIONS").map(|text| text.parse().expect("a number"));
+    builder.preemption_bound = Some(bound.unwrap_or(PREEMPTIONS));
     builder.check(model);
 }
 
