@@ -84,6 +84,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         }
     }
     ranges(&mut case);
+    benches(run)?;
     match real_disk(&super::target(&run.root)) {
         Ok(folder) => run.case("sync_file_range where every disk reports write through", || {
             one_test(&tests, "ranges::is_reported_down_to_the_last", folder.path())
@@ -100,6 +101,30 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             }
         }
         Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
+    }
+    Ok(())
+}
+
+/// The storage benches on file systems of their own: what a record costs the device, counted, and every sync method.
+fn benches(run: &mut Run) -> Result<()> {
+    let program = super::build(&run.root, "clad-benches")?;
+    let target = super::target(&run.root);
+    for (name, make) in [("ext4", EXT4), ("xfs", XFS)] {
+        if !has(make[0]) {
+            println!("  NOT RUN the storage benches on {name}: {} is not there", make[0]);
+            continue;
+        }
+        let bench = |words: &str| {
+            let mut command = Command::new(&program);
+            command.args(words.split(' ')).args(["--on", name, "--rounds", "1", "--dir"]).arg(&target);
+            output(&mut command).map(drop)
+        };
+        run.case(&format!("bytes that reach the device for a durable record, on {name}"), || {
+            bench("device_bytes --segments 1")
+        });
+        run.case(&format!("every sync method on {name}"), || {
+            bench("write_sync --seconds 0.01 --writers 1,8 --size 4096")
+        });
     }
     Ok(())
 }
