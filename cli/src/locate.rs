@@ -2,7 +2,8 @@
 //!
 //! What must hold: a flag comes before its environment variable, and either before looking around; looking around takes
 //! the first socket that exists of `$RUNTIME_DIRECTORY`, `/run/clad`, `./clad-data` and says where it looked when there
-//! is none. `--instance NAME` looks where `clad@NAME.service` keeps its sockets, and nowhere else.
+//! is none. `--instance NAME` looks where `clad@NAME.service` keeps its sockets, and nowhere else. Orders never go to
+//! another daemon than the one that `--server` names.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT or grpc://HOST:PORT [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket that takes orders: unix://PATH [env: CLAD_ADMIN]
+    /// Socket that takes orders: unix://PATH [default beside --server unix://DIR/…: DIR/admin.sock] [env: CLAD_ADMIN]
     #[arg(long, global = true, value_name = "unix://PATH")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service
@@ -64,6 +65,10 @@ impl Which {
 
     /// The socket that takes orders.
     pub(crate) fn admin(&self, around: &Surroundings) -> Result<PathBuf, Stop> {
+        // A flag for the one socket says more than a variable for the other.
+        if let (None, Some(server)) = (&self.admin, &self.server) {
+            return beside(server);
+        }
         match chosen(self.admin.as_deref(), around.admin.as_ref(), self.instance.is_some(), "--admin")? {
             Some(text) => match text.parse() {
                 Ok(Address::Unix(path)) => Ok(path),
@@ -90,6 +95,16 @@ impl Which {
                 looked.join(", ")
             ))
         })
+    }
+}
+
+/// The admin socket of the daemon whose socket for records was named: the one in the same folder.
+fn beside(server: &str) -> Result<PathBuf, Stop> {
+    match server.parse().map_err(|error| Stop::usage(format!("{error}")))? {
+        Address::Unix(path) => Ok(path.with_file_name("admin.sock")),
+        _ => Err(Stop::usage(format!(
+            "orders go over a daemon's admin socket, and {server} does not say where that is: give --admin unix://PATH"
+        ))),
     }
 }
 
@@ -134,6 +149,20 @@ mod tests {
         let none = around("", "", folder.path());
         assert_eq!(bare.server(&none).expect("an address"), Address::unix(folder.path().join("clad.sock")));
         assert_eq!(bare.admin(&none).expect("a path"), folder.path().join("admin.sock"));
+    }
+
+    #[test]
+    fn orders_go_to_the_daemon_that_was_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
+        let all = around("", "unix:///env.sock", folder.path());
+        let named = |server: &str| Which { server: Some(server.into()), ..Which::default() };
+        assert_eq!(named("unix:///run/x/clad.sock").admin(&all).expect("a path"), Path::new("/run/x/admin.sock"));
+        for elsewhere in ["tcp://h:1", "grpc://h:1", "nonsense"] {
+            assert!(matches!(named(elsewhere).admin(&all), Err(Stop::Usage(_))), "{elsewhere}");
+        }
+        let both = Which { admin: Some("unix:///flag.sock".into()), ..named("tcp://h:1") };
+        assert_eq!(both.admin(&all).expect("a path"), Path::new("/flag.sock"));
     }
 
     #[test]

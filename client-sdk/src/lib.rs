@@ -42,6 +42,7 @@ mod error;
 mod log_info;
 mod producer;
 mod reader;
+mod ring;
 mod session;
 
 pub use address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};

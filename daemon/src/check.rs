@@ -102,12 +102,14 @@ fn nearest_existing(path: &Path) -> &Path {
 
 fn policy(config: &Config, report: &mut Report) {
     let journal = &config.journal;
+    let substrate = discover(nearest_existing(&journal.dir));
+    report.note("stands on", substrate.summary());
     let highest = match journal.durability {
-        Durability::GroupCommit | Durability::PerMessage | Durability::SyncFileRange => "durable",
-        Durability::FireAndForget => "written",
+        Durability::FireAndForget => "written".to_owned(),
+        _ => substrate.reach(journal.power_loss_protected).to_string(),
     };
     report.note("policy", format!("{}, io engine {}, highest ack {highest}", journal.durability, journal.io_engine));
-    match setup::grounds(config, &discover(&journal.dir)) {
+    match setup::grounds(config, &substrate) {
         Ok(grounds) if grounds.is_empty() => {}
         Ok(grounds) => report.note("policy", grounds),
         Err(refusal) => report.fail("policy", refusal.to_string(), Exit::Config),
@@ -194,9 +196,20 @@ mod tests {
         let text = report.to_string();
         assert_eq!(report.exit, Exit::Done, "{text}");
         assert!(text.contains("will be made"), "{text}");
-        assert!(text.contains("group_commit, io engine auto, highest ack durable"), "{text}");
+        assert!(text.contains("group_commit, io engine auto, highest ack "), "{text}");
         assert!(text.ends_with("clad would start\n"), "{text}");
         assert!(!base.path().join("a").exists());
+    }
+
+    #[test]
+    fn the_highest_ack_is_what_the_folder_can_keep() {
+        let Ok(base) = tempfile::tempdir_in("/dev/shm") else {
+            eprintln!("NOT RUN the highest ack in memory: no /dev/shm");
+            return;
+        };
+        let text = report(base.path(), &[&format!("journal.dir={}/log", base.path().display())]).to_string();
+        assert!(text.contains("highest ack written, because tmpfs keeps its files in memory"), "{text}");
+        assert!(text.contains("\nstands on "), "{text}");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
 //!
-//! What must hold: a reload is all or nothing. The watchdog is told only while the runtime's workers and the journal's
-//! threads get on; a slow disk is degraded, not dead: threads that wait for it are not taken for hung.
+//! What must hold: a reload is all or nothing, and one that was refused is told until another was taken; a slow disk is
+//! degraded, not dead.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepting, Journal, Status};
@@ -19,6 +18,7 @@ use crate::reload::{Outcome, Outcomes};
 use crate::setup;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
+use crate::watchdog::Watchdog;
 
 /// A disk that has not finished for so long is told as degraded.
 const SLOW: Duration = Duration::from_secs(5);
@@ -123,11 +123,16 @@ impl Running {
             Ok(text) => {
                 // Before it is said: who reads it looks at the metric next.
                 metrics::config_loaded(Some(setup::unix_time()));
+                self.health.restored("reload");
                 tracing::info!("HUP: reloaded: {text}");
                 Outcome::Taken(text)
             }
             Err(text) => {
                 metrics::config_loaded(None);
+                self.health.degraded(
+                    "reload",
+                    "the last reload was refused, and the next start will meet the same files: see `clad check`",
+                );
                 tracing::error!("HUP: refused: {text}");
                 Outcome::Refused(text)
             }
@@ -168,48 +173,10 @@ impl Running {
     }
 }
 
-/// Decides whether the service manager is told that the daemon gets on.
-struct Watchdog {
-    interval: tokio::time::Interval,
-    /// Raised by a task on the runtime's workers, which serve the clients; this one runs beside them.
-    turns: Arc<AtomicU64>,
-    seen: u64,
-}
-
-impl Watchdog {
-    fn new(period: Duration) -> Self {
-        let turns = Arc::new(AtomicU64::new(1));
-        let worker = turns.clone();
-        // Often enough that a whole period without a turn is no chance.
-        let mut tick = tokio::time::interval(period / 4);
-        tokio::spawn(async move {
-            loop {
-                tick.tick().await;
-                worker.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        Self { interval: tokio::time::interval(period), turns, seen: 0 }
-    }
-
-    fn gets_on(&mut self, journal: &Journal) -> bool {
-        let turns = self.turns.load(Ordering::Relaxed);
-        if turns == self.seen {
-            tracing::error!("the watchdog is not told: the runtime's workers do not get on");
-            return false;
-        }
-        self.seen = turns;
-        if let Err(stalled) = journal.heartbeat() {
-            tracing::error!("the watchdog is not told: {stalled}");
-            return false;
-        }
-        true
-    }
-}
-
 async fn due(watchdog: &mut Option<Watchdog>) {
     match watchdog {
         Some(watchdog) => {
-            watchdog.interval.tick().await;
+            watchdog.due().await;
         }
         None => std::future::pending().await,
     }

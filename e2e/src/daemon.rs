@@ -96,7 +96,7 @@ impl Daemon {
     #[must_use]
     pub fn address(&self, transport: &str) -> String {
         match transport {
-            "unix" => format!("unix://{}", self.socket().display()),
+            "unix" | "shm" => format!("{transport}://{}", self.socket().display()),
             other => format!("{other}://{}", self.port(other)),
         }
     }

@@ -24,6 +24,7 @@ pub struct Raw {
     decoder: FrameDecoder,
     written: Option<Watermark>,
     durable: Option<Watermark>,
+    reads: u64,
 }
 
 /// A record that was read back.
@@ -93,7 +94,13 @@ impl Raw {
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket, buf: BytesMut::new(), decoder: FrameDecoder::default(), written: None, durable: None }
+        Self { socket, buf: BytesMut::new(), decoder: FrameDecoder::default(), written: None, durable: None, reads: 0 }
+    }
+
+    /// Reads from the socket that brought something.
+    #[must_use]
+    pub const fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Sends bytes, whatever they are.
@@ -188,7 +195,10 @@ impl Raw {
             let mut chunk = [0; 16 * 1024];
             match self.socket.read(&mut chunk) {
                 Ok(0) => return None,
-                Ok(length) => self.buf.extend_from_slice(&chunk[..length]),
+                Ok(length) => {
+                    self.buf.extend_from_slice(&chunk[..length]);
+                    self.reads += 1;
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
                 Err(e) => panic!("nothing came: {e}"),

@@ -10,7 +10,7 @@
 //!              ▲                                        │
 //!              └────────────── Done / Failure ◀─────────┘        marks ─▶ whoever waits
 //! ```
-//! The committer and the recovery plan are plain state machines; threads stand around them in `journal.rs`.
+//! The committer and the recovery plan are plain state machines; threads stand around them in `journal/`.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("clad runs on Linux (5.10 or newer): it needs RWF_DSYNC, O_DIRECT and flock as Linux has them");
@@ -19,6 +19,7 @@ compile_error!("clad runs on x86-64 and aarch64");
 
 mod active;
 mod background;
+mod by_hand;
 mod catalog;
 pub mod clock;
 mod committer;
@@ -47,6 +48,7 @@ mod verify;
 mod window;
 mod workers;
 
+pub use by_hand::{Hand, Owed};
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};

@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::committer::{Job, Step, SyncBy, Turn};
+use crate::committer::{Done, Failure, Job, Step, SyncBy, Turn};
 use crate::io::uring::{Next, Operation, Source};
 use crate::io::{Durability, IoBuf};
 use crate::journal::{Core, Shared};
@@ -81,6 +81,22 @@ impl Shared {
         }
     }
 
+    /// Carries a job out in this thread.
+    pub(crate) fn carry_out(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
+        self.at_disk.fetch_add(1, Ordering::Relaxed);
+        let (done, back) = self.executor.run(job, buf);
+        self.at_disk.fetch_sub(1, Ordering::Relaxed);
+        (done, if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back })
+    }
+
+    /// Wakes who goes on after a write that was made by a thread which does nothing more.
+    pub(crate) fn wake_for_the_rest(&self) {
+        let now = self.env().now();
+        let mut core = self.core();
+        let turn = self.turn(&core, now);
+        self.wake(&mut core, turn);
+    }
+
     fn wake(&self, core: &mut Core, turn: Turn) {
         match (turn, self.storage().ring()) {
             (Turn::Ring, Some(ring)) if core.watch.ring_rests => {
@@ -119,10 +135,8 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 }
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
-                shared.at_disk.fetch_add(1, Ordering::Relaxed);
-                let (done, back) = shared.executor.run(job, buf);
-                shared.at_disk.fetch_sub(1, Ordering::Relaxed);
-                buf = if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back };
+                let (done, back) = shared.carry_out(job, buf);
+                buf = back;
                 shared.finish(done);
                 if wake_others {
                     shared.wake_all();

@@ -15,8 +15,12 @@ use crate::exit::Stop;
 /// The client of the admin service.
 pub(super) type Admin = AdminClient<Channel>;
 
-/// Longest wait for the connection. An answer may take longer: a sync waits for the disk.
+/// Longest wait for the connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest wait for what a daemon knows: an answer takes a millisecond, and who takes so long hangs.
+pub(super) const KNOWN: Duration = Duration::from_secs(5);
+/// Longest wait for what needs the disk; the daemon itself gives up after a minute, and says so.
+pub(super) const DISK: Duration = Duration::from_secs(65);
 
 /// Connects; what goes wrong says what to do.
 pub(super) async fn connect(path: &Path) -> Result<Admin, Stop> {
@@ -44,6 +48,16 @@ fn unreachable(path: &Path, error: &std::io::Error) -> Stop {
         _ => "",
     };
     Stop::Failed(anyhow::anyhow!("cannot reach {}: {error}{hint}", path.display()))
+}
+
+/// A daemon that takes the connection, and says nothing.
+pub(super) fn silent(path: &Path, patience: Duration) -> Stop {
+    Stop::Failed(anyhow::anyhow!(
+        "no answer over {} within {} s: the daemon hangs, or has not finished its start; `systemctl status clad` and its \
+         messages say more",
+        path.display(),
+        patience.as_secs()
+    ))
 }
 
 /// A call that the daemon, or the way to it, ended badly.

@@ -1,19 +1,27 @@
 //! From groups of lines to acks.
 //!
 //! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
-//! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over.
+//! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over. Who
+//! waits for long is told for what.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use clad_client::{Producer, Ticket};
 use clad_proto::{AckLevel, Body, EncodeError, Severity};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::feed::{Fed, Group, Place};
 use crate::clock;
+use crate::format::human::counted;
+use crate::interrupt::Interrupt;
+use crate::output::say;
 
+/// Nothing was acknowledged for so long: that is worth a word.
+const STALLED: Duration = Duration::from_secs(5);
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING: usize = 16 * 1024 * 1024;
 
@@ -72,14 +80,18 @@ impl<'a> Flow<'a> {
         Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
     }
 
-    /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is.
+    /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is. A signal ends it early.
     pub(super) async fn run(
         &mut self,
         mut fed: mpsc::Receiver<Fed>,
+        interrupt: &Interrupt,
         mut tell: impl FnMut(&Reached),
     ) -> Result<(), Trouble> {
-        let interrupted = tokio::signal::ctrl_c();
+        let interrupted = interrupt.or(std::future::pending::<()>());
         tokio::pin!(interrupted);
+        let stalled = tokio::time::sleep(STALLED);
+        tokio::pin!(stalled);
+        let mut said = false;
         let mut more = true;
         let mut trouble = None;
         while more || !self.outstanding.is_empty() {
@@ -89,9 +101,16 @@ impl<'a> Flow<'a> {
                 Some(receipt) = front(&mut self.outstanding) => {
                     self.settle(receipt)?;
                     tell(&self.reached);
+                    stalled.as_mut().reset(Instant::now() + STALLED);
+                    said = false;
                 }
                 group = fed.recv(), if room => match group {
-                    Some(Ok(group)) => self.submit(group).await?,
+                    Some(Ok(group)) => {
+                        if self.outstanding.is_empty() {
+                            stalled.as_mut().reset(Instant::now() + STALLED);
+                        }
+                        self.submit(group).await?;
+                    }
                     Some(Err((input, error))) => {
                         more = false;
                         trouble = Some(Trouble { at: Some(Place { input, line: 0 }), error: error.into() });
@@ -102,9 +121,23 @@ impl<'a> Flow<'a> {
                     more = false;
                     trouble = Some(Trouble { at: None, error: anyhow!("interrupted") });
                 }
+                () = &mut stalled, if !said && !self.outstanding.is_empty() => {
+                    said = true;
+                    say(&self.waits());
+                }
             }
         }
         trouble.map_or(Ok(()), Err)
+    }
+
+    fn waits(&self) -> String {
+        let lines = self.outstanding.iter().map(|waiting| waiting.lines).sum();
+        format!(
+            "clactl: nothing was acknowledged for {} s, and {} wait: the daemon is gone or its disk is slow (`clactl \
+             status`); they are sent again when it is back",
+            STALLED.as_secs(),
+            counted(lines, "line")
+        )
     }
 
     fn settle(&mut self, receipt: Result<clad_client::Receipt, clad_client::AppendError>) -> Result<(), Trouble> {

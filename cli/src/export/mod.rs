@@ -240,7 +240,8 @@ enum Ended {
 
 impl Export<'_> {
     async fn copy(&mut self, source: &Source) -> Result<Ended, Stop> {
-        if !self.plan.goes_on {
+        // Also where an export was stopped after its file was made and before anything of it was durable.
+        if self.plan.state.bytes == 0 {
             let head = self.form.head(self.plan.standing.log_id);
             self.sink.write(&head)?;
         }

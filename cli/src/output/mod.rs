@@ -4,6 +4,7 @@
 //! stdout that nobody reads any more is [`Stop::ReaderGone`], which ends the command quietly. Colour is for a terminal
 //! whose user has not set `NO_COLOR`; progress is for a terminal; everywhere else output is plain.
 
+mod gone;
 mod progress;
 pub(crate) mod table;
 
@@ -12,6 +13,7 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use crate::exit::Stop;
 use crate::format::escape;
 
+pub(crate) use gone::reader_gone;
 pub(crate) use progress::Progress;
 
 /// What is gathered before it is written.

@@ -19,7 +19,7 @@ use super::source::Source;
 use super::walk::{Backward, Part};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::{Format, Renderer};
-use crate::output::Output;
+use crate::output::{Output, reader_gone};
 
 /// Lines are gathered up to this before they are handed on.
 const GATHER: usize = 64 * 1024;
@@ -66,6 +66,14 @@ impl<'a> Show<'a> {
         let from = if let Start::Offset(offset) = start { offset } else { 0 };
         let interrupted = tokio::signal::ctrl_c();
         tokio::pin!(interrupted);
+        let gone = follow.then(reader_gone).transpose().map_err(anyhow::Error::new)?;
+        let gone = async {
+            match gone {
+                Some(gone) => gone.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(gone);
         loop {
             let mut next = pin!(stream.next());
             let event = match poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
@@ -76,6 +84,7 @@ impl<'a> Show<'a> {
                     tokio::select! {
                         biased;
                         _ = &mut interrupted, if follow => return Ok(()),
+                        () = &mut gone, if follow => return Err(Stop::ReaderGone),
                         event = next => event?,
                     }
                 }

@@ -66,7 +66,7 @@ impl Connection {
         let window = self.session.unanswered() + burst.items.len() >= door.window as usize;
         let held = self.session.held_bytes() + burst.bytes;
         let share = held > 0 && held + view.payload.len() > door.max_connection_bytes;
-        if full || window || share || self.producer.is_none() || self.waits_for_room() {
+        if full || window || share || self.producer.is_none() || self.has_ring() || self.waits_for_room() {
             return false;
         }
         match door.item(&view, self.arrival, &mut self.known_group) {
@@ -125,6 +125,7 @@ impl Connection {
     /// Answers an append that was taken, and notes what is still due.
     pub(super) fn taken(&mut self, head: &AppendHead, accepted: &Accepted, bytes: usize, since: std::time::Instant) {
         if head.level != AckLevel::None {
+            let before = self.out.len();
             frame::Accepted {
                 first_seq: head.first_seq,
                 first_offset: accepted.first_offset,
@@ -133,6 +134,9 @@ impl Connection {
                 duplicate: accepted.duplicate,
             }
             .encode(&mut self.out);
+            if head.level != AckLevel::Received {
+                self.may_wait(before, since);
+            }
         }
         self.session.given(head.first_seq, accepted, head.level, bytes, since);
     }

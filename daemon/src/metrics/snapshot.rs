@@ -1,7 +1,7 @@
 //! What was counted, for the admin service: now, and a little earlier, so that one answer gives rates.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use clad_proto::grpc::v1;
@@ -59,6 +59,6 @@ pub(crate) fn counters(started: Instant) -> v1::Counters {
     }
 }
 
-fn totals<L: Label>(family: &Family<L, Total>) -> HashMap<String, u64> {
+fn totals<L: Label>(family: &Family<L, Arc<Total>>) -> HashMap<String, u64> {
     family.each().map(|(value, total)| (value.to_owned(), total.get())).collect()
 }

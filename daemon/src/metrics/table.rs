@@ -3,6 +3,8 @@
 //! What must hold: this is the only place where a name stands; each is registered, and so shown at 0, as
 //! soon as [`Meters::new`] has run.
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
@@ -66,6 +68,10 @@ metrics_table! {
     INLINE_BATCHES = "clad_inline_batches_total", Counter, "", "Batches written by the thread that took them, with nothing in flight.";
     INFLIGHT_BYTES = "clad_inflight_bytes", Gauge, "", "Bytes of appends held in memory.";
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
+    RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that are given out or not drained to their end.";
+    RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory that they take.";
+    RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because what lay in them was nonsense.";
+    RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times the drain of the rings was woken from its sleep.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
     LOWEST_OFFSET = "clad_lowest_offset", Gauge, "", "Lowest offset that is kept: what was below it was removed by retention.";
@@ -100,10 +106,6 @@ pub(super) struct Total {
 }
 
 impl Total {
-    fn new(shown: Counter) -> Self {
-        Self { count: AtomicU64::new(0), shown }
-    }
-
     pub(super) fn increment(&self, by: u64) {
         self.count.fetch_add(by, Ordering::Relaxed);
     }
@@ -114,6 +116,22 @@ impl Total {
 
     fn publish(&self) {
         self.shown.absolute(self.get());
+    }
+}
+
+/// Makes totals, and knows each that it made: none can be forgotten where they are published.
+#[derive(Default)]
+struct Totals(RefCell<Vec<Arc<Total>>>);
+
+impl Totals {
+    fn total(&self, shown: Counter) -> Arc<Total> {
+        let total = Arc::new(Total { count: AtomicU64::new(0), shown });
+        self.0.borrow_mut().push(Arc::clone(&total));
+        total
+    }
+
+    fn family<L: Label>(&self, name: &'static str) -> Family<L, Arc<Total>> {
+        Family::new(|value| self.total(counter!(name, L::NAME => value)))
     }
 }
 
@@ -140,30 +158,34 @@ impl<L: Label, H> Family<L, H> {
 
 /// The handles: what is counted on the way of a record must not look names up.
 pub(super) struct Meters {
-    pub(super) appended_records: Family<Transport, Total>,
-    pub(super) appended_bytes: Total,
-    pub(super) acked_records: Family<Level, Total>,
-    pub(super) rejected_records: Family<Rejected, Total>,
-    pub(super) dropped_records: Family<Dropped, Total>,
-    pub(super) deduplicated_records: Total,
+    pub(super) appended_records: Family<Transport, Arc<Total>>,
+    pub(super) appended_bytes: Arc<Total>,
+    pub(super) acked_records: Family<Level, Arc<Total>>,
+    pub(super) rejected_records: Family<Rejected, Arc<Total>>,
+    pub(super) dropped_records: Family<Dropped, Arc<Total>>,
+    pub(super) deduplicated_records: Arc<Total>,
     pub(super) append_duration: Family<Level, Histogram>,
     pub(super) sync_duration: Histogram,
-    pub(super) sync_failures: Total,
+    pub(super) sync_failures: Arc<Total>,
     pub(super) batch_records: Histogram,
     pub(super) batch_bytes: Histogram,
     pub(super) inline_batches: Counter,
     pub(super) inflight_bytes: Gauge,
     pub(super) inflight_limit: Gauge,
+    pub(super) rings: Gauge,
+    pub(super) ring_bytes: Gauge,
+    pub(super) rings_cut_off: Arc<Total>,
+    pub(super) ring_wakeups: Arc<Total>,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
     pub(super) lowest_offset: Gauge,
     pub(super) oldest_segment: Gauge,
     pub(super) oldest_undurable: Gauge,
-    pub(super) rotations: Family<Trigger, Total>,
+    pub(super) rotations: Family<Trigger, Arc<Total>>,
     pub(super) segments: Gauge,
     pub(super) prepared: Gauge,
-    pub(super) unprepared: Total,
-    pub(super) recycled: Total,
+    pub(super) unprepared: Arc<Total>,
+    pub(super) recycled: Arc<Total>,
     pub(super) power_loss_protected: Gauge,
     pub(super) journal_bytes: Gauge,
     pub(super) disk_free: Gauge,
@@ -171,18 +193,15 @@ pub(super) struct Meters {
     pub(super) disk_reserve: Gauge,
     pub(super) ready: Gauge,
     pub(super) journal_failed: Gauge,
-    pub(super) io_fallbacks: Family<Fallback, Total>,
-    pub(super) recoveries: Family<Recovery, Total>,
-    pub(super) recovery_truncated: Total,
+    pub(super) io_fallbacks: Family<Fallback, Arc<Total>>,
+    pub(super) recoveries: Family<Recovery, Arc<Total>>,
+    pub(super) recovery_truncated: Arc<Total>,
     pub(super) recovery_duration: Gauge,
-    pub(super) corrupt_records: Total,
+    pub(super) corrupt_records: Arc<Total>,
     pub(super) reload_successful: Gauge,
     pub(super) reload_time: Gauge,
-    pub(super) retained_away: Family<Rule, Total>,
-}
-
-fn counters<L: Label>(name: &'static str) -> Family<L, Total> {
-    Family::new(|value| Total::new(counter!(name, L::NAME => value)))
+    pub(super) retained_away: Family<Rule, Arc<Total>>,
+    totals: Vec<Arc<Total>>,
 }
 
 fn gauges<L: Label>(name: &'static str) -> Family<L, Gauge> {
@@ -205,31 +224,36 @@ impl Meters {
             }
         }
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        let totals = Totals::default();
         Self {
-            appended_records: counters(APPENDED_RECORDS),
-            appended_bytes: Total::new(counter!(APPENDED_BYTES)),
-            acked_records: counters(ACKED_RECORDS),
-            rejected_records: counters(REJECTED_RECORDS),
-            dropped_records: counters(DROPPED_RECORDS),
-            deduplicated_records: Total::new(counter!(DEDUPLICATED_RECORDS)),
+            appended_records: totals.family(APPENDED_RECORDS),
+            appended_bytes: totals.total(counter!(APPENDED_BYTES)),
+            acked_records: totals.family(ACKED_RECORDS),
+            rejected_records: totals.family(REJECTED_RECORDS),
+            dropped_records: totals.family(DROPPED_RECORDS),
+            deduplicated_records: totals.total(counter!(DEDUPLICATED_RECORDS)),
             append_duration: Family::new(|_| histogram(DURATIONS)),
             sync_duration: histogram(DURATIONS),
-            sync_failures: Total::new(counter!(SYNC_FAILURES)),
+            sync_failures: totals.total(counter!(SYNC_FAILURES)),
             batch_records: histogram(RECORDS),
             batch_bytes: histogram(BYTES),
             inline_batches: counter!(INLINE_BATCHES),
             inflight_bytes: gauge!(INFLIGHT_BYTES),
             inflight_limit: gauge!(INFLIGHT_LIMIT),
+            rings: gauge!(RINGS),
+            ring_bytes: gauge!(RING_BYTES),
+            rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
+            ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),
             lowest_offset: gauge!(LOWEST_OFFSET),
             oldest_segment: gauge!(OLDEST_SEGMENT),
             oldest_undurable: gauge!(OLDEST_UNDURABLE),
-            rotations: counters(ROTATIONS),
+            rotations: totals.family(ROTATIONS),
             segments: gauge!(SEGMENTS),
             prepared: gauge!(PREPARED),
-            unprepared: Total::new(counter!(UNPREPARED)),
-            recycled: Total::new(counter!(RECYCLED)),
+            unprepared: totals.total(counter!(UNPREPARED)),
+            recycled: totals.total(counter!(RECYCLED)),
             power_loss_protected: gauge!(POWER_LOSS_PROTECTED),
             journal_bytes: gauge!(JOURNAL_BYTES),
             disk_free: gauge!(DISK_FREE),
@@ -237,40 +261,21 @@ impl Meters {
             disk_reserve: gauge!(DISK_RESERVE),
             ready: gauge!(READY),
             journal_failed: gauge!(JOURNAL_FAILED),
-            io_fallbacks: counters(IO_FALLBACKS),
-            recoveries: counters(RECOVERIES),
-            recovery_truncated: Total::new(counter!(RECOVERY_TRUNCATED)),
+            io_fallbacks: totals.family(IO_FALLBACKS),
+            recoveries: totals.family(RECOVERIES),
+            recovery_truncated: totals.total(counter!(RECOVERY_TRUNCATED)),
             recovery_duration: gauge!(RECOVERY_DURATION),
-            corrupt_records: Total::new(counter!(CORRUPT_RECORDS)),
+            corrupt_records: totals.total(counter!(CORRUPT_RECORDS)),
             reload_successful: gauge!(RELOAD_SUCCESSFUL),
             reload_time: gauge!(RELOAD_TIME),
-            retained_away: counters(RETAINED_AWAY),
+            retained_away: totals.family(RETAINED_AWAY),
+            totals: totals.0.into_inner(),
         }
     }
 
     /// Hands what was counted to the exporter.
     pub(super) fn publish(&self) {
-        fn all<L: Label>(family: &Family<L, Total>) {
-            family.each().for_each(|(_, total)| total.publish());
-        }
-        all(&self.appended_records);
-        all(&self.acked_records);
-        all(&self.rejected_records);
-        all(&self.dropped_records);
-        all(&self.rotations);
-        all(&self.io_fallbacks);
-        all(&self.recoveries);
-        all(&self.retained_away);
-        for total in [
-            &self.appended_bytes,
-            &self.deduplicated_records,
-            &self.sync_failures,
-            &self.unprepared,
-            &self.recovery_truncated,
-            &self.corrupt_records,
-        ] {
-            total.publish();
-        }
+        self.totals.iter().for_each(|total| total.publish());
     }
 
     /// The histograms in the text format.

@@ -5,7 +5,8 @@
 //! under the same lock: whatever the daemon did before it told us, it did before the word.
 //!
 //! A recorder can be slow, as disks are: what is taken is then answered some time later, while more is taken. That
-//! opens the gaps in which a program that does not wait would be caught.
+//! opens the gaps in which a program that does not wait would be caught. And it can be broken, for as long as a test
+//! wants; no power cut is made of what is recorded around that.
 
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
@@ -52,6 +53,8 @@ struct State {
     slow: (u64, u64),
     rng: Option<Rng>,
     waiting: BinaryHeap<Waiting>,
+    /// The disk is broken: what it is told is refused, and not recorded.
+    broken: bool,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -72,6 +75,13 @@ enum Answer {
 }
 
 impl Answer {
+    fn refuse(self) {
+        match self {
+            Self::Write(reply, _) => reply.error(Errno::EIO),
+            Self::Flush(reply) => reply.error(Errno::EIO),
+        }
+    }
+
     fn send(self) {
         match self {
             Self::Write(reply, length) => reply.written(length),
@@ -130,6 +140,12 @@ impl Recorder {
         (state.slow, state.rng) = ((write, flush), Some(rng));
     }
 
+    /// From now on every write and flush fails with EIO, or none does any more. What was taken before is answered as it
+    /// would have been; reading goes on.
+    pub fn fail(&self, broken: bool) {
+        self.lock().broken = broken;
+    }
+
     /// Records a word of the workload; how many events there are now.
     pub fn say(&self, word: Word) -> usize {
         let mut state = self.lock();
@@ -152,6 +168,10 @@ impl Recorder {
 
     fn take_in(&self, event: Event, answer: Answer) {
         let mut state = self.lock();
+        if state.broken {
+            drop(state);
+            return answer.refuse();
+        }
         let at = state.events.len();
         let (done, slow) = match &event {
             Event::Write { offset, data } => {

@@ -27,6 +27,23 @@ fn a_level_that_the_policy_cannot_reach() {
     assert_eq!(daemon.status().offsets.expect("offsets").received, 1);
 }
 
+/// One packet, and one wake-up of the client, for each append: what acknowledges nothing yet waits for what does.
+#[test]
+fn accepted_and_its_watermark_come_together() {
+    const APPENDS: u64 = 200;
+    let daemon = Daemon::start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for level in [AckLevel::Written, AckLevel::Durable] {
+        let (before, first) = (raw.reads(), APPENDS * u64::from(level == AckLevel::Durable));
+        for sequence in first..first + APPENDS {
+            raw.append_acked(sequence, level, &[b"one at a time"]);
+        }
+        // Where the disk takes longer than ACCEPTED may wait, they come apart.
+        let reads = raw.reads() - before;
+        assert!((APPENDS..APPENDS * 3 / 2).contains(&reads), "{level}: {reads} reads for {APPENDS} appends");
+    }
+}
+
 #[test]
 fn level_none_is_not_answered() {
     let daemon = Daemon::start();

@@ -13,8 +13,7 @@ use clad_e2e::cuts::{Cache, Filesystem};
 /// What `[journal] durability` may be. A new policy is a line here.
 pub(crate) const POLICIES: &[&str] = &["group_commit", "per_message", "fire_and_forget", "sync_file_range"];
 /// What `[journal] io_engine` may be.
-// `uring` can come to rest with appends waiting (docs/TESTING.md): back in when that is cured.
-pub(crate) const ENGINES: &[&str] = &["blocking"];
+pub(crate) const ENGINES: &[&str] = &["blocking", "uring"];
 
 /// Small, so that there are many rotations.
 pub(crate) const SEGMENT: u64 = 64 << 10;

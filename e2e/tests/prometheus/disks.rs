@@ -1,4 +1,5 @@
-//! Faults of a disk. Each wants a small file system made for it, mounted where `CLAD_E2E_DIR` says.
+//! Faults of a disk. Each wants a small file system made for it, mounted where `CLAD_E2E_DIR` says; the one that gives
+//! errors makes its own, on a device that it can break.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, web};
+use clad_e2e::cuts::{Device, Recorder};
+use clad_e2e::tool::clactl;
+use clad_e2e::{Daemon, PATIENCE, Raw, Scratch, Setup, web};
 use clad_proto::AckLevel;
 use clad_proto::frame::Frame;
 
@@ -18,9 +21,12 @@ fn mount_point() -> PathBuf {
     given("CLAD_E2E_DIR")
 }
 
+/// A log that needs little room.
+const SMALL: [(&str, &str); 3] =
+    [("journal.segment_bytes", "1MiB"), ("limits.max_append_bytes", "256KiB"), ("journal.max_record_bytes", "128KiB")];
+
 fn small() -> Setup {
-    let setup = Setup::new().set("journal.segment_bytes", "1MiB").set("limits.max_append_bytes", "256KiB");
-    setup.set("journal.max_record_bytes", "128KiB")
+    SMALL.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value))
 }
 
 /// A file system that is frozen, as a snapshot or a backup does it: every write to it waits. Thawed when dropped.
@@ -144,4 +150,87 @@ fn a_disk_that_gets_full() {
     prometheus.wait_over(&ALERTS);
     prometheus.wait_over(&["CladDiskFullSoon"]);
     assert!(knock(&daemon, AckLevel::Durable), "there is room again");
+}
+
+/// A disk of its own below the folder of this test, on a device that can be broken.
+struct Breakable {
+    recorder: Recorder,
+    point: PathBuf,
+    attached: String,
+    mounted: bool,
+    _device: Device,
+    _folder: Scratch,
+}
+
+impl Breakable {
+    fn new() -> Self {
+        let folder = Scratch::new();
+        let [served, point] = ["device", "mount"].map(|name| folder.data().join(name));
+        let _ = [&served, &point].map(|path| fs::create_dir(path).expect("a folder"));
+        let device = Device::serve(&served, &[("disk".to_owned(), 64 << 20)]).expect("FUSE");
+        let file = served.join("disk").display().to_string();
+        let attached = does(&["losetup", "--find", "--show", "--direct-io=on", &file]).trim().to_owned();
+        let recorder = device.recorder("disk");
+        let mut disk = Self { recorder, point, attached, mounted: false, _device: device, _folder: folder };
+        // With a journal of its own ext4 would give itself up at the first failed commit, and need a mount to go on.
+        does(&["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard", &disk.attached]);
+        does(&["mount", "-o", "errors=continue", &disk.attached, &disk.point.display().to_string()]);
+        disk.mounted = true;
+        disk
+    }
+}
+
+impl Drop for Breakable {
+    fn drop(&mut self) {
+        self.recorder.fail(false);
+        let point = self.point.display().to_string();
+        if self.mounted {
+            // Somebody's last write may be on its way.
+            let mut tries = 0..50;
+            while tries.next().is_some() && !Command::new("umount").arg(&point).status().is_ok_and(|s| s.success()) {
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        let _ = Command::new("losetup").args(["--detach", &self.attached]).status();
+    }
+}
+
+fn does(words: &[&str]) -> String {
+    let done = Command::new(words[0]).args(&words[1..]).output().expect(words[0]);
+    assert!(done.status.success(), "{words:?}: {done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_device_that_gives_errors() {
+    const ALERTS: [&str; 3] = ["CladWriteFailed", "CladJournalFailed", "CladNotReady"];
+    let disk = Breakable::new();
+    let setup = Setup::in_folder(&disk.point.join("log"));
+    // What lies below FUSE is taken for durable on the operator's word only.
+    let setup = setup.set("journal.power_loss_protected", "true");
+    let daemon = SMALL.into_iter().fold(setup, |setup, (key, value)| setup.set(key, value)).start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for sequence in 0..10 {
+        raw.append_acked(sequence, AckLevel::Durable, &[b"before"]);
+    }
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&ALERTS);
+    disk.recorder.fail(true);
+    raw.append(10, AckLevel::Durable, &[b"meets a broken disk"]);
+    prometheus.wait_firing(&ALERTS);
+    let status = daemon.status();
+    assert!(status.failed && status.failure.contains("Input/output error"), "{status:?}");
+    let words = clactl(&["status", "--admin", &format!("unix://{}", daemon.setup().admin_socket().display())])
+        .output()
+        .expect("it runs");
+    let words = String::from_utf8_lossy(&words.stdout).into_owned();
+    assert!(words.contains("FAILED") && words.contains("The journal has failed"), "{words}");
+    disk.recorder.fail(false);
+    prometheus.wait_over(&ALERTS);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append_acked(0, AckLevel::Durable, &[b"after"]);
+    let said = clactl(&["query", "-o", "cat", "--server", &daemon.address("unix")]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.starts_with(&"before\n".repeat(10)) && said.ends_with("after\n"), "{said}");
 }

@@ -126,3 +126,22 @@ fn rotations_that_nobody_can_prepare_for() {
     });
     prometheus.wait_over(&["CladSegmentsUnprepared"]);
 }
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn memory_that_may_not_be_locked() {
+    let setup = Setup::new().set("journal.io_engine", "uring").fixed_ports();
+    let under = setup.dir().with_extension("under");
+    // Not even root locks memory beyond its limit without the capability for it.
+    fs::write(&under, "setpriv --bounding-set=-ipc_lock prlimit --memlock=0:").expect("written");
+    let call = format!("exec $(cat {}) \"$0\" \"$@\"", under.display());
+    let mut daemon = setup.under(&["sh", "-c", &call]).start();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.wait_firing(&["CladIoFallback"]);
+    assert_eq!(prometheus.value("clad_io_fallbacks_total{reason=\"memlock\"}"), Some(1.0));
+    assert_eq!(daemon.term(), Some(0));
+    fs::write(&under, "").expect("written");
+    daemon.restart();
+    prometheus.wait_over(&["CladIoFallback"]);
+    assert_eq!(daemon.status().io_engine, "uring");
+}

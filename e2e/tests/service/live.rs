@@ -4,8 +4,9 @@ use std::fs;
 
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, not_run};
 use clad_proto::frame::{AppendHead, encode_append};
+use clad_proto::grpc::v1::DurabilityPolicy;
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
@@ -14,9 +15,13 @@ const STAMP: &str = "clad_config_last_reload_success_timestamp_seconds";
 
 /// A daemon whose live keys are all left to its file.
 fn daemon() -> Daemon {
+    live_setup().start()
+}
+
+fn live_setup() -> Setup {
     let setup = Setup::new().unset("limits.max_append_bytes").unset("log.format");
     fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
-    setup.start()
+    setup
 }
 
 /// Reloads with this file, and waits until it is in force. `text` is another one than before.
@@ -133,12 +138,33 @@ fn messages_change_their_form_and_level() {
 
 #[test]
 fn rotation_and_batches_change() {
-    let daemon = daemon();
+    rotates_and_batches(daemon());
+}
+
+/// The same under the policy that syncs by ranges: its batches are those of `[journal.group_commit]`.
+#[test]
+fn rotation_and_batches_change_under_sync_file_range() {
+    let setup = live_setup().set("journal.durability", "sync_file_range").set("journal.power_loss_protected", "true");
+    match setup.try_start() {
+        Ok(daemon) => {
+            assert_eq!(daemon.status().policy(), DurabilityPolicy::SyncFileRange);
+            rotates_and_batches(daemon);
+        }
+        Err(ended) => {
+            assert!(ended.code == Some(78) && ended.said.contains("ext4 and xfs alone"), "{}", ended.said);
+            not_run("a reload under sync_file_range", "the build folder is on neither ext4 nor xfs");
+        }
+    }
+}
+
+fn rotates_and_batches(daemon: Daemon) {
     let mut raw = greeted(&daemon);
     raw.append_acked(0, AckLevel::Durable, &[b"one"]);
     reload(&daemon, "[rotation]\nmax_age = \"100ms\"\n");
     daemon.wait_said("segment sealed");
     reload(&daemon, "[journal.group_commit]\nmax_delay = \"1ms\"\nmax_bytes = \"4KiB\"\nin_flight = 8\n");
+    // At once for who writes now, and for the segment that is begun next.
+    assert!(daemon.said().contains("journal.group_commit.in_flight"), "{}", daemon.said());
     // With batches of 4 KiB at most, 64 appends of 1 KiB that come at once are 16 batches at least.
     let batches = || metrics(daemon.port("metrics"))["clad_batch_bytes_count"];
     let before = batches();

@@ -114,6 +114,31 @@ fn killed_anywhere_and_started_again_it_is_the_export_of_one_go() {
     assert_eq!(daemon.term(), Some(0));
 }
 
+/// Stopped when the file and its state were there, and nothing of the export was durable: it begins with its head.
+#[test]
+fn stopped_before_anything_was_durable_it_has_its_head() {
+    let daemon = Daemon::start();
+    append_numbers(&daemon, 0..20);
+    let scratch = Scratch::new();
+    for form in ["json", "raw", "cat"] {
+        let file = scratch.data().join(form);
+        let name = file.display().to_string();
+        let arguments = ["export", "--server", &daemon.address("unix"), "-o", form, &name];
+        clactl_ends(0, &arguments, b"");
+        let once = fs::read(&file).expect("the export");
+        let mut first = state(&file).expect("a state");
+        for (key, value) in
+            [("cursor", None), ("next", Some(0)), ("bytes", Some(0)), ("tail_crc32c", Some(0)), ("records", Some(0))]
+        {
+            first[key] = value.into();
+        }
+        fs::write(&file, b"").expect("emptied");
+        fs::write(format!("{name}.export"), first.to_string()).expect("the first state");
+        clactl_ends(0, &arguments, b"");
+        assert!(fs::read(&file).expect("the export") == once, "{form}: it is not the export of one go");
+    }
+}
+
 #[test]
 fn an_interrupt_keeps_what_was_done() {
     let mut rng = Rng::new(seed());

@@ -5,6 +5,7 @@ mod checking;
 mod damage;
 mod export;
 mod follow;
+mod operator;
 mod orders;
 mod pages;
 mod probe;

@@ -34,18 +34,20 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
+    plain("a device that gives errors", "disks::a_device_that_gives_errors"),
     plain("writes that fail", "faults::writes_that_fail"),
     plain("a byte that is flipped", "faults::a_byte_that_is_flipped"),
     plain("a configuration that is refused", "faults::a_configuration_that_is_refused"),
+    plain("memory that may not be locked", "faults::memory_that_may_not_be_locked"),
     plain("rotations that nobody can prepare for", "faults::rotations_that_nobody_can_prepare_for"),
     plain("every panel and every rule gives data, and nothing fires", "queries::every_panel_and_every_rule_gives_data"),
 ];
 /// So many at a time.
-const SIDE_BY_SIDE: usize = 3;
+const SIDE_BY_SIDE: usize = 4;
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     run.no_args()?;
@@ -69,7 +71,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         output(Command::new(&programs.promtool).args(["test", "rules"]).arg(tests)).map(drop)
     });
     let tests = built_tests(&root, "prometheus")?;
-    need("prlimit", &["util-linux"])?;
+    for program in ["prlimit", "setpriv"] {
+        need(program, &["util-linux"])?;
+    }
     need("fsfreeze", &["util-linux"])?;
     need("mkfs.ext4", &["e2fsprogs"])?;
     need("losetup", &["mount", "util-linux"])?;

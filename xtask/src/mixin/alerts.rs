@@ -252,5 +252,15 @@ fn disk(options: &Options, job: &str) -> Vec<Alert> {
                           nothing else."
                 .to_owned(),
         },
+        Alert {
+            name: "CladIoFallback",
+            expr: format!("clad_io_fallbacks_total{{{job}}} > 0"),
+            hold: pace.hold(5 * MINUTE),
+            severity: Severity::Info,
+            summary: "clad on {{ $labels.instance }} does without a faster way ({{ $labels.reason }}).",
+            description: "Kernel, file system or limits do not offer what its configuration or the fastest way asks \
+                          for. It keeps every promise and is slower; its messages name the remedy."
+                .to_owned(),
+        },
     ]
 }

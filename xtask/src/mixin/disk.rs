@@ -7,7 +7,7 @@ pub(super) fn dashboard() -> Dashboard {
         uid: "clad-disk",
         title: "clad / disk",
         description: "What the log takes, how far back it reaches, what is left, and what the disk did wrong.",
-        rows: vec![glance(), space(), segments(), faults(), process()],
+        rows: vec![glance(), space(), segments(), faults(), grounds(), process()],
     }
 }
 
@@ -78,9 +78,10 @@ fn segments() -> Row {
                 .about("Segments sealed: because they were full, old, by an order, or in a recovery.")
                 .query(increase("trigger", "clad_segment_rotations_total"), "{{trigger}}"),
             Panel::new(Look::Lines, "Preparation", "short")
-                .about("Whether the next segment is ready, and rotations that found none: those take unwritten space, which is slower.")
+                .about("Whether the next segment is ready; rotations that found none, which take unwritten space and are slower; and segments written over one that retention removed, which spares their zeroes.")
                 .query(format!("min by (instance) ({})", gauge("clad_segment_prepared")), "{{instance}} ready")
-                .query(increase("instance", "clad_segments_unprepared_total"), "{{instance}} unprepared"),
+                .query(increase("instance", "clad_segments_unprepared_total"), "{{instance}} unprepared")
+                .query(increase("instance", "clad_segments_recycled_total"), "{{instance}} used again"),
             Panel::new(Look::Lines, "Retention horizon", "s")
                 .about("How far back the log reaches at least. It grows by a second a second until retention removes a segment.")
                 .query(format!("min by (instance) ({})", horizon()), "{{instance}}"),
@@ -113,11 +114,27 @@ fn faults() -> Row {
                 .about("Records found damaged, by readers and by recovery. Each reader that meets the same place counts it again.")
                 .query(increase("instance", "clad_corrupt_records_total"), "{{instance}}"),
             Panel::new(Look::Lines, "Recovery at the start", "s")
+                .wide(12)
                 .about("How long recovery took at the last start. It does not grow with the log.")
                 .query(format!("max by (instance) ({})", gauge("clad_recovery_duration_seconds")), "{{instance}}"),
             Panel::new(Look::Lines, "Set aside at the start", "bytes")
+                .wide(12)
                 .about("Bytes of unvouched tail that recovery put into quarantine/: nothing of it was acknowledged at a level that the crash left intact.")
                 .query(format!("max by (instance) (clad_recovery_truncated_bytes_total{{{SELECT}}})"), "{{instance}}"),
+        ],
+    }
+}
+
+fn grounds() -> Row {
+    Row {
+        title: "What the promise stands on",
+        panels: vec![
+            Panel::new(Look::Stacked, "Policy and engine", "short")
+                .about("Instances, by how they reach `durable` and by what issues their writes.")
+                .query(by("durability, engine", gauge("clad_io_info")), "{{durability}}, {{engine}}"),
+            Panel::new(Look::Lines, "Power-loss protection stated", "short")
+                .about("1 where the operator states that no disk below loses what it has taken when the power fails. If that is wrong, so is every `durable` of this instance.")
+                .query(by("instance", gauge("clad_power_loss_protected")), "{{instance}}"),
             Panel::new(Look::Stacked, "Fallbacks, by reason", "short")
                 .about("Times that a slower way was taken because kernel or file system do not offer the faster, since the start.")
                 .query(by("reason", format!("clad_io_fallbacks_total{{{SELECT}}}")), "{{reason}}"),

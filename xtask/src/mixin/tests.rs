@@ -123,6 +123,32 @@ fn alerts_are_complete_and_have_a_runbook() {
     }
 }
 
+/// No alert without its fault: a test on a real Prometheus waits for it to fire and to end.
+#[test]
+fn each_alert_is_raised_and_ended_by_a_fault() {
+    let folder = crate::root().join("e2e/tests/prometheus");
+    let [mut fires, mut ends] = [String::new(), String::new()];
+    for entry in std::fs::read_dir(folder).expect("the tests") {
+        let text = std::fs::read_to_string(entry.expect("a file").path()).expect("a test");
+        for test in text.split("#[test]").skip(1) {
+            // A list that both calls take stands for its names.
+            let list = test.split_once("const ALERTS").and_then(|(_, rest)| rest.split_once("];")).map_or("", |l| l.0);
+            let of = |calls: &[&str]| -> String {
+                let named = calls.iter().flat_map(|call| test.split(call).skip(1));
+                let named = named.map(|rest| rest.split_once(')').map_or("", |(args, _)| args).replace("ALERTS", list));
+                named.collect()
+            };
+            fires.push_str(&of(&["wait_firing(", "fires("]));
+            ends.push_str(&of(&["wait_over("]));
+        }
+    }
+    for alert in alerts::alerts(&Options::default()) {
+        let quoted = format!("\"{}\"", alert.name);
+        assert!(fires.contains(&quoted), "no test makes {} fire", alert.name);
+        assert!(ends.contains(&quoted), "no test waits for the end of {}", alert.name);
+    }
+}
+
 #[test]
 fn recorded_series_are_named_by_level_metric_and_operation() {
     for rule in recording::rules(&Options::default()) {

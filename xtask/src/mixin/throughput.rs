@@ -71,6 +71,16 @@ fn throughput() -> Row {
                 .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait.")
                 .query(by("instance", gauge("clad_inflight_bytes")), "{{instance}}")
                 .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit"),
+            Panel::new(Look::Lines, "Rings of shared memory", "short")
+                .about("Rings that are given out, or not drained to their end, and those that were cut off because what lay in them was nonsense.")
+                .query(by("instance", gauge("clad_shm_rings")), "{{instance}}")
+                .query(rate_by("instance", "clad_shm_rings_cut_off_total"), "{{instance}} cut off per second"),
+            Panel::new(Look::Lines, "Memory of rings", "bytes")
+                .about("What the rings and their boards take, beside the bytes in memory.")
+                .query(by("instance", gauge("clad_shm_ring_bytes")), "{{instance}}"),
+            Panel::new(Look::Lines, "Wake-ups by rings", "ops")
+                .about("How often the drain of the rings was woken from its sleep. Under load it does not sleep; a trickle wakes it once a record at most.")
+                .query(rate_by("instance", "clad_shm_wakeups_total"), "{{instance}}"),
             Panel::new(Look::Lines, "CPU", "percentunit")
                 .about("Cores that the daemon uses: 100 % is one core.")
                 .query(rate_by("instance", "process_cpu_seconds_total"), "{{instance}}"),
@@ -111,9 +121,10 @@ fn way() -> Row {
                 .about("How many syncs took which time.")
                 .query(by("le", metric_rate("clad_sync_duration_seconds", "_bucket", "")), "{{le}}"),
             Panel::new(Look::Lines, "Syncs and batches", "ops")
-                .about("Batches are writes; under group_commit most carry their sync. Few syncs for many records is what batching is for.")
+                .about("Batches are writes; under group_commit most carry their sync. Few syncs for many records is what batching is for. Inline ones were written at once by the thread that took them, with nothing in flight: most at a light load, few at a heavy one.")
                 .query(format!("sum({})", metric_rate("clad_sync_duration_seconds", "_count", "")), "syncs")
-                .query(format!("sum({})", metric_rate("clad_batch_records", "_count", "")), "batches"),
+                .query(format!("sum({})", metric_rate("clad_batch_records", "_count", "")), "batches")
+                .query(format!("sum({})", metric_rate("clad_inline_batches_total", "", "")), "inline batches"),
             Panel::new(Look::Lines, "Records in a batch", "short")
                 .about("How many records share one write and one checksum.")
                 .quantiles("clad_batch_records", "")

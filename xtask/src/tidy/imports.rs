@@ -6,11 +6,12 @@ use super::Finding;
 use super::walk::File;
 
 /// What each crate that is shipped may depend on of ours.
-const MAY_IMPORT: [(&str, &[&str]); 5] = [
+const MAY_IMPORT: [(&str, &[&str]); 6] = [
     ("clad-proto", &[]),
     ("clad-journal", &[]),
-    ("clad-client", &["clad-proto"]),
-    ("clad", &["clad-proto", "clad-journal"]),
+    ("clad-shm", &[]),
+    ("clad-client", &["clad-proto", "clad-shm"]),
+    ("clad", &["clad-proto", "clad-journal", "clad-shm"]),
     ("clactl", &["clad-client", "clad-proto", "clad-journal"]),
 ];
 /// Crates that are not shipped may import anything, as may tests.

@@ -18,14 +18,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::draw::Screen;
-use super::connect::{Admin, connect, failed};
+use super::connect::{Admin, KNOWN, connect, failed, silent};
 use super::status::screen;
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 
-/// An answer takes a millisecond; who takes so long hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Keys that wait to be looked at.
 const KEYS: usize = 16;
 
@@ -69,10 +67,10 @@ async fn look(path: &Path) -> Look {
         let mut admin: Admin = connect(path).await?;
         Ok(admin.status(v1::StatusRequest {}).await.map_err(|status| failed(path, &status))?.into_inner())
     };
-    match tokio::time::timeout(PATIENCE, ask).await {
+    match tokio::time::timeout(KNOWN, ask).await {
         Ok(Ok(status)) => Ok(Box::new(status)),
         Ok(Err(stop)) => Err(Stop::to_string(&stop)),
-        Err(_) => Err(format!("{} does not answer", path.display())),
+        Err(_) => Err(silent(path, KNOWN).to_string()),
     }
 }
 

@@ -39,12 +39,20 @@ impl Connection {
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
         let idle = self.service.idle_timeout;
-        let idles = flow == Flow::NeedBytes && !idle.is_zero() && !self.session.waits() && self.reads.is_empty();
+        let idles = flow == Flow::NeedBytes
+            && !idle.is_zero()
+            && !self.session.waits()
+            && self.reads.is_empty()
+            && !self.has_ring();
         let idle = idles.then(|| self.last_activity + idle);
-        half.into_iter().chain(idle).min()
+        half.into_iter().chain(idle).chain(self.say_at()).min()
     }
 
     pub(super) fn timed_out(&mut self) -> bool {
+        if self.say_at().is_some_and(|at| at <= Instant::now()) {
+            self.say_all();
+            return false;
+        }
         let text = match self.partial_since {
             Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
             _ if self.last_activity.elapsed() >= self.service.idle_timeout => "nothing came for too long".to_owned(),

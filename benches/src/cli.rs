@@ -1,0 +1,277 @@
+//! The command line: one contender (`durable`, `bulk`), or a bench that lets several take turns.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use crate::durable::{self, Engine};
+use crate::outcome::Outcome;
+use crate::place::{On, Place};
+use crate::results::Results;
+use crate::writers::Limit;
+use crate::{append, bulk, file_writer, write_sync};
+
+/// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
+#[derive(Parser)]
+#[command(name = "clad-benches", version)]
+struct Cli {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// One contender whose writers want each write durable; prints one line of JSON
+    Durable(Durable),
+    /// One contender that writes a large file in small chunks; prints one line of JSON
+    Bulk(Bulk),
+    /// Space and sync method for one writer
+    #[command(name = "append")]
+    Append(AppendArgs),
+    /// Sync methods, engines, writers and sizes
+    #[command(name = "write_sync")]
+    WriteSync(WriteSync),
+    /// The file writer beside `std::io::BufWriter`
+    #[command(name = "file_writer")]
+    FileWriter(FileWriter),
+}
+
+/// Where, and where to put the results.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Folder to write in: on a disk, not in memory
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: PathBuf,
+    /// In that folder, or on a file system in a file there (needs root)
+    #[arg(long, value_enum, default_value_t = On::Folder)]
+    pub on: On,
+}
+
+/// How often, and what to do with the results.
+#[derive(Args, Clone, Debug)]
+struct Rounds {
+    /// How often each takes its turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// File for the results, as JSON [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// One contender, of ours or of somebody else's.
+#[derive(Args, Clone, Debug)]
+pub struct OneDurable {
+    /// Writers at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub writers: u32,
+    /// Bytes of an operation
+    #[arg(long, default_value_t = 4096)]
+    pub size: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Operations of each writer, at most
+    #[arg(long)]
+    pub ops: Option<u64>,
+}
+
+impl OneDurable {
+    /// When to stop.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        let time = Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX);
+        Limit { time, ops: self.ops.unwrap_or(u64::MAX) }
+    }
+}
+
+/// One contender, of ours or of somebody else's.
+#[derive(Args, Clone, Debug)]
+pub struct OneBulk {
+    /// Bytes of a chunk
+    #[arg(long, default_value_t = 4096, value_parser = chunk)]
+    pub chunk: usize,
+    /// Megabytes (2^20) of the file
+    #[arg(long, default_value_t = 1024)]
+    pub mebibytes: u64,
+}
+
+impl OneBulk {
+    /// The same as a run.
+    #[must_use]
+    pub fn work(&self) -> bulk::Work {
+        bulk::Work { chunk: self.chunk, total: self.mebibytes << 20 }
+    }
+}
+
+fn chunk(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(chunk @ 1..=bulk::MAX_CHUNK) => Ok(chunk),
+        _ => Err(format!("1 to {} bytes", bulk::MAX_CHUNK)),
+    }
+}
+
+/// `durable`
+#[derive(Args)]
+struct Durable {
+    #[command(flatten)]
+    common: Common,
+    /// Who writes
+    #[arg(long, value_enum)]
+    by: durable::Contender,
+    /// What issues the writes of the journal's storage
+    #[arg(long, value_enum, default_value_t = Engine::Blocking)]
+    engine: Engine,
+    #[command(flatten)]
+    one: OneDurable,
+}
+
+/// `bulk`
+#[derive(Args)]
+struct Bulk {
+    #[command(flatten)]
+    common: Common,
+    /// Who writes
+    #[arg(long, value_enum)]
+    by: bulk::Contender,
+    #[command(flatten)]
+    one: OneBulk,
+}
+
+/// `append`
+#[derive(Args)]
+struct AppendArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+}
+
+/// `write_sync`
+#[derive(Args)]
+struct WriteSync {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Methods to compare; `strict`: a file of its own for each writer
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = write_sync::METHODS)]
+    sync_method: Vec<durable::Contender>,
+    /// Engines of the journal's storage
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Blocking, Engine::Uring])]
+    engine: Vec<Engine>,
+    /// Writers at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
+    writers: Vec<u32>,
+    /// Bytes of an operation
+    #[arg(long, value_delimiter = ',', default_values_t = [4 << 10, 64 << 10, 1 << 20])]
+    size: Vec<usize>,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+}
+
+/// `file_writer`
+#[derive(Args)]
+struct FileWriter {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Bytes of a chunk
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 800, 4096], value_parser = chunk)]
+    chunk: Vec<usize>,
+    /// Megabytes (2^20) of the file
+    #[arg(long, default_value_t = 512)]
+    mebibytes: u64,
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    match carry_out(Cli::parse().bench) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("clad-benches: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(bench: Bench) -> Result<()> {
+    match bench {
+        Bench::Durable(args) => {
+            let one = &args.one;
+            let work = durable::Work {
+                by: args.by,
+                engine: args.engine,
+                writers: one.writers,
+                size: one.size,
+                limit: one.limit(),
+                file: durable::FILE,
+            };
+            let place = Place::new(&args.common.dir, args.common.on)?;
+            tell(work.run(place.path())?)
+        }
+        Bench::Bulk(args) => {
+            let place = Place::new(&args.common.dir, args.common.on)?;
+            tell(args.one.work().run(args.by, place.path())?)
+        }
+        Bench::Append(args) => {
+            let limit = Limit { time: seconds(args.seconds)?, ops: u64::MAX };
+            let plan = append::Plan { rounds: args.rounds.rounds, limit, file: durable::FILE, on: args.common.on };
+            args.rounds.keep(&plan.run(&args.common.dir)?)
+        }
+        Bench::WriteSync(args) => {
+            let plan = write_sync::Plan {
+                methods: args.sync_method,
+                engines: args.engine,
+                writers: args.writers,
+                sizes: args.size,
+                rounds: args.rounds.rounds,
+                limit: Limit { time: seconds(args.seconds)?, ops: u64::MAX },
+                file: durable::FILE,
+                on: args.common.on,
+            };
+            args.rounds.keep(&plan.run(&args.common.dir)?)
+        }
+        Bench::FileWriter(args) => {
+            let works: Vec<_> =
+                args.chunk.iter().map(|chunk| bulk::Work { chunk: *chunk, total: args.mebibytes << 20 }).collect();
+            args.rounds.keep(&file_writer::run(&args.common.dir, args.common.on, args.rounds.rounds, &works)?)
+        }
+    }
+}
+
+fn seconds(seconds: f64) -> Result<Duration> {
+    ensure!(seconds.is_finite() && seconds >= 0.0, "{seconds} seconds");
+    Ok(Duration::try_from_secs_f64(seconds)?)
+}
+
+/// Prints the outcome of one contender, if it is one.
+///
+/// # Errors
+/// Something in it failed: then that is all there is to tell.
+#[expect(clippy::print_stdout, reason = "the line that a driver reads")]
+pub fn tell(outcome: Outcome) -> Result<()> {
+    println!("{}", serde_json::to_string(&outcome.checked()?)?);
+    Ok(())
+}
+
+impl Rounds {
+    #[expect(clippy::print_stdout, reason = "what was asked for")]
+    fn keep(&self, results: &Results) -> Result<()> {
+        match &self.out {
+            Some(path) => results.write(path),
+            None => {
+                println!("{}", serde_json::to_string_pretty(results)?);
+                Ok(())
+            }
+        }
+    }
+}

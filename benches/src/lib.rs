@@ -1,0 +1,48 @@
+//! The storage benches: the journal's ways to write, beside bare loops, standard writers, fio, and (from a workspace of
+//! their own, `benches/peers`) other crates.
+//!
+//! What must hold, for every one of them:
+//! - **Nothing is measured that did not happen.** A failed operation is counted and fails the run; what was written is
+//!   read back and compared, byte for byte, after the time has been taken; a folder in memory is refused.
+//! - **Both sides of a comparison are run alike**: each contender is a run of its own ([`Outcome`]), which a driver
+//!   alternates with the others, round by round, at the same priority; figures are medians over the rounds with the least
+//!   and the greatest beside them.
+//! - **The same code runs in the tests**, for a moment, where counts and contents are asserted and never a time.
+//!
+//! Not the aim: micro-benches of functions, and figures of other machines.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`durable`] | writers that want each write durable: one contender, one run |
+//! | [`bulk`] | one large file, in small chunks: one contender, one run |
+//! | [`append`] | space × method for one writer, in turn |
+//! | [`file_writer`] | the file writer beside `BufWriter`, in turn |
+//! | [`write_sync`] | methods × engines × writers × sizes, in turn |
+//! | [`place`] | the folder, what it stands on, and file systems in a file |
+//! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
+//! | [`pattern`] | contents that tell who wrote them, and when |
+//! | [`writers`] | threads that do one thing after the other, timed |
+
+pub mod append;
+pub mod bulk;
+pub mod cli;
+pub mod clock;
+pub mod durable;
+pub mod file_writer;
+pub mod outcome;
+pub mod pattern;
+pub mod place;
+pub mod results;
+pub mod stats;
+pub mod write_sync;
+pub mod writers;
+
+pub use cli::main;
+pub use outcome::Outcome;
+
+/// A folder on the file system that holds the build: the one for temporary files may be in memory.
+#[cfg(test)]
+fn test_folder() -> tempfile::TempDir {
+    let tests = std::env::current_exe().expect("a test has a name");
+    tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
+}

@@ -1,0 +1,138 @@
+//! Every bench for a moment: counts and contents, never a time. (Contents are compared within the benches: a run whose bytes
+//! are not found is an error.)
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use clad_benches::append::{self, Cell};
+use clad_benches::durable::{Contender, Engine, Work};
+use clad_benches::place::On;
+use clad_benches::writers::Limit;
+use clad_benches::{Outcome, bulk, file_writer, write_sync};
+use clap::ValueEnum;
+
+/// Small, and yet with room for every writer.
+const FILE: u64 = 1 << 20;
+const OPS: u64 = 20;
+
+/// On the file system that holds the build: the one for temporary files may be in memory.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+fn empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).expect("the folder").next().is_none()
+}
+
+#[test]
+fn every_contender_makes_every_write_durable() {
+    for by in Contender::value_variants() {
+        for engine in [Engine::Blocking, Engine::Uring] {
+            // A journal with several writers under `uring` may come to rest: see journal/tests.
+            let journal = matches!(by, Contender::GroupCommit | Contender::JournalRange);
+            if engine == Engine::Uring && (journal || !by.has_engines()) {
+                continue;
+            }
+            for (writers, size) in [(1, 4096), (8, 4096), (2, 64 << 10)] {
+                let dir = folder();
+                let work = Work { by: *by, engine, writers, size, limit: Limit::ops(OPS), file: FILE };
+                let said = work.run(dir.path()).unwrap_or_else(|e| panic!("{work:?}: {e:#}"));
+                let ops = OPS * u64::from(writers);
+                assert_eq!((said.ops, said.failed), (ops, 0), "{said:?}");
+                // Of a file that is written over, the last round is there (what no group fits into, left out).
+                let round = FILE / size as u64 - u64::from(writers);
+                assert!(said.verified >= ops.min(round) && said.verified <= ops, "{said:?}");
+                assert!(said.latency_us.min > 0.0 && said.latency_us.max >= said.latency_us.p99, "{said:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn records_that_are_no_blocks_are_found_again() {
+    for by in [Contender::GroupCommit, Contender::BareGroupCommit] {
+        let dir = folder();
+        let work = Work { by, engine: Engine::Blocking, writers: 16, size: 256, limit: Limit::ops(OPS), file: FILE };
+        let said = work.run(dir.path()).unwrap_or_else(|e| panic!("{by:?}: {e:#}"));
+        assert_eq!((said.ops, said.verified), (16 * OPS, 16 * OPS), "{said:?}");
+    }
+}
+
+#[test]
+fn every_writer_makes_the_same_file() {
+    let dir = folder();
+    let works = [100, 800, 4096].map(|chunk| bulk::Work { chunk, total: 3 << 20 });
+    let results = file_writer::run(dir.path(), On::Folder, 2, &works).expect("it runs");
+    assert_eq!(results.rows.len(), 3 * bulk::Contender::ALL.len());
+    for row in &results.rows {
+        let chunk: u64 = row.cell["chunk"].parse().expect("a number");
+        let chunks = 2 * (3u64 << 20).div_ceil(chunk);
+        assert_eq!((row.ops, row.verified, row.failed), (chunks, chunks, 0), "{row:?}");
+        assert!(row.beside["bufwriter_8k"].min > 0.0 && row.beside["bufwriter_2m"].min > 0.0, "{row:?}");
+    }
+    assert!(empty(dir.path()));
+}
+
+#[test]
+fn every_space_with_every_method() {
+    let dir = folder();
+    let plan = append::Plan { rounds: 2, limit: Limit::ops(OPS), file: FILE, on: On::Folder };
+    let results = plan.run(dir.path()).expect("it runs");
+    assert_eq!(results.rows.len(), Cell::all().count());
+    for row in &results.rows {
+        assert_eq!((row.ops, row.verified, row.failed), (2 * OPS, 2 * OPS, 0), "{row:?}");
+        if row.cell["method"] != "sync_file_range" {
+            assert!(row.safe, "{row:?}");
+        } else if row.cell["space"] != "zero-written" {
+            assert!(!row.safe, "{row:?}");
+        }
+    }
+    assert!(empty(dir.path()));
+}
+
+#[test]
+fn methods_stand_beside_the_plain_one() {
+    let dir = folder();
+    let plan = write_sync::Plan {
+        methods: write_sync::METHODS.to_vec(),
+        engines: vec![Engine::Blocking],
+        writers: vec![1, 4],
+        sizes: vec![4096, 64 << 10],
+        rounds: 2,
+        limit: Limit::ops(OPS),
+        file: FILE,
+        on: On::Folder,
+    };
+    let results = plan.run(dir.path()).expect("it runs");
+    assert_eq!(results.rows.len(), 4 * write_sync::METHODS.len());
+    for row in &results.rows {
+        let writers: u64 = row.cell["writers"].parse().expect("a number");
+        assert_eq!((row.ops, row.failed), (2 * OPS * writers, 0), "{row:?}");
+        assert_eq!(row.beside["write+sync"].median == 1.0, row.cell["method"] == "write+sync", "{row:?}");
+    }
+    let none = results.find(&[("method", "none")]).expect("a row");
+    assert!(!none.safe, "nothing is synced");
+    assert!(empty(dir.path()));
+}
+
+fn program(arguments: &[&str], dir: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clad-benches"));
+    command.args(arguments).arg("--dir").arg(dir).output().expect("it can be started")
+}
+
+#[test]
+fn the_program_prints_what_a_driver_reads_and_refuses_memory() {
+    let dir = folder();
+    let durable = ["durable", "--by", "write_at_sync", "--writers", "2", "--ops", "5", "--seconds", "60"];
+    let bulk = ["bulk", "--by", "clad_direct", "--chunk", "800", "--mebibytes", "1"];
+    for (arguments, ops) in [(&durable[..], 10), (&bulk[..], 1311)] {
+        let said = program(arguments, dir.path());
+        let outcome: Outcome = serde_json::from_slice(&said.stdout).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+        assert_eq!((outcome.ops, outcome.failed, said.status.code()), (ops, 0, Some(0)), "{said:?}");
+        assert_eq!(outcome.verified, ops);
+        let said = program(arguments, Path::new("/dev/shm"));
+        let told = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.code() == Some(1) && said.stdout.is_empty() && told.contains("in memory"), "{said:?}");
+    }
+    assert!(empty(dir.path()));
+}

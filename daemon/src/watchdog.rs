@@ -1,0 +1,144 @@
+//! Whether the daemon gets on, for the service manager's watchdog.
+//!
+//! What must hold: the service manager is told only while every worker of the runtime and the journal's threads get on:
+//! one that is blocked for ever keeps its connections, and whoever waits behind it, waiting for ever. Threads that wait for
+//! the disk are not taken for hung, however long it takes; nor are ones that have nothing to do, or much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clad_journal::Journal;
+use tokio::runtime::{Handle, RuntimeMetrics};
+use tokio::time::Interval;
+
+/// Decides whether the service manager is told that the daemon gets on.
+pub(crate) struct Watchdog {
+    interval: Interval,
+    /// Raised by a task on the runtime's workers, which serve the clients; the one that asks runs beside them.
+    turns: Arc<AtomicU64>,
+    seen: u64,
+    workers: Workers,
+}
+
+impl Watchdog {
+    /// One that is asked once in this period. Within a runtime.
+    pub(crate) fn new(period: Duration) -> Self {
+        let turns = Arc::new(AtomicU64::new(1));
+        let worker = turns.clone();
+        // Often enough that a whole period without a turn is no chance.
+        let mut tick = tokio::time::interval(period / 4);
+        tokio::spawn(async move {
+            loop {
+                tick.tick().await;
+                worker.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { interval: tokio::time::interval(period), turns, seen: 0, workers: Workers::new(&Handle::current()) }
+    }
+
+    /// Waits until it is to be asked again. Cancel safe.
+    pub(crate) async fn due(&mut self) {
+        self.interval.tick().await;
+    }
+
+    /// Whether all got on since it was asked before; what did not is told.
+    pub(crate) fn gets_on(&mut self, journal: &Journal) -> bool {
+        let turns = self.turns.load(Ordering::Relaxed);
+        if turns == self.seen {
+            tracing::error!("the watchdog is not told: the runtime's workers do not get on");
+            return false;
+        }
+        self.seen = turns;
+        if let Some(worker) = self.workers.blocked() {
+            tracing::error!(worker, "the watchdog is not told: a worker of the runtime is blocked, the others get on");
+            return false;
+        }
+        if let Err(stalled) = journal.heartbeat() {
+            tracing::error!("the watchdog is not told: {stalled}");
+            return false;
+        }
+        true
+    }
+}
+
+/// What each worker of a runtime had done when it was looked at.
+struct Workers {
+    metrics: RuntimeMetrics,
+    seen: Vec<Option<Seen>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// How often it went to sleep and woke up; odd while it sleeps.
+    turns: u64,
+    /// Told whenever it looks around, which it does between tasks however many there are.
+    busy: Duration,
+}
+
+impl Workers {
+    fn new(runtime: &Handle) -> Self {
+        let metrics = runtime.metrics();
+        let seen = vec![None; metrics.num_workers()];
+        Self { metrics, seen }
+    }
+
+    /// A worker that has been in one and the same task since the last look.
+    fn blocked(&mut self) -> Option<usize> {
+        let mut blocked = None;
+        for (at, seen) in self.seen.iter_mut().enumerate() {
+            let turns = self.metrics.worker_park_unpark_count(at);
+            let now = Seen { turns, busy: self.metrics.worker_total_busy_duration(at) };
+            let awake = turns.is_multiple_of(2);
+            if awake && *seen == Some(now) {
+                blocked = blocked.or(Some(at));
+            }
+            *seen = Some(now);
+        }
+        blocked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread::sleep;
+
+    use super::*;
+
+    const LOOK: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_blocked_worker_is_seen_beside_one_that_gets_on_and_neither_rest_nor_work_is_taken_for_it() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let mut workers = Workers::new(runtime.handle());
+        let mut looks = |blocked: bool| {
+            let mut look = || {
+                sleep(LOOK);
+                workers.blocked().is_some()
+            };
+            // The first is at what was before.
+            look();
+            (0..3).all(|_| look() == blocked)
+        };
+        assert!(looks(false), "idle ones");
+        let busy: Vec<_> = (0..4)
+            .map(|_| {
+                runtime.spawn(async {
+                    loop {
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        assert!(looks(false), "ones that never rest");
+        let (release, blocked) = mpsc::sync_channel::<()>(1);
+        let hangs = runtime.spawn(async move { blocked.recv() });
+        assert!(looks(true), "a blocked one beside a busy one");
+        busy.iter().for_each(tokio::task::JoinHandle::abort);
+        assert!(looks(true), "a blocked one beside an idle one");
+        drop(release);
+        runtime.block_on(hangs).unwrap().unwrap_err();
+        assert!(looks(false), "it gets on again");
+    }
+}

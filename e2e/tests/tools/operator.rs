@@ -1,0 +1,180 @@
+//! What an operator meets who calls `clactl` by hand: a pipe that closes early, a daemon that hangs, one of two daemons, a
+//! call that is stopped half-way.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
+use clad_e2e::{Daemon, PATIENCE, json};
+use nix::sys::signal::Signal;
+
+use crate::append_numbers;
+
+fn admin(daemon: &Daemon) -> String {
+    format!("unix://{}", daemon.setup().admin_socket().display())
+}
+
+/// Waits for the end of a program that nobody listens to; its exit code, nothing where a signal ended it.
+fn code(mut child: Child, what: &str) -> Option<i32> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.code();
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().expect("killed");
+            panic!("{what} runs on");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn nothing_minds_a_reader_that_goes_away() {
+    let daemon = Daemon::start();
+    append_numbers(&daemon, 0..500);
+    let (server, admin) = (daemon.address("unix"), admin(&daemon));
+    let dir = daemon.dir().display().to_string();
+    for words in [
+        &["query"][..],
+        &["query", "-o", "json"],
+        &["query", "-r"],
+        &["query", "--dir", &dir],
+        &["tail"],
+        &["export"],
+        &["export", "-o", "raw"],
+        &["status"],
+        &["status", "-o", "json"],
+        &["top", "-n", "2", "--interval", "0.1"],
+        &["segments"],
+        &["rotate"],
+        &["sync"],
+        &["verify", &dir],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let to_daemon = !words.contains(&"--dir");
+        let which = if to_daemon { vec!["--server", &server, "--admin", &admin] } else { vec![] };
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = clactl(&[&which[..], words].concat());
+        let mut child = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().expect("it runs");
+        drop(command);
+        let stderr = child.stderr.take().expect("a pipe");
+        let said: Vec<_> = BufReader::new(stderr).lines().map_while(Result::ok).collect();
+        assert_eq!((code(child, words[0]), said), (Some(0), Vec::new()), "{words:?}");
+    }
+}
+
+#[test]
+fn a_follower_ends_when_nobody_reads_it() {
+    let daemon = Daemon::start();
+    append_numbers(&daemon, 0..3);
+    let mut command = clactl(&["tail", "-f", "-n", "1", "-o", "cat", "--server", &daemon.address("unix")]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut reader = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("a line");
+    assert_eq!(line, "number 2\n");
+    assert!(child.try_wait().expect("a child").is_none(), "it follows");
+    // No record comes that it could fail to write.
+    drop(reader);
+    assert_eq!(code(child, "tail -f"), Some(0));
+}
+
+#[test]
+fn orders_go_to_the_daemon_that_was_named() {
+    let [one, other] = [Daemon::start(), Daemon::start()];
+    let log_id = |arguments: &[&str]| {
+        let said = clactl_ends(0, &[arguments, &["status", "-o", "json"]].concat(), b"");
+        json(&said.stdout)["log_id"].as_str().expect("a log id").to_owned()
+    };
+    let by_admin = [&one, &other].map(|daemon| log_id(&["--admin", &admin(daemon)]));
+    assert_ne!(by_admin[0], by_admin[1]);
+    assert_eq!([&one, &other].map(|daemon| log_id(&["--server", &daemon.address("unix")])), by_admin);
+    // Over TCP nobody can tell where its admin socket is: better none than the wrong one.
+    let said = clactl_ends(2, &["status", "--server", &one.address("tcp")], b"");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("give --admin"), "{said}");
+    assert_eq!(log_id(&["--server", &one.address("tcp"), "--admin", &admin(&other)]), by_admin[1]);
+}
+
+#[test]
+fn a_daemon_that_hangs_is_said_to_hang() {
+    let daemon = Daemon::start();
+    let (server, admin) = (daemon.address("unix"), admin(&daemon));
+    let mut append = clactl(&["append", "--server", &server]);
+    let mut append_child = Feeding::start(&mut append);
+    append_child.line("before");
+    daemon.wait_until("the first line", |status| status.offsets.as_ref().is_some_and(|offsets| offsets.durable == 1));
+    daemon.signal(Signal::SIGSTOP);
+    append_child.line("while it hangs");
+    let asked: Vec<_> = [&["status"][..], &["segments"], &["top", "-n", "1"], &["query"]]
+        .map(|words| Running::start(&mut clactl(&[&["--server", &server, "--admin", &admin], words].concat())))
+        .into();
+    for one in &asked {
+        one.wait_end(PATIENCE).expect("it gives up");
+        assert_eq!(one.code(), Some(1), "{}", one.said());
+        assert!(one.said().contains("no answer"), "{}", one.said());
+    }
+    // Who appends waits on, and is told for what.
+    assert!(append_child.hears("nothing was acknowledged for 5 s, and 1 line wait"));
+    daemon.signal(Signal::SIGCONT);
+    let (code, said) = append_child.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn an_append_that_is_stopped_tells_the_last_line() {
+    let daemon = Daemon::start();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let before = daemon.status().offsets.expect("offsets").durable;
+        let mut child = Feeding::start(&mut clactl(&["append", "--server", &daemon.address("unix")]));
+        for line in ["one", "two", "three"] {
+            child.line(line);
+        }
+        daemon.wait_until("three lines", |status| {
+            status.offsets.as_ref().is_some_and(|offsets| offsets.durable == before + 3)
+        });
+        // The daemon has told that the third is durable; that it was read is told by nobody.
+        thread::sleep(Duration::from_millis(300));
+        child.running.send(signal);
+        child.running.wait_end(PATIENCE).expect("it ends");
+        let said = child.running.said();
+        assert_eq!(child.running.code(), Some(1), "{said}");
+        assert!(said.contains("interrupted\nthe last line that reached `durable` is line 3"), "{said}");
+    }
+}
+
+/// A `clactl append` that is given its lines one by one.
+struct Feeding {
+    running: Running,
+    lines: Option<std::io::PipeWriter>,
+}
+
+impl Feeding {
+    fn start(command: &mut std::process::Command) -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let running = Running::start(command.stdin(reader));
+        // The command keeps its end of the pipe for as long as it lives.
+        command.stdin(Stdio::null());
+        Self { running, lines: Some(writer) }
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.lines.as_mut().expect("open"), "{line}").expect("it reads");
+    }
+
+    fn hears(&self, text: &str) -> bool {
+        self.running.wait_for(Heard::Stderr, text, PATIENCE)
+    }
+
+    /// Closes its input and waits for its end.
+    fn end(mut self) -> (Option<i32>, String) {
+        drop(self.lines.take());
+        self.running.wait_end(PATIENCE).expect("it ends");
+        (self.running.code(), self.running.said())
+    }
+}

@@ -1,0 +1,71 @@
+//! What others ask of the committer.
+
+use std::sync::Arc;
+
+use crate::format::segment::SegmentHeader;
+use crate::gather::Batch;
+
+use super::{Committer, State};
+
+impl Committer {
+    /// The number to prepare now, if one is wanted; and how full the active segment is, for the pace.
+    pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
+        let running = self.state == State::Running && !self.closing && !self.busy;
+        let active = self.active.as_ref()?;
+        (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
+    }
+
+    /// Whether segments change hands just now.
+    pub(crate) fn is_rotating(&self) -> bool {
+        self.busy && self.state == State::Running
+    }
+
+    /// Whether a segment waits to be used.
+    pub(crate) fn has_prepared(&self) -> bool {
+        self.prepared.is_some()
+    }
+
+    /// The active segment's header, cloned only when it is another than `known`.
+    pub(crate) fn active_header(&self, known: Option<SegmentHeader>) -> Option<SegmentHeader> {
+        let active = self.active.as_ref()?;
+        match known {
+            Some(header) if header == active.header => Some(header),
+            _ => Some(active.header.clone()),
+        }
+    }
+
+    /// Part of the active segment that is used, 0 to 1.
+    pub(crate) fn fill(&self) -> f64 {
+        self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
+    }
+
+    /// The batch that holds an offset, if it is written and still in memory.
+    pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
+        if offset >= self.marks.written {
+            return None;
+        }
+        let at = self.recent.partition_point(|b| b.end_offset() <= offset);
+        self.recent.get(at).filter(|b| b.first_offset <= offset).cloned()
+    }
+
+    /// The active segment's number, first offset, and where to start looking for an offset.
+    pub(crate) fn seek(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
+        self.active.as_ref().map(|a| (a.number, a.first_offset, a.seek(offset)))
+    }
+
+    pub(crate) fn active_summary(&self) -> Option<(u64, u64, u64, u64)> {
+        self.active.as_ref().map(|a| (a.number, a.first_offset, a.pos, a.header.capacity))
+    }
+
+    pub(crate) fn segments_held(&self) -> usize {
+        usize::from(self.active.is_some()) + usize::from(self.prepared.is_some())
+    }
+
+    pub(crate) fn oldest_undurable_boot_ns(&self) -> Option<u64> {
+        match self.in_flight.front() {
+            Some(oldest) => Some(oldest.since_boot_ns),
+            None if self.marks.durable < self.marks.written => Some(self.last_sync_ns),
+            None => self.gather.front().map(|(_, since, _)| since),
+        }
+    }
+}

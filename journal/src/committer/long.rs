@@ -1,0 +1,97 @@
+//! The long jobs: to open a segment, to rotate, to close, to recover. Each is under way alone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::clock::Moment;
+use crate::env::Trigger;
+use crate::faults::Fault;
+use crate::gather::Batch;
+
+use super::{Committer, InFlight, Job, Rescue, Rotation, State, Step};
+
+impl Committer {
+    pub(super) fn begin_open(&mut self, now: Moment) -> Step {
+        for reply in self.rotate_replies.drain(..) {
+            let _ = reply.send(Ok(None));
+        }
+        if self.closing && self.gather.is_empty() {
+            self.busy = true;
+            return Step::Run(Job::Close(None));
+        }
+        if now.boot_ns < self.open_retry_ns {
+            return Step::Wait(Some(self.open_retry_ns));
+        }
+        (self.busy, self.opening) = (true, true);
+        // Nothing is in flight, so what was submitted is written: the next batch goes on there.
+        Step::Run(Job::Open { prepared: self.prepared.take(), next: self.marks.written, epoch: self.marks.epoch })
+    }
+
+    pub(super) fn rotation(&mut self, trigger: Trigger) -> Option<Box<Rotation>> {
+        let active = self.active.take()?;
+        let mut footer = active.footer();
+        footer.producers = self.submitted.snapshot();
+        let unsynced = self.marks.durable < self.marks.written;
+        let prepared = self.prepared.take();
+        Some(Box::new(Rotation { active, footer, unsynced, prepared, trigger }))
+    }
+
+    pub(super) fn begin_rotation(&mut self, trigger: Trigger) -> Step {
+        match self.rotation(trigger) {
+            Some(rotation) => {
+                self.busy = true;
+                Step::Run(Job::Rotate(rotation))
+            }
+            None => Step::Wait(None),
+        }
+    }
+
+    pub(super) fn begin_close(&mut self) -> Step {
+        self.busy = true;
+        for reply in self.rotate_replies.drain(..) {
+            let _ = reply.send(Ok(None));
+        }
+        let rotation = self.rotation(Trigger::Close);
+        Step::Run(Job::Close(rotation))
+    }
+
+    pub(super) fn begin_rescue(&mut self) -> Step {
+        let State::Failed { rescue_from, .. } = &self.state else { return Step::Wait(None) };
+        let from = *rescue_from;
+        self.busy = true;
+        let mut held: HashMap<u64, Arc<Batch>> = HashMap::new();
+        for entry in &self.in_flight {
+            for batch in entry.shares.iter().chain([&entry.batch]) {
+                held.insert(batch.first_offset, batch.clone());
+            }
+        }
+        for batch in self.vouching.iter().flat_map(|v| v.1.iter()).chain(&self.recent) {
+            held.insert(batch.first_offset, batch.clone());
+        }
+        // What waits has its offsets already; it goes along.
+        while let Some(g) = self.gather.pop() {
+            held.insert(g.batch.first_offset, g.batch.clone());
+            self.in_flight.push_back(InFlight {
+                id: u64::MAX,
+                batch: g.batch,
+                shares: Vec::new(),
+                _permit: g.permit,
+                since_boot_ns: g.since_boot_ns,
+                range: (0, 0),
+                written: false,
+                durable: false,
+            });
+        }
+        let mut held: Vec<_> = held.into_values().filter(|b| b.end_offset() > from).collect();
+        held.sort_by_key(|b| b.first_offset);
+        Step::Run(Job::Recover(Box::new(Rescue {
+            active: self.active.take(),
+            prepared: self.prepared.take(),
+            from,
+            next: if self.config.faults.has(Fault::OffsetReused) { from } else { self.marks.received },
+            held,
+            producers: self.producers.clone(),
+            rewritten: self.rewritten,
+        })))
+    }
+}

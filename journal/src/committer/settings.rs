@@ -1,0 +1,110 @@
+//! What others tell the committer: settings, the next segment, and whether there is space.
+
+use crate::config::Policy;
+use crate::prepare::Prepared;
+
+use super::Committer;
+
+/// What a look at the free space brought.
+pub(crate) struct SpaceNews {
+    /// Appends are refused that were taken before, or the other way round.
+    pub(crate) changed: bool,
+    /// The operator does not know yet.
+    pub(crate) tell: bool,
+}
+
+impl Committer {
+    /// Takes over a segment that an earlier run had prepared.
+    pub(crate) fn adopt(&mut self, prepared: Prepared) {
+        self.prepared = Some(prepared);
+    }
+
+    pub(crate) fn set_rotate_after(&mut self, age: std::time::Duration) {
+        self.config.rotate_after = age;
+    }
+
+    /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
+    /// which is opened for them.
+    pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
+        if let Policy::GroupCommit { max_delay, max_bytes, in_flight }
+        | Policy::SyncFileRange { max_delay, max_bytes, in_flight } = &mut self.config.policy
+        {
+            (*max_delay, *max_bytes) = (delay, bytes);
+            *in_flight = writes.min(*in_flight);
+            self.gather.set_max_bytes(bytes as usize);
+            self.wanted_writes = writes;
+        }
+    }
+
+    /// A segment is there that is open for so many writes.
+    pub(super) fn allow_writes(&mut self, open_for: usize) {
+        if let Policy::GroupCommit { in_flight, .. } | Policy::SyncFileRange { in_flight, .. } = &mut self.config.policy
+        {
+            *in_flight = self.wanted_writes.min(open_for);
+        }
+    }
+
+    pub(crate) fn set_max_producers(&mut self, max: usize) {
+        self.producers.set_max(max);
+        self.submitted.set_max(max);
+    }
+
+    /// Hands over a prepared segment; `false` when it is not wanted any more.
+    pub(crate) fn set_prepared(&mut self, prepared: Prepared) -> bool {
+        match self.wants_prepared() {
+            Some((number, _)) if number == prepared.header.number => {
+                self.prepared = Some(prepared);
+                self.marks.version += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether there is room for a further segment, as somebody has just seen.
+    pub(crate) fn set_space_low(&mut self, low: bool) -> SpaceNews {
+        let changed = self.space_low != low;
+        let tell = self.space_told != low;
+        self.space_low = low;
+        self.space_told = low;
+        if changed {
+            self.marks.version += 1;
+            self.open_retry_ns = 0;
+        }
+        SpaceNews { changed, tell }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+    use crate::committer::{Done, Job, Step};
+    use crate::config::JournalConfig;
+    use crate::producer::ProducerTable;
+
+    #[test]
+    fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(true);
+        assert!(news.tell && !news.changed);
+        assert!(!c.set_space_low(true).tell);
+        let news = c.set_space_low(false);
+        assert!(news.tell && news.changed);
+    }
+
+    #[test]
+    fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
+        let producers = ProducerTable::new(1, 1, 1);
+        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+        c.complete(Ok(Done::Opened { next: None }), now);
+        let news = c.set_space_low(false);
+        assert!(!news.tell && news.changed);
+    }
+}

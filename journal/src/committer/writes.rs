@@ -1,0 +1,186 @@
+//! Writes and syncs beside each other: when a batch leaves, how it is made durable, when a sync or a vouch is due.
+
+use crate::clock::Moment;
+use crate::config::Policy;
+use crate::faults::Fault;
+use crate::gather::Gathered;
+use crate::io::Durability;
+
+use super::{CROWD, Committer, GATHER_NS, IDLE_NS, InFlight, Job, SYNC_AHEAD, State, Step, SyncBy, WORTH_ANOTHER};
+
+impl Committer {
+    /// The write of what has gathered, if it may begin now and nothing else is under way or due: for who makes it himself
+    /// rather than waking a thread. As with [`Self::step`], its result must be given to [`Self::complete`].
+    pub(crate) fn lone_write(&mut self, now: Moment) -> Option<Job> {
+        let alone = self.state == State::Running && !self.busy && self.writes == 0 && !self.sync_running;
+        if !alone || self.active.is_none() || self.rotation_due(now).is_some() {
+            return None;
+        }
+        match self.begin_write(now)? {
+            Step::Run(job) => Some(job),
+            _ => None,
+        }
+    }
+
+    pub(super) fn begin_write(&mut self, now: Moment) -> Option<Step> {
+        let (_, since, wants_written) = self.gather.front()?;
+        let in_flight = self.writes + usize::from(self.sync_running);
+        let may = match self.config.policy {
+            Policy::GroupCommit { max_delay, in_flight: max, .. }
+            | Policy::SyncFileRange { max_delay, in_flight: max, .. } => {
+                let waited = now.boot_ns.saturating_sub(since) >= max_delay.as_nanos() as u64;
+                let worth = self.gather.bytes() >= WORTH_ANOTHER || waited;
+                in_flight == 0 || (wants_written && self.writes == 0) || (worth && self.writes < max)
+            }
+            Policy::PerMessage => in_flight == 0,
+            Policy::FireAndForget { .. } => {
+                self.writes == 0 && (now.boot_ns >= self.gather_until_ns || self.gather.bytes() >= WORTH_ANOTHER)
+            }
+        };
+        if !may || self.vouching.is_some() {
+            return None;
+        }
+        let slot = self.free_files.pop()?;
+        let Gathered { batch, rows, permit, .. } = self.gather.pop().expect("there is a front");
+        for row in &rows {
+            self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
+        }
+        // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
+        // it, and the waking of everybody would cost more than the writing.
+        self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
+        let (fresh, alone) = (self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock), in_flight == 0);
+        let sync = self.how_to_sync();
+        let active = self.active.as_mut().expect("checked by step");
+        let placed = active.place(&batch, fresh, &self.marks, now);
+        let range = placed.range();
+        let split = self.config.policy.grouping().is_some() && wants_written;
+        let durability = match self.config.policy {
+            Policy::FireAndForget { .. } => Durability::Written,
+            Policy::PerMessage if self.config.faults.has(Fault::PerMessageNeverFlushes) => Durability::Written,
+            _ if split => Durability::Written,
+            _ => Durability::Synced,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        self.writes += 1;
+        self.file_of.insert(id, slot);
+        let shares = placed.shares.clone();
+        let file = active.files[slot].clone();
+        self.in_flight.push_back(InFlight {
+            id,
+            batch,
+            shares,
+            _permit: permit.filter(|_| !self.config.faults.has(Fault::PermitReleasedEarly)),
+            since_boot_ns: since,
+            range,
+            written: false,
+            durable: false,
+        });
+        self.idle_since_ns = now.boot_ns;
+        Some(Step::Run(Job::Write { id, file, placed, durability, sync, alone }))
+    }
+
+    pub(super) fn write_deadline(&self) -> Option<u64> {
+        let (_, since, _) = self.gather.front()?;
+        match (self.config.policy, self.config.policy.grouping()) {
+            (_, Some((max_delay, in_flight))) if self.writes < in_flight && self.vouching.is_none() => {
+                Some(since + max_delay.as_nanos() as u64)
+            }
+            (Policy::FireAndForget { .. }, _) if self.writes == 0 => Some(self.gather_until_ns),
+            _ => None,
+        }
+    }
+
+    /// How a synced write into the active segment is made safe: by a range sync under its policy, but only over space
+    /// that was seen to be written and its own when the segment was opened.
+    pub(super) fn how_to_sync(&self) -> SyncBy {
+        let in_place = self.active.as_ref().is_some_and(|a| a.in_place);
+        match self.config.policy {
+            Policy::SyncFileRange { .. } if in_place => SyncBy::Range,
+            _ => SyncBy::Data,
+        }
+    }
+
+    /// Starts a sync, a vouch, or says until when there is nothing to do.
+    pub(super) fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
+        let mut until = deadline;
+        if let (Some((max_delay, _)), true) = (self.config.policy.grouping(), self.writes > 0) {
+            // Someone keeps the time while a write is slow: what gathers meanwhile may be due for one of its own.
+            let tick = now.boot_ns + (max_delay.as_nanos() as u64).max(1_000_000);
+            until = Some(until.map_or(tick, |u| u.max(now.boot_ns).min(tick)));
+        }
+        let mut by = |t: u64| until = Some(until.map_or(t, |u| u.min(t)));
+        if self.marks.written > self.marks.durable && !self.sync_running {
+            let due = match self.config.policy {
+                Policy::FireAndForget { .. } if self.wants_early_sync() => Some(0),
+                Policy::FireAndForget { sync_interval } if sync_interval.is_zero() => None,
+                Policy::FireAndForget { sync_interval } => Some(self.last_sync_ns + sync_interval.as_nanos() as u64),
+                _ => Some(0),
+            };
+            match due {
+                Some(t) if t <= now.boot_ns => return self.begin_sync(now),
+                Some(t) => by(t),
+                None => {}
+            }
+        }
+        if self.writes == 0
+            && !self.sync_running
+            && self.gather.is_empty()
+            && !self.closing
+            && let Some(active) = &self.active
+            && !active.is_empty()
+        {
+            if active.vouched != (self.marks.written, self.marks.durable) {
+                match self.idle_since_ns + IDLE_NS {
+                    t if t <= now.boot_ns => return self.begin_vouch(now),
+                    t => by(t),
+                }
+            }
+            let age = self.config.rotate_after.as_nanos() as u64;
+            if let (1.., Some(t)) = (age, active.first_append_boot_ns) {
+                by(t + age);
+            }
+        }
+        Step::Wait(until)
+    }
+
+    /// Before the interval is over: somebody asked, or so much is unsynced that sealing the segment would stall on it.
+    pub(super) fn wants_early_sync(&self) -> bool {
+        self.sync_target > self.marks.durable || self.unsynced_bytes >= SYNC_AHEAD
+    }
+
+    pub(super) fn begin_sync(&mut self, now: Moment) -> Step {
+        let Some(active) = &self.active else { return Step::Wait(None) };
+        self.sync_running = true;
+        self.last_sync_ns = now.boot_ns;
+        self.unsynced_bytes = 0;
+        let file = active.files.last().expect("one more file than writes in flight").clone();
+        // Read before the sync starts: it covers what had completed by now, and nothing later.
+        let upto = self.marks.written;
+        let waiting = || self.in_flight.iter().filter(|e| !e.durable && e.batch.end_offset() <= upto).map(|e| e.range);
+        let range = match self.how_to_sync() {
+            SyncBy::Data => None,
+            SyncBy::Range => waiting().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+        };
+        Step::Run(Job::Sync { file, upto, range })
+    }
+
+    pub(super) fn begin_vouch(&mut self, now: Moment) -> Step {
+        let marks = self.marks;
+        let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
+        let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
+        if !active.fits(crate::format::batch::LEN as u64, false, footer) {
+            active.vouched = (marks.written, marks.durable); // no room: the footer will vouch
+            return self.sync_or_wait(now, None);
+        }
+        let Some(slot) = self.free_files.pop() else { return Step::Wait(None) };
+        let placed = active.vouch(&marks, now, self.config.faults);
+        let id = self.next_id;
+        self.next_id += 1;
+        self.writes += 1;
+        self.file_of.insert(id, slot);
+        self.vouching = Some((id, placed.shares.clone()));
+        let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
+        Step::Run(Job::Write { id, file, placed, durability, sync, alone: true })
+    }
+}

@@ -1,0 +1,258 @@
+//! The open journal: the shell around the committer.
+//!
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the thread that is woken makes
+//! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
+//! anybody else's worker: a slow disk holds up these threads alone.
+//!
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
+//! are published after it is released, and an older value never replaces a newer one.
+
+mod close;
+mod shared;
+mod status;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+
+use crate::background;
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::committer::{Accepted, Append, Item, RotateAnswer, Sender};
+use crate::config::{JournalConfig, Policy, Retention};
+use crate::env::{Event, Observer};
+use crate::error::{AppendError, OpenError};
+use crate::format::meta::Meta;
+use crate::io::{EngineOptions, OsStorage, Storage, device};
+use crate::marks::{Level, Marks};
+use crate::producer::{ProducerId, ProducerState};
+use crate::reader::Reader;
+use crate::recovery::Report;
+use crate::workers;
+
+pub(crate) use shared::{Core, Shared, open_shared};
+pub use status::{SegmentSummary, Stalled, Status};
+
+/// An open journal. Dropping it without [`Journal::close`] is an unclean end.
+pub struct Journal {
+    pub(crate) shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Journal {
+    /// Opens or makes the log in a folder of a real file system, and recovers it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
+        let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
+        let told = observer.clone();
+        let options = EngineOptions {
+            wish: config.io_engine,
+            in_flight: config.policy.in_flight(),
+            write_bytes: config.policy.batch_bytes(),
+            on_fallback: Arc::new(move |fallback| told(&Event::Fallback(fallback.clone()))),
+        };
+        let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
+            .map_err(OpenError::io(dir.display().to_string()))?;
+        Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
+    }
+
+    /// Opens or makes the log on any storage. Blocks for as long as recovery takes.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        dir: &str,
+        clock: Arc<dyn Clock>,
+        config: JournalConfig,
+        observer: Observer,
+    ) -> Result<Self, OpenError> {
+        let shared = open_shared(storage, dir, clock, config, observer)?;
+        let journal = Self { threads: Mutex::new(Vec::new()), shared };
+        journal.spawn_threads().map_err(OpenError::io("start the journal's threads"))?;
+        Ok(journal)
+    }
+
+    fn spawn_threads(&self) -> std::io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.attach(workers::on_ring(&self.shared));
+        }
+        let shared = self.shared.clone();
+        let name = "clad-prepare".to_owned();
+        threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
+    }
+
+    /// One more thread than there may be writes in flight, or a single one beside a ring; with them stands the one that
+    /// prepares.
+    fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
+        let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
+        for i in threads.len() - 1..=beside {
+            let shared = self.shared.clone();
+            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            threads.push(named.spawn(move || workers::run(&shared))?);
+        }
+        Ok(())
+    }
+
+    /// What the start found and did.
+    pub fn report(&self) -> &Report {
+        &self.shared.report
+    }
+
+    /// Takes an append and gives it its offset, without waiting for the disk; or refuses it, without a trace.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
+        self.append_at(append, self.now())
+    }
+
+    /// The journal's clocks now, for [`Self::append_at`].
+    pub fn now(&self) -> Moment {
+        self.shared.env().now()
+    }
+
+    /// As [`Self::append`], for who takes many at once and reads the clocks once for all of them.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        let accepted = core.committer.append(append, now)?;
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
+        Ok(accepted)
+    }
+
+    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
+    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so who calls bounds the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
+    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        drop(self.append_runs([(from, burst)], permit, now, answer));
+    }
+
+    /// The watermarks now.
+    pub fn marks(&self) -> Marks {
+        self.shared.marks()
+    }
+
+    /// The watermarks as they move: the newest value, not every one.
+    pub fn subscribe(&self) -> watch::Receiver<Marks> {
+        self.shared.marks.subscribe()
+    }
+
+    /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. For one
+    /// listener: a second call changes nothing.
+    pub fn on_marks(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+        let _ = self.shared.told.set(Box::new(told));
+    }
+
+    /// Where a producer stands.
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`].
+    pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.core().committer.producer(id, owner)
+    }
+
+    /// A producer's session begins: earlier epochs are fenced, and it is not forgotten while it lasts.
+    pub fn connect(&self, id: &ProducerId, epoch: u32) {
+        self.shared.core().committer.connect(id, epoch);
+    }
+
+    /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged.
+    pub fn disconnect(&self, id: &ProducerId, forget: bool) {
+        self.shared.core().committer.disconnect(id, forget);
+    }
+
+    /// Asks for everything received so far to become durable, and returns the end that `durable` then reaches.
+    pub fn request_sync(&self) -> u64 {
+        let target = self.shared.core().committer.request_sync();
+        self.shared.wake_all();
+        target
+    }
+
+    /// Seals the active segment. The answer is (number, first offset, end), or nothing where it held no record.
+    pub fn rotate(&self) -> oneshot::Receiver<RotateAnswer> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.core().committer.request_rotate(reply);
+        self.shared.wake_all();
+        answer
+    }
+
+    /// A reader from `from` on, of what is below `level`.
+    pub fn reader(&self, from: u64, level: Level) -> Reader {
+        Reader::new(self.shared.clone(), from, level)
+    }
+
+    /// What `clad.meta` says: log id, epochs, what retention removed.
+    pub fn meta(&self) -> Meta {
+        self.shared.env().meta.get()
+    }
+
+    /// The rules of retention.
+    pub fn retention(&self) -> Retention {
+        self.shared.retention()
+    }
+
+    /// Replaces the rules of retention.
+    pub fn set_retention(&self, retention: Retention) {
+        *self.shared.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
+    }
+
+    /// Replaces the age at which the active segment is sealed.
+    pub fn set_rotate_after(&self, age: Duration) {
+        self.shared.with(|c| c.set_rotate_after(age));
+        self.shared.wake_all();
+    }
+
+    /// Replaces how batches gather, under `group_commit` and `sync_file_range`; does nothing under another policy. `max_delay` and `max_bytes` hold from
+    /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
+    ///
+    /// # Errors
+    /// Where a thread for a further write cannot be started; then nothing was changed.
+    pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. } | Policy::SyncFileRange { .. }) {
+            return Ok(());
+        }
+        let in_flight = in_flight.max(1);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.add_writers(&mut threads, in_flight)?;
+        }
+        drop(threads);
+        self.shared.env().in_flight.store(in_flight, Ordering::Relaxed);
+        self.shared.with(|c| c.set_group_commit(max_delay, max_bytes, in_flight));
+        self.shared.wake_all();
+        Ok(())
+    }
+
+    /// Replaces how many producers are remembered. Where it is less than there are, nobody is forgotten for it before its
+    /// time: newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    pub fn set_max_producers(&self, max: usize) {
+        self.shared.with(|c| c.set_max_producers(max));
+    }
+}

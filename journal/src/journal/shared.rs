@@ -1,0 +1,242 @@
+//! What the threads of a journal share: the core with its lock, the marks and who is told of them, and the results of jobs.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::committer::{Committer, Done, Failure, Step};
+use crate::config::{JournalConfig, Retention};
+use crate::env::{Env, Event, Observer};
+use crate::error::OpenError;
+use crate::executor::Executor;
+use crate::format::segment::SegmentHeader;
+use crate::gather::Batch;
+use crate::io::{File, IoBuf, Storage};
+use crate::marks::Marks;
+use crate::prepare;
+use crate::recovery::{self, Report};
+use crate::workers::Watch;
+
+/// Who is told in the thread that moved the marks.
+type Listener = Box<dyn Fn(&Marks) + Send + Sync>;
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub(super) core: Mutex<Core>,
+    pub(crate) work: Condvar,
+    pub(super) marks: watch::Sender<Marks>,
+    pub(super) told: OnceLock<Listener>,
+    pub(crate) executor: Executor,
+    catalog: Arc<Catalog>,
+    pub(super) retention: Mutex<Retention>,
+    pub(super) background: (Mutex<bool>, Condvar),
+    pub(super) closing: AtomicBool,
+    /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
+    pub(crate) at_disk: AtomicUsize,
+    /// Segments that were used again.
+    pub(crate) recycled: AtomicU64,
+    pub(crate) report: Report,
+    /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
+    pub(super) lock: Mutex<Option<Arc<dyn File>>>,
+}
+
+pub(crate) struct Core {
+    pub(crate) committer: Committer,
+    pub(crate) watch: Watch,
+    active_header: Option<SegmentHeader>,
+    /// Signs of life that were asked for, and the last that a writing thread gave.
+    pub(crate) asked: u64,
+    pub(crate) given: u64,
+}
+
+impl Shared {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
+        self.core.lock().expect("the journal's state is whole")
+    }
+
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Committer) -> T) -> T {
+        f(&mut self.core().committer)
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.executor.env
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.executor.env.storage
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        *self.retention.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn marks(&self) -> Marks {
+        self.core().committer.marks()
+    }
+
+    pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
+        self.core().committer.recent(offset)
+    }
+
+    pub(crate) fn seek_active(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
+        self.core().committer.seek(offset)
+    }
+
+    pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
+        self.core().active_header.clone().filter(|h| h.number == number)
+    }
+
+    pub(crate) fn lowest_offset(&self) -> u64 {
+        self.env().meta.get().lowest_offset
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.work.notify_all();
+        if let Some(ring) = self.storage().ring() {
+            ring.wake();
+        }
+    }
+
+    /// Tells the newest marks; of two tellers, the later value wins.
+    pub(crate) fn publish(&self) {
+        self.tell(self.marks());
+    }
+
+    fn tell(&self, marks: Marks) {
+        let newer = self.marks.send_if_modified(|old| {
+            let changed = marks.version == old.version && marks.accepting != old.accepting;
+            let newer = marks.version > old.version || changed;
+            if newer {
+                *old = marks;
+            }
+            newer
+        });
+        if let (true, Some(told)) = (newer, self.told.get()) {
+            told(&marks);
+        }
+    }
+
+    /// Waits for one tick; `true` when the journal closes.
+    pub(crate) fn wait_background(&self, tick: Duration) -> bool {
+        let (stop, signal) = &self.background;
+        let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+        match *stop {
+            true => true,
+            false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    /// The first segment is opened before anybody is told that the journal is there.
+    fn open_first(&self) {
+        let mut core = self.core();
+        if let Step::Run(job) = core.committer.step(self.env().now()) {
+            drop(core);
+            let (done, _) = self.executor.run(job, IoBuf::with_capacity(0));
+            self.finish(done);
+        }
+    }
+
+    pub(crate) fn finish(&self, result: Result<Done, Failure>) {
+        let now = self.env().now();
+        let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
+        let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
+        let mut core = self.core();
+        let first = core.committer.failure().is_none();
+        let replies = match &result {
+            Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
+            _ => Vec::new(),
+        };
+        core.committer.complete(result, now);
+        let known = core.active_header.take();
+        core.active_header = core.committer.active_header(known);
+        let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
+        let marks = core.committer.marks();
+        drop(core);
+        self.tell(marks);
+        if new_segment {
+            self.background.1.notify_all(); // the next one is wanted now, not at the next tick
+        }
+        if !replies.is_empty() {
+            let last = self.catalog.all().last().cloned();
+            let told = last.and_then(|s| Some((s.number, s.summary(self.storage().as_ref()).ok()??)));
+            let told = told.map(|(number, s)| (number, s.first_offset, s.end_offset));
+            for reply in replies {
+                let _ = reply.send(Ok(told));
+            }
+        }
+        match failed {
+            Some((reason, true)) => self.env().tell(Event::RecoveryFailed { reason, retry_in }),
+            Some((reason, false)) if first => {
+                self.env().tell(Event::Failed { reason });
+                // As well as the disk still can: a start after this must not believe `written`.
+                let _ = self.env().meta.update(|m| m.latched = true);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Recovers the log and opens its first segment; no thread is started.
+pub(crate) fn open_shared(
+    storage: Arc<dyn Storage>,
+    dir: &str,
+    clock: Arc<dyn Clock>,
+    config: JournalConfig,
+    observer: Observer,
+) -> Result<Arc<Shared>, OpenError> {
+    config.check().map_err(OpenError::Config)?;
+    let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
+    let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
+    let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
+    let left_over = recovery_left_over(&env)?;
+    let catalog = Arc::new(Catalog::new(r.sealed));
+    let executor = Executor::new(env.clone(), catalog.clone(), r.before);
+    let now = env.clock.boot_ns();
+    let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch(), now);
+    if let Some(prepared) = left_over {
+        committer.adopt(prepared);
+    }
+    let marks = committer.marks();
+    let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
+    let shared = Arc::new(Shared {
+        core: Mutex::new(core),
+        work: Condvar::new(),
+        marks: watch::channel(marks).0,
+        told: OnceLock::new(),
+        executor,
+        catalog,
+        retention: Mutex::new(config.retention),
+        background: (Mutex::new(false), Condvar::new()),
+        closing: AtomicBool::new(false),
+        at_disk: AtomicUsize::new(0),
+        recycled: AtomicU64::new(0),
+        report: r.report,
+        lock: Mutex::new(Some(r.lock)),
+    });
+    shared.open_first();
+    Ok(shared)
+}
+
+fn recovery_left_over(env: &Env) -> Result<Option<prepare::Prepared>, OpenError> {
+    let next = match env.meta.get().highest_segment {
+        crate::format::meta::NONE => 0,
+        n => n + 1,
+    };
+    let found = prepare::find_left_over(env, next).map_err(OpenError::io("look at the prepared segment"))?;
+    let keep = found.as_ref().map(|p| p.header.number);
+    prepare::remove_left_over(env.storage.as_ref(), next, keep).map_err(OpenError::io("remove unused segments"))?;
+    Ok(found)
+}

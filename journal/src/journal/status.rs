@@ -1,0 +1,175 @@
+//! What a journal tells of itself: its numbers, its segments, and whether its threads get on.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Journal;
+use crate::catalog::Sealed;
+use crate::io::{EngineReport, Storage};
+use crate::marks::Marks;
+
+/// Why a journal does not get on by itself any more, for a watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stalled {
+    /// A thread has ended though the journal is open.
+    #[error("a thread of the journal has ended")]
+    Ended,
+    /// No writing thread answered since the last question, and not all of them wait for the disk.
+    #[error("the journal's writing threads do not get on, and it is not the disk that they wait for")]
+    Silent,
+}
+
+/// A journal's numbers at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The log's id.
+    pub log_id: [u8; 16],
+    /// The watermarks.
+    pub marks: Marks,
+    /// Offsets below this were removed by retention.
+    pub lowest_offset: u64,
+    /// Segments in the folder, the prepared one included.
+    pub segments: usize,
+    /// Bytes that they hold.
+    pub bytes: u64,
+    /// Whether the next segment is ready.
+    pub prepared: bool,
+    /// Greatest append time in the oldest sealed segment, real: everything appended later is kept. `None` before one is
+    /// sealed, or in the moment after a start or a removal in which its footer was not read yet.
+    pub oldest_segment_ns: Option<i64>,
+    /// Why the journal does not take appends, if it failed.
+    pub failure: Option<String>,
+    /// Bytes that wait for the disk.
+    pub in_flight_bytes: usize,
+    /// How long the oldest record has been waiting to become durable.
+    pub oldest_undurable: Option<Duration>,
+    /// Producers that are remembered.
+    pub producers: usize,
+    /// Room in the file system.
+    pub space: crate::io::Space,
+    /// What issues the writes, why, and what had to be done without.
+    pub engine: EngineReport,
+    /// Batches that the thread which took them wrote itself, because nothing was in flight.
+    pub inline_batches: u64,
+    /// Segments since the start that were written over one that retention removed.
+    pub recycled: u64,
+}
+
+/// One segment, for a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentSummary {
+    /// Its number.
+    pub number: u64,
+    /// Its first offset.
+    pub first_offset: u64,
+    /// One past its last offset.
+    pub end_offset: u64,
+    /// Bytes of its file (of its batches, where it is active).
+    pub bytes: u64,
+    /// Sealed, or active.
+    pub sealed: bool,
+    /// Least and greatest record time, where it is sealed and holds a record.
+    pub times_ns: Option<(i64, i64)>,
+    /// Its header and footer cannot be believed.
+    pub damaged: bool,
+}
+
+impl Journal {
+    /// Asks the writing threads for a sign of life, and tells whether the one asked for by the call before came. To be
+    /// called every few seconds: between two calls a thread that can run has run.
+    ///
+    /// A slow disk is no stall: threads inside a call to it answer when it is over.
+    ///
+    /// # Errors
+    /// [`Stalled`]: a restart may help, waiting will not.
+    pub fn heartbeat(&self) -> Result<(), Stalled> {
+        if self.shared.is_closing() {
+            return Ok(()); // threads end, and the drain has a deadline of its own
+        }
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.iter().any(JoinHandle::is_finished) {
+            return Err(Stalled::Ended);
+        }
+        let writers = threads.len().saturating_sub(1); // one prepares
+        drop(threads);
+        let mut core = self.shared.core();
+        let answered = core.given == core.asked;
+        if answered {
+            core.asked += 1;
+        }
+        drop(core);
+        self.shared.work.notify_one();
+        let all_at_disk = writers > 0 && self.shared.at_disk.load(Ordering::Relaxed) >= writers;
+        if answered || all_at_disk { Ok(()) } else { Err(Stalled::Silent) }
+    }
+
+    /// The numbers of the moment.
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let meta = shared.env().meta.get();
+        let (sealed, sealed_bytes) = shared.catalog().totals();
+        let oldest_segment_ns = shared.catalog().first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
+        let capacity = shared.env().config.segment_bytes;
+        let now = shared.env().clock.boot_ns();
+        let core = shared.core();
+        let c = &core.committer;
+        Status {
+            log_id: meta.log_id,
+            marks: c.marks(),
+            lowest_offset: meta.lowest_offset,
+            segments: sealed + c.segments_held(),
+            bytes: sealed_bytes + c.segments_held() as u64 * capacity,
+            prepared: c.has_prepared(),
+            oldest_segment_ns,
+            failure: c.failure(),
+            in_flight_bytes: c.in_flight_bytes(),
+            oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
+            producers: c.producers_len(),
+            space: shared.storage().space().unwrap_or_default(),
+            engine: shared.storage().engine(),
+            inline_batches: shared.executor.inline_batches(),
+            recycled: shared.recycled.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The number of the active segment, if there is one at this moment.
+    pub fn active_segment(&self) -> Option<u64> {
+        self.shared.core().committer.active_summary().map(|s| s.0)
+    }
+
+    /// All segments with records, oldest first. Reads the footers that were not needed before.
+    pub fn segments(&self) -> Vec<SegmentSummary> {
+        let storage = self.shared.storage();
+        let mut all: Vec<_> = self.shared.catalog().all().iter().map(|s| summary(s, storage.as_ref())).collect();
+        let core = self.shared.core();
+        if let Some((number, first_offset, pos, _)) = core.committer.active_summary() {
+            let end_offset = core.committer.marks().written.max(first_offset);
+            let active = SegmentSummary {
+                number,
+                first_offset,
+                end_offset,
+                bytes: pos,
+                sealed: false,
+                times_ns: None,
+                damaged: false,
+            };
+            all.push(active);
+        }
+        all
+    }
+}
+
+fn summary(sealed: &Sealed, storage: &dyn Storage) -> SegmentSummary {
+    let f = sealed.summary(storage).ok().flatten();
+    SegmentSummary {
+        number: sealed.number,
+        first_offset: f.map_or(0, |f| f.first_offset),
+        end_offset: f.map_or(0, |f| f.end_offset),
+        bytes: sealed.bytes,
+        sealed: true,
+        times_ns: f.filter(|f| f.min_time_ns <= f.max_time_ns).map(|f| (f.min_time_ns, f.max_time_ns)),
+        damaged: f.is_none_or(|f| f.damaged),
+    }
+}

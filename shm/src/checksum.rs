@@ -1,0 +1,68 @@
+//! CRC-32C, as everywhere in clad (PROTOCOL.md, section 1).
+//!
+//! Long inputs go through `crc-fast`, which uses the widest instructions there are. What follows a payload are 20 bytes
+//! of header, for which finding the way there costs more than the sum: they take the processor's own instruction.
+#![allow(unsafe_code)]
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// The CRC-32C of some bytes.
+#[inline]
+pub(crate) fn of(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// The CRC-32C of what `sum` is the checksum of, followed by `more`.
+pub(crate) fn extend(sum: u32, more: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!sum));
+    digest.update(more);
+    digest.finalize() as u32
+}
+
+/// The CRC-32C of what `sum` is the checksum of, followed by two words and a half, little-endian.
+#[inline]
+pub(crate) fn extend_words(sum: u32, words: [u64; 2], half: u32) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instruction.
+        return unsafe { extend_x86(sum, words, half) };
+    }
+    let mut bytes = [0; 20];
+    bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+    bytes[8..16].copy_from_slice(&words[1].to_le_bytes());
+    bytes[16..].copy_from_slice(&half.to_le_bytes());
+    extend(sum, &bytes)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+fn extend_x86(sum: u32, words: [u64; 2], half: u32) -> u32 {
+    use std::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
+    let state = _mm_crc32_u64(u64::from(!sum), words[0]);
+    let state = _mm_crc32_u64(state, words[1]);
+    !_mm_crc32_u32(state as u32, half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_value_and_pieces() {
+        assert_eq!(of(b"123456789"), 0xE306_9283);
+        for cut in 0..=9 {
+            let (a, b) = b"123456789".split_at(cut);
+            assert_eq!(extend(of(a), b), 0xE306_9283, "{cut}");
+        }
+    }
+
+    #[test]
+    fn words_are_bytes() {
+        let bytes: Vec<u8> = (1..=20).collect();
+        let words = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight")));
+        let half = u32::from_le_bytes(bytes[16..].try_into().expect("four"));
+        for sum in [0, 1, 0xE306_9283, u32::MAX] {
+            assert_eq!(extend_words(sum, words, half), extend(sum, &bytes));
+        }
+    }
+}

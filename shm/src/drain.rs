@@ -1,0 +1,263 @@
+//! The daemon's end of one ring.
+//!
+//! # A pass over all rings
+//!
+//! What happened before stays before, over all rings, when a pass goes like this (proof in `writer.rs`):
+//!
+//! 1. `before = clock::now_before_looking()`.
+//! 2. [`Drain::peek`]`(before)` on **every** ring. The lowest `bound` of those that are [`Peek::Held`], and `before`
+//!    itself, is the frontier.
+//! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier; peek that ring
+//!    again with the same `before` (its new `bound` counts, too); repeat until nothing is below the frontier.
+//!
+//! # Sleeping
+//!
+//! After a pass in which every ring was [`Peek::Empty`]: [`Drain::sleep`] on every ring. If one says that something has
+//! come, [`Drain::awake`] on all and pass again. Else wait for the wakers, then `awake` on all, and pass.
+//!
+//! # After a restart
+//!
+//! The ring and its waker are all that must have been kept. [`Drain::adopt`] makes a new board; the client goes on
+//! pushing meanwhile, and is served; it attaches the new board when it comes back to ask for it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::board::{self, Answer, Level, Marks};
+use crate::error::{Corrupt, OpenError};
+use crate::layout::{Cursor, RING_MAGIC, Shape, VERSION, at};
+use crate::mapped::{Mapped, Reach};
+use crate::memory::{Memory, Ordering};
+use crate::os;
+use crate::reader::{Entry, Patience, Peek, Reader, Stamps};
+
+/// What a client is given: duplicates go over the socket.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientFds<'a> {
+    /// The ring; also what a service manager or holder must keep.
+    pub ring: BorrowedFd<'a>,
+    /// The board of this life of the daemon.
+    pub board: BorrowedFd<'a>,
+    /// An eventfd; also kept.
+    pub waker: BorrowedFd<'a>,
+}
+
+/// The daemon's end of one ring. One thread at a time.
+#[derive(Debug)]
+pub struct Drain {
+    ring: Mapped,
+    board: Mapped,
+    shape: Shape,
+    reader: Reader,
+    ring_fd: OwnedFd,
+    board_fd: OwnedFd,
+    waker: OwnedFd,
+}
+
+impl Drain {
+    /// Makes a ring: files in memory, every page present, sealed. The first record in it has `first_sequence`.
+    ///
+    /// # Errors
+    /// When the kernel has no memory or descriptors for it.
+    pub fn create(shape: Shape, first_sequence: u64, log_id: [u8; 16], epoch: u32) -> Result<Self, OpenError> {
+        let ring_fd = os::file("clad-ring", shape.ring_bytes())?;
+        os::seal_ring(&ring_fd)?;
+        let ring = Mapped::new(&ring_fd, shape.ring_bytes(), Reach::ReadWrite)?;
+        ring.populate();
+        let reader = Reader::create(&ring, shape, first_sequence);
+        let waker = os::waker()?;
+        let (board_fd, board) = new_board(shape, log_id, epoch)?;
+        Ok(Self { ring, board, shape, reader, ring_fd, board_fd, waker })
+    }
+
+    /// Goes on with a ring that an earlier daemon made, from where that one gave space back.
+    ///
+    /// # Errors
+    /// What is no ring; a ring whose client has damaged its header ([`OpenError::Corrupt`]: let it go).
+    pub fn adopt(ring_fd: OwnedFd, waker: OwnedFd, log_id: [u8; 16], epoch: u32) -> Result<Self, OpenError> {
+        let (ring, shape) = map_ring(&ring_fd)?;
+        let reader = Reader::adopt(&ring, shape)?;
+        let (board_fd, board) = new_board(shape, log_id, epoch)?;
+        for level in [Level::Received, Level::Written] {
+            board::raise(&board, level, reader.released());
+        }
+        let mut drain = Self { ring, board, shape, reader, ring_fd, board_fd, waker };
+        drain.awake();
+        Ok(drain)
+    }
+
+    /// Begins anew at the tail: what was taken and not given back comes again, with the same numbers and sequences.
+    pub fn rewind(&mut self) {
+        self.reader.rewind();
+    }
+
+    /// How large the ring is.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// What the client is given.
+    #[must_use]
+    pub fn client_fds(&self) -> ClientFds<'_> {
+        ClientFds { ring: self.ring_fd.as_fd(), board: self.board_fd.as_fd(), waker: self.waker.as_fd() }
+    }
+
+    /// Poll this for reading while asleep.
+    #[must_use]
+    pub fn waker(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+
+    /// How long an append that is not committed may hold up others; see [`Patience`].
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.reader.set_patience(patience);
+    }
+
+    /// Whose clock stamps the entries.
+    pub fn set_stamps(&mut self, stamps: Stamps) {
+        self.reader.set_stamps(stamps);
+    }
+
+    /// Says that the client's process has ended: what it had not committed is given up without waiting. When
+    /// [`Drain::peek`] then says [`Peek::Empty`], the ring is drained for good.
+    pub fn client_gone(&mut self) {
+        self.reader.set_gone();
+    }
+
+    /// The number of the next append that will be taken: all below were taken or given up.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.reader.next()
+    }
+
+    /// All appends below have been given back.
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        self.reader.released()
+    }
+
+    /// Looks at the front of the ring; `before` is the time of the pass. Copies a header, gives up at most what is due.
+    ///
+    /// # Errors
+    /// The ring is nonsense: [`Drain::cut_off`] it. Says so again when asked again, or not.
+    pub fn peek(&mut self, before: u64) -> Result<Peek, Corrupt> {
+        self.reader.peek(&self.ring, before)
+    }
+
+    /// Takes the entry that the last [`Drain::peek`] found ([`Peek::Ready`] or [`Peek::Later`]) and appends its payload
+    /// to `out`. `None`: it had found none.
+    ///
+    /// # Errors
+    /// As [`Drain::peek`]; `out` is as before.
+    pub fn take(&mut self, out: &mut Vec<u8>) -> Result<Option<Entry>, Corrupt> {
+        self.reader.take(&self.ring, out)
+    }
+
+    /// Gives back the space of all appends below `upto` (at most what was taken): they are `written`, or were refused.
+    /// Wakes clients that wait for space.
+    pub fn release(&mut self, upto: u64) {
+        if self.reader.release(&self.ring, upto) {
+            self.ring_bell(at::SPACE_WAITERS, at::SPACE_BELL);
+        }
+    }
+
+    /// Writes the answer to an append on the board. Before the mark that covers it is raised. May be called again for
+    /// the same append (a later level failed).
+    pub fn answer(&mut self, append: u64, answer: Answer) {
+        board::set_answer(&self.board, self.shape, append, answer);
+    }
+
+    /// Raises a watermark; all appends below have the level or were refused. Call [`Drain::announce`] after a few.
+    pub fn raise(&mut self, level: Level, upto: u64) {
+        board::raise(&self.board, level, upto);
+    }
+
+    /// The watermarks on the board.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        board::marks(&self.board)
+    }
+
+    /// Wakes clients that wait for acks, if there are any. Without waiters it makes no system call.
+    pub fn announce(&self) {
+        self.ring_bell(at::ACK_WAITERS, at::ACK_BELL);
+    }
+
+    /// The epoch of the log has risen.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        board::set_epoch(&self.board, epoch);
+    }
+
+    /// Announces that this daemon is about to sleep, so that a client that commits wakes it. `false`: something is there
+    /// already, do not sleep.
+    #[must_use]
+    pub fn sleep(&mut self) -> bool {
+        let word = self.ring.load(at::SLEEP, Ordering::Relaxed);
+        self.ring.store(at::SLEEP, (word | 1).wrapping_add(if word & 1 == 1 { 2 } else { 0 }), Ordering::SeqCst);
+        self.ring.fence();
+        self.reader.is_quiet(&self.ring)
+    }
+
+    /// Ends what [`Drain::sleep`] began, and takes the wake-ups.
+    pub fn awake(&mut self) {
+        let word = self.ring.load(at::SLEEP, Ordering::Relaxed);
+        if word & 1 == 1 {
+            self.ring.store(at::SLEEP, word.wrapping_add(1), Ordering::Relaxed);
+        }
+        os::take_wakes(&self.waker);
+    }
+
+    /// Closes the ring: from now on nothing is reserved in it. What is committed can still be taken.
+    pub fn close(&mut self) {
+        self.ring.set_bits(at::HEAD, Cursor::CLOSED);
+        self.wake_all();
+    }
+
+    /// Closes the ring and says why (a code of the protocol, not 0).
+    pub fn cut_off(&mut self, why: u32) {
+        board::set_cut_off(&self.board, u64::from(why.max(1)));
+        self.close();
+    }
+
+    fn wake_all(&self) {
+        for bell in [at::SPACE_BELL, at::ACK_BELL] {
+            self.ring.add(bell, 1);
+            os::futex_wake(self.ring.futex(bell));
+        }
+    }
+
+    fn ring_bell(&self, waiters: usize, bell: usize) {
+        self.ring.fence(); // what was published comes before the look for waiters
+        if self.ring.load(waiters, Ordering::Relaxed) != 0 {
+            self.ring.add(bell, 1);
+            os::futex_wake(self.ring.futex(bell));
+        }
+    }
+}
+
+fn new_board(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(OwnedFd, Mapped), OpenError> {
+    let file = os::file("clad-board", shape.board_bytes())?;
+    let board = Mapped::new(&file, shape.board_bytes(), Reach::ReadWrite)?;
+    os::seal_board(&file)?;
+    board.populate();
+    board::create(&board, shape, log_id, epoch);
+    Ok((file, board))
+}
+
+/// Maps a ring that somebody else made; all that its header says is checked against the file's size.
+pub(crate) fn map_ring(file: &OwnedFd) -> Result<(Mapped, Shape), OpenError> {
+    let size = os::sealed_size(file)?;
+    if size < at::SLOT_TABLE as u64 || size > Shape::LARGEST as u64 {
+        return Err(OpenError::Foreign);
+    }
+    let ring = Mapped::new(file, size as usize, Reach::ReadWrite)?;
+    if ring.load(at::MAGIC, Ordering::Acquire) != RING_MAGIC || ring.load(at::VERSION, Ordering::Relaxed) != VERSION {
+        return Err(OpenError::Foreign);
+    }
+    let word = |at| u32::try_from(ring.load(at, Ordering::Relaxed)).map_err(|_| OpenError::Foreign);
+    let shape = Shape::new(word(at::DATA_BYTES)?, word(at::SLOTS)?).map_err(|_| OpenError::Foreign)?;
+    if shape.ring_bytes() as u64 != size {
+        return Err(OpenError::Foreign);
+    }
+    Ok((ring, shape))
+}

@@ -1,0 +1,51 @@
+//! Shared-memory rings: a program hands an append to the daemon by writing it to memory that both have mapped.
+//!
+//! One ring belongs to one producer. The daemon makes it ([`Drain::create`]) and gives three descriptors to the client
+//! ([`Producer::attach`]). Bytes in, bytes out: what a payload means is not known here.
+//!
+//! What must hold:
+//! 1. **`posted`**: when [`Producer::push`] has returned, the append survives the death of both ends, in any order, for
+//!    as long as somebody holds the ring's descriptor. It is taken exactly as it was pushed.
+//! 2. **Nobody else's fault.** A writer that dies, or is stopped, at any instruction costs its own append at most.
+//! 3. **Nothing is believed** by the daemon's end: [`Drain`] stays whole whatever the client does to the ring.
+//! 4. **Order**: each ring's appends in the order of reservation; between rings, what ended before another began has the
+//!    smaller time.
+//! 5. **No system call** per append while the daemon is awake.
+//! 6. **Space is given back when told**, and a new daemon finds what was not.
+//!
+//! ```text
+//!  client: reserve ─▶ fill ─▶ commit      daemon: peek ─▶ take ─▶ … written … ─▶ release
+//!            head      data     slot                slot    data                 tail
+//!            ▲                                                                    │
+//!            └────────────────────────────── space ◀──────────────────────────────┘
+//! ```
+//! Where it lies: `layout.rs`. The steps and why they hold: `writer.rs`, `reader.rs`. A pass over all rings, sleeping,
+//! restarts: [`drain`].
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("clad runs on Linux: it needs sealed memory files, eventfd and futex as Linux has them");
+
+mod board;
+mod checksum;
+pub mod clock;
+pub mod drain;
+mod entry;
+mod error;
+pub mod inherited;
+mod layout;
+mod mapped;
+mod memory;
+mod os;
+mod producer;
+mod reader;
+mod space;
+mod watch;
+mod writer;
+
+pub use board::{Answer, Level, Marks};
+pub use drain::{ClientFds, Drain};
+pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
+pub use layout::{ISLANDS, Shape};
+pub use producer::Producer;
+pub use reader::{Entry, LOOK, Patience, Peek, Stamps};
+pub use watch::Watch;

@@ -1,0 +1,245 @@
+//! The client's end of one ring.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::board::{self, Answer, Level, Marks};
+use crate::clock;
+use crate::drain::map_ring;
+use crate::error::{OpenError, PushError, WaitError};
+use crate::layout::{Cursor, Shape, at};
+use crate::mapped::{Mapped, Reach};
+use crate::memory::{Memory, Ordering};
+use crate::os;
+use crate::writer::{self, NoSpace};
+
+/// How often a push begins anew when the drain gave its space up.
+const TRIES: u32 = 4;
+
+/// The client's end of one ring. Any number of threads push at once.
+///
+/// # Fork
+/// A child of `fork` gets [`PushError::Forked`] from every call; the ring is not mapped there. (A child that returns from
+/// a signal handler into a push that its parent had begun ends by SIGSEGV.)
+#[derive(Debug)]
+pub struct Producer {
+    ring: Mapped,
+    shape: Shape,
+    waker: OwnedFd,
+    board: RwLock<Arc<Mapped>>,
+}
+
+impl Producer {
+    /// Takes what the daemon gave: ring, board, waker. The ring and board descriptors may be closed afterwards.
+    ///
+    /// # Errors
+    /// When these are no ring and board of this version, or the kernel refuses to map them.
+    pub fn attach(ring: &OwnedFd, board: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
+        let (ring, shape) = map_ring(ring)?;
+        let board = map_board(board, shape)?;
+        Ok(Self { ring, shape, waker, board: RwLock::new(Arc::new(board)) })
+    }
+
+    /// Takes the board of a new life of the daemon. Its marks begin at what was given back before; read what the old
+    /// board answered first. Wakes all waiting threads, so that they look at the new one.
+    ///
+    /// # Errors
+    /// As [`Producer::attach`].
+    pub fn attach_board(&self, board: &OwnedFd) -> Result<(), OpenError> {
+        let new = map_board(board, self.shape)?;
+        if !self.ring.is_ours() {
+            return Ok(());
+        }
+        *self.board.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        self.ring.add(at::ACK_BELL, 1);
+        os::futex_wake(self.ring.futex(at::ACK_BELL));
+        Ok(())
+    }
+
+    /// How large the ring is.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The longest payload that the ring takes, bytes.
+    #[must_use]
+    pub fn max_payload(&self) -> usize {
+        self.shape.max_payload()
+    }
+
+    /// Puts one append into the ring: its bytes are the parts one after the other, it holds `records` records. Gives its
+    /// number. When this returns `Ok` the append is `posted`: it outlives this process.
+    ///
+    /// Never waits. No system call, but one when the daemon sleeps.
+    ///
+    /// # Errors
+    /// After each of them the append is certainly not in the ring.
+    #[inline]
+    pub fn push(&self, parts: &[&[u8]], records: u32) -> Result<u64, PushError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len == 0 || len > self.shape.max_payload() {
+            return Err(PushError::Size { len, max: self.shape.max_payload() });
+        }
+        if !self.ring.is_ours() {
+            return Err(PushError::Forked);
+        }
+        for _ in 0..TRIES {
+            let append = push_once(&self.ring, self.shape, parts, len, records)?;
+            if let Some(append) = append {
+                self.wake_drain();
+                return Ok(append);
+            }
+        }
+        Err(PushError::Abandoned)
+    }
+
+    /// One wake-up for each time that the daemon falls asleep.
+    #[inline]
+    fn wake_drain(&self) {
+        self.ring.fence_after_exchange();
+        let word = self.ring.load(at::SLEEP, Ordering::SeqCst);
+        if word & 1 == 1 {
+            self.wake_sleeper(word);
+        }
+    }
+
+    #[cold]
+    fn wake_sleeper(&self, word: u64) {
+        // The wake-up first: dying in between costs a second one, the other way round it would cost the only one.
+        os::wake(&self.waker);
+        let _ = self.ring.exchange(at::SLEEP, word, word.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Waits until `payload` bytes fit, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed. Another thread may
+    /// take the space before the caller does.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_space(&self, payload: usize, deadline: u64) -> Result<(), WaitError> {
+        self.wait(at::SPACE_WAITERS, at::SPACE_BELL, deadline, || {
+            writer::has_space(&self.ring, self.shape, payload).then_some(())
+        })
+    }
+
+    /// Waits until all appends up to and with this one have a level, or the deadline (CLOCK_MONOTONIC nanoseconds) has
+    /// passed. Then read [`Producer::answer`].
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_level(&self, append: u64, level: Level, deadline: u64) -> Result<(), WaitError> {
+        self.wait(at::ACK_WAITERS, at::ACK_BELL, deadline, || (self.marks().of(level) > append).then_some(()))
+    }
+
+    /// Waits until the watermarks are others than `seen`, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_change(&self, seen: Marks, deadline: u64) -> Result<Marks, WaitError> {
+        self.wait(at::ACK_WAITERS, at::ACK_BELL, deadline, || Some(self.marks()).filter(|now| *now != seen))
+    }
+
+    fn wait<T>(
+        &self,
+        waiters: usize,
+        bell: usize,
+        deadline: u64,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T, WaitError> {
+        if !self.ring.is_ours() {
+            return Err(WaitError::Forked);
+        }
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        self.ring.add(waiters, 1);
+        let ended = loop {
+            self.ring.fence(); // the daemon sees us wait, or we see what it published
+            let seen = self.ring.load(bell, Ordering::SeqCst) as u32;
+            if let Some(found) = look() {
+                break Ok(found);
+            }
+            if Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed() && waiters == at::SPACE_WAITERS {
+                break Err(WaitError::Closed);
+            }
+            if let Err(error) = os::futex_wait(self.ring.futex(bell), seen, deadline) {
+                break look().ok_or(error);
+            }
+        };
+        self.ring.add(waiters, u64::MAX);
+        ended
+    }
+
+    /// The watermarks now. After [`Producer::attach_board`] they may be lower than before.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        board::marks(&*self.board())
+    }
+
+    /// What became of an append: `None` while nothing is known, and when as many appends as the ring has slots have been
+    /// answered after it. Read it when the mark of the level that is waited for is above `append`.
+    #[must_use]
+    pub fn answer(&self, append: u64) -> Option<Answer> {
+        board::answer(&*self.board(), self.shape, append)
+    }
+
+    /// Log id and epoch of the log.
+    #[must_use]
+    pub fn log(&self) -> ([u8; 16], u32) {
+        board::log(&*self.board())
+    }
+
+    /// Why the daemon cut the ring off, when it did.
+    #[must_use]
+    pub fn cut_off(&self) -> Option<u32> {
+        match board::cut_off(&*self.board()) {
+            0 => None,
+            why => Some(why as u32),
+        }
+    }
+
+    /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        !self.ring.is_ours() || Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
+    }
+
+    fn board(&self) -> Arc<Mapped> {
+        Arc::clone(&self.board.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// `None`: the drain gave the space up.
+#[inline]
+pub(crate) fn push_once<M: Memory>(
+    ring: &M,
+    shape: Shape,
+    parts: &[&[u8]],
+    len: usize,
+    records: u32,
+) -> Result<Option<u64>, PushError> {
+    let stamp = clock::now();
+    let reserved = writer::reserve(ring, shape, len, stamp).map_err(|why| match why {
+        NoSpace::Full => PushError::Full,
+        NoSpace::Closed => PushError::Closed,
+        NoSpace::Damaged => PushError::Damaged,
+    })?;
+    ring.point("push: reserved");
+    writer::fill(ring, shape, reserved, parts, records);
+    ring.point("push: filled");
+    Ok(writer::commit(ring, shape, reserved).then(|| {
+        ring.point("push: committed");
+        reserved.append
+    }))
+}
+
+fn map_board(file: impl AsFd, shape: Shape) -> Result<Mapped, OpenError> {
+    if os::sealed_size(&file)? != shape.board_bytes() as u64 {
+        return Err(OpenError::Foreign);
+    }
+    let board = Mapped::new(file, shape.board_bytes(), Reach::ReadOnly)?;
+    if !board::is_for(&board, shape) {
+        return Err(OpenError::Foreign);
+    }
+    Ok(board)
+}

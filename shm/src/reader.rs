@@ -1,0 +1,487 @@
+//! The daemon's end of the protocol: look, take, give back.
+//!
+//! What must hold:
+//! - **Nothing is believed.** What decides is private to this end (the next append, places, sequences); each value from
+//!   the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic, never a loop
+//!   without end. One call looks at [`LOOK`] slots at most and copies one entry.
+//! - **Appends come in the order of their numbers**, which is the order of reservation. An append that is not committed
+//!   while a later one is stops the row; after [`Patience`] it is given up, in its slot, and so for every later drain.
+//! - **Times never fall** within a ring; see `writer.rs` for what they mean.
+//! - **Space is given back by [`Reader::release`] alone.** A drain that begins anew at the tail finds the same appends,
+//!   with the same numbers and sequences.
+
+use std::collections::VecDeque;
+
+use crate::entry::{HEADER, Header};
+use crate::error::{Corrupt, OpenError};
+use crate::layout::{Cursor, ISLANDS, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
+use crate::memory::{Memory, Ordering};
+use crate::space::Island;
+
+/// Slots that one call looks at.
+pub const LOOK: u64 = 1024;
+/// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
+const FUTURE_NS: u64 = 1_000_000_000;
+
+/// How long an append that was reserved and not committed may hold up what lies behind it, and others with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// At most so long for one append, nanoseconds.
+    pub each_ns: u64,
+    /// At most this share of the time, in percent, for all appends of one ring together: who makes holes all the time
+    /// holds nobody up all the time.
+    pub percent: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { each_ns: 2_000_000, percent: 10 }
+    }
+}
+
+/// Where the times of entries come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamps {
+    /// From the client's clock, which is ours.
+    Client,
+    /// From the drain: the client is in another time namespace. An entry has the time of the pass that finds it.
+    Drain,
+}
+
+/// What lies at the front of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// An entry that is older than asked for. [`Reader::take`] takes it.
+    Ready {
+        /// Its time, nanoseconds.
+        time: u64,
+    },
+    /// An entry that is not older; look again in the next pass.
+    Later {
+        /// Its time, nanoseconds.
+        time: u64,
+    },
+    /// Nothing is committed.
+    Empty,
+    /// An entry is not committed yet and others behind it are, none of which is older than `bound`. Take nothing from
+    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`Patience`].
+    Held {
+        /// A time, nanoseconds.
+        bound: u64,
+    },
+}
+
+/// An entry that was taken. The payload is with the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number in the ring: from 0, dense but for those that were given up.
+    pub append: u64,
+    /// The sequence of its first record: the first sequence of the ring plus the records of all entries before it.
+    pub sequence: u64,
+    /// How many records it holds, as its client says.
+    pub records: u32,
+    /// Its time (CLOCK_MONOTONIC nanoseconds), never smaller than that of the entry before.
+    pub time: u64,
+}
+
+/// An entry that was looked at: its header is private and its bounds are checked.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    start: u32,
+    header: Header,
+    time: u64,
+}
+
+/// An append that was taken or given up, and not given back.
+#[derive(Clone, Copy, Debug)]
+enum Passed {
+    Entry { start: u32, end: u32, records: u32 },
+    Abandoned,
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shape: Shape,
+    patience: Patience,
+    stamps: Stamps,
+    /// The next append, where the last entry ended, the next sequence, the largest time so far.
+    next: u64,
+    place: u32,
+    sequence: u64,
+    time: u64,
+    found: Option<Found>,
+    /// When the append at the front was first seen to hold others up, and what may be spent on that.
+    held_since: Option<u64>,
+    credit_ns: u64,
+    credit_at: u64,
+    /// What lies between tail and next.
+    passed: VecDeque<Passed>,
+    tail: Tail,
+    gone: bool,
+}
+
+/// Up to where space was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tail {
+    append: u64,
+    place: u32,
+    sequence: u64,
+}
+
+impl Reader {
+    /// Writes the header of a new ring (which is all zeroes) and reads from its start.
+    pub(crate) fn create<M: Memory>(ring: &M, shape: Shape, first_sequence: u64) -> Self {
+        ring.store(at::VERSION, VERSION, Ordering::Relaxed);
+        ring.store(at::DATA_BYTES, u64::from(shape.data_bytes()), Ordering::Relaxed);
+        ring.store(at::SLOTS, u64::from(shape.slots()), Ordering::Relaxed);
+        ring.store(at::CHECKPOINTS[0] + 16, first_sequence, Ordering::Relaxed);
+        // The other one must not match the same tail.
+        ring.store(at::CHECKPOINTS[1], u64::MAX, Ordering::Relaxed);
+        ring.store(at::MAGIC, RING_MAGIC, Ordering::Release);
+        Self::at_tail(shape, Tail { append: 0, place: 0, sequence: first_sequence })
+    }
+
+    /// Reads on where the last drain of this ring gave space back.
+    pub(crate) fn adopt<M: Memory>(ring: &M, shape: Shape) -> Result<Self, OpenError> {
+        let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
+        for checkpoint in at::CHECKPOINTS {
+            let word = ring.load(checkpoint, Ordering::Acquire);
+            let append = ring.load(checkpoint + 8, Ordering::Relaxed);
+            let sequence = ring.load(checkpoint + 16, Ordering::Relaxed);
+            if word == tail.0 && Cursor::new(append, tail.place()) == tail {
+                ring.store(at::RELEASED, append, Ordering::Relaxed);
+                return Ok(Self::at_tail(shape, Tail { append, place: tail.place(), sequence }));
+            }
+        }
+        Err(Corrupt::Tail.into())
+    }
+
+    fn at_tail(shape: Shape, tail: Tail) -> Self {
+        Self {
+            shape,
+            patience: Patience::default(),
+            stamps: Stamps::Client,
+            next: tail.append,
+            place: tail.place,
+            sequence: tail.sequence,
+            time: 0,
+            found: None,
+            held_since: None,
+            credit_ns: Patience::default().each_ns,
+            credit_at: 0,
+            passed: VecDeque::new(),
+            tail,
+            gone: false,
+        }
+    }
+
+    /// Reads on at the tail.
+    pub(crate) fn rewind(&mut self) {
+        let kept = (self.patience, self.stamps, self.gone);
+        *self = Self::at_tail(self.shape, self.tail);
+        (self.patience, self.stamps, self.gone) = kept;
+    }
+
+    pub(crate) fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+        self.credit_ns = patience.each_ns;
+    }
+
+    pub(crate) fn set_stamps(&mut self, stamps: Stamps) {
+        self.stamps = stamps;
+    }
+
+    /// The client's process is no more: what it has not committed it never will.
+    pub(crate) fn set_gone(&mut self) {
+        self.gone = true;
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn released(&self) -> u64 {
+        self.tail.append
+    }
+
+    /// Looks at the front; `before` is the time of the pass.
+    pub(crate) fn peek<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Peek, Corrupt> {
+        for _ in 0..LOOK {
+            if let Some(found) = self.found {
+                return Ok(verdict(found.time, before));
+            }
+            if self.next - self.tail.append >= u64::from(self.shape.slots()) {
+                return Ok(Peek::Empty); // all that the ring can hold was taken; whatever the slots say is not true
+            }
+            match self.state(ring, self.next) {
+                State::Committed(start) => {
+                    let header = self.header(ring, self.next, start)?;
+                    let time = self.time_of(self.next, &header, before)?;
+                    self.end_hold(before);
+                    self.found = Some(Found { start, header, time });
+                }
+                State::Abandoned | State::Left => self.pass(Passed::Abandoned),
+                State::Pending => match self.pending(ring, before)? {
+                    Some(peek) => return Ok(peek),
+                    None => {
+                        self.end_hold(before);
+                        self.abandon(ring);
+                    }
+                },
+            }
+        }
+        // A row of abandoned appends as long as no program has threads. There may be more behind it, in the next pass.
+        Ok(Peek::Later { time: before })
+    }
+
+    /// The append at the front is not committed. `None`: it is to be given up.
+    fn pending<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Option<Peek>, Corrupt> {
+        let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
+        let reserved = head.ahead_of(self.next);
+        if reserved + (self.next - self.tail.append) > u64::from(self.shape.slots()) {
+            return Err(Corrupt::Head);
+        }
+        if reserved == 0 {
+            return Ok(Some(Peek::Empty));
+        }
+        if self.gone {
+            return Ok(None);
+        }
+        let mut behind = self.next + 1..self.next + reserved.min(LOOK);
+        let committed = behind.find_map(|append| match self.state(ring, append) {
+            State::Committed(start) => Some((append, start)),
+            _ => None,
+        });
+        let Some((append, start)) = committed else { return Ok(Some(Peek::Empty)) };
+        let header = self.header(ring, append, start)?;
+        let bound = self.time_of(append, &header, before)?;
+        if bound >= before || self.may_hold(before) {
+            return Ok(Some(Peek::Held { bound }));
+        }
+        Ok(None)
+    }
+
+    /// Whether the front may hold others up at this time still.
+    fn may_hold(&mut self, now: u64) -> bool {
+        let Some(since) = self.held_since else {
+            let idle = now.saturating_sub(self.credit_at);
+            let earned = idle.saturating_mul(self.patience.percent) / 100;
+            self.credit_ns = self.credit_ns.saturating_add(earned).min(self.patience.each_ns);
+            self.credit_at = now;
+            self.held_since = Some(now);
+            return self.credit_ns > 0;
+        };
+        now.saturating_sub(since) < self.credit_ns
+    }
+
+    /// Books the time for which the front held others up.
+    fn end_hold(&mut self, now: u64) {
+        if let Some(since) = self.held_since.take() {
+            self.credit_ns = self.credit_ns.saturating_sub(now.saturating_sub(since));
+        }
+    }
+
+    /// Gives the front up, unless it is committed in the last moment.
+    fn abandon<M: Memory>(&mut self, ring: &M) {
+        let slot = self.shape.slot_at(self.next);
+        let now = ring.load(slot, Ordering::Relaxed);
+        if Slot(now).state_of(self.next) == State::Pending {
+            // Failing means that it was committed (or that somebody scribbles): the caller's loop looks again.
+            let _ = ring.exchange(slot, now, Slot::abandoned(self.next).0, Ordering::SeqCst, Ordering::Relaxed);
+            ring.point("abandon: done");
+        }
+    }
+
+    /// Takes the entry that `peek` found, and appends its payload to `out`. `None`: nothing was found.
+    pub(crate) fn take<M: Memory>(&mut self, ring: &M, out: &mut Vec<u8>) -> Result<Option<Entry>, Corrupt> {
+        let Some(Found { start, header, time }) = self.found.take() else { return Ok(None) };
+        let from = out.len();
+        let len = header.len as usize;
+        out.resize(from + len, 0);
+        ring.read(self.shape.place_at(start) + HEADER, &mut out[from..]);
+        if header.expected(crate::checksum::of(&out[from..])) != header.check {
+            out.truncate(from);
+            return Err(Corrupt::Checksum(self.next));
+        }
+        let entry = Entry { append: self.next, sequence: self.sequence, records: header.records, time };
+        let end = start.wrapping_add(units_of(len));
+        self.place = end;
+        self.time = time;
+        self.sequence = self.sequence.wrapping_add(u64::from(header.records));
+        self.pass(Passed::Entry { start, end, records: header.records });
+        Ok(Some(entry))
+    }
+
+    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit.
+    pub(crate) fn is_quiet<M: Memory>(&self, ring: &M) -> bool {
+        let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
+        let reserved = head.ahead_of(self.next).clamp(1, LOOK);
+        self.found.is_none()
+            && (self.next..self.next + reserved).all(|append| self.state(ring, append) == State::Pending)
+    }
+
+    fn pass(&mut self, passed: Passed) {
+        self.passed.push_back(passed);
+        self.next += 1;
+    }
+
+    fn state<M: Memory>(&self, ring: &M, append: u64) -> State {
+        // Acquire: the entry was written before its commit.
+        Slot(ring.load(self.shape.slot_at(append), Ordering::Acquire)).state_of(append)
+    }
+
+    /// Copies and checks the header of a committed append.
+    fn header<M: Memory>(&self, ring: &M, append: u64, start: u32) -> Result<Header, Corrupt> {
+        let units = self.shape.units();
+        let (from, to) = (self.place.wrapping_sub(self.tail.place), start.wrapping_sub(self.tail.place));
+        let in_area = start & (units - 1);
+        if to < from || to > units || in_area + units_of(1) > units {
+            return Err(Corrupt::Place(append));
+        }
+        let from = self.shape.place_at(start);
+        let header = Header::from_words([0, 8, 16].map(|at| ring.load(from + at, Ordering::Relaxed)));
+        let len = header.len as usize;
+        if len == 0 || len > self.shape.max_payload() {
+            return Err(Corrupt::Length(append));
+        }
+        let need = units_of(len);
+        if in_area + need > units || to + need > units {
+            return Err(Corrupt::Length(append));
+        }
+        if header.append != append as u32 {
+            return Err(Corrupt::Number(append));
+        }
+        Ok(header)
+    }
+
+    fn time_of(&self, append: u64, header: &Header, before: u64) -> Result<u64, Corrupt> {
+        match self.stamps {
+            Stamps::Drain => Ok(self.time.max(before.saturating_sub(1))),
+            Stamps::Client if header.time > before.saturating_add(FUTURE_NS) => Err(Corrupt::Time(append)),
+            Stamps::Client => Ok(self.time.max(header.time)),
+        }
+    }
+
+    /// Gives back the space of all appends below `upto`; says whether any was.
+    pub(crate) fn release<M: Memory>(&mut self, ring: &M, upto: u64) -> bool {
+        self.clear_islands(ring);
+        let upto = upto.min(self.next);
+        let mut tail = self.tail;
+        let mut done = 0; // of `passed`, what lies below `tail`
+        let mut index = 0;
+        while tail.append + ((index - done) as u64) < upto {
+            let Passed::Entry { start, end, records } = self.passed[index] else {
+                index += 1; // its space ends where the next entry starts: goes with that one
+                continue;
+            };
+            let abandoned = tail.append..tail.append + (index - done) as u64;
+            if !self.leave_islands(ring, abandoned, Island { start: tail.place, end: start }) {
+                break;
+            }
+            tail = Tail {
+                append: tail.append + (index - done) as u64 + 1,
+                place: end,
+                sequence: tail.sequence.wrapping_add(u64::from(records)),
+            };
+            index += 1;
+            done = index;
+        }
+        if done == 0 {
+            return false;
+        }
+        self.passed.drain(..done);
+        self.tail = tail;
+        publish_tail(ring, tail);
+        true
+    }
+
+    /// Makes islands of the space between two entries, for each writer that may still be in it. `false`: no room.
+    fn leave_islands<M: Memory>(&self, ring: &M, abandoned: std::ops::Range<u64>, space: Island) -> bool {
+        let mask = self.shape.units() - 1;
+        let space = Island { start: space.start & mask, end: space.end & mask };
+        if self.gone || abandoned.is_empty() || (space.start == space.end) {
+            return true;
+        }
+        for append in abandoned {
+            if self.has_left(ring, append) || (0..ISLANDS).any(|index| island_of(ring, index) == append + 1) {
+                continue;
+            }
+            let Some(index) = (0..ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
+            // The number last: a drain that comes after us believes an island that has one to be whole.
+            ring.store(at::ISLAND_COUNT, ISLANDS as u64, Ordering::Release);
+            ring.point("island: announced");
+            ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Release);
+            ring.point("island: range, no number");
+            ring.store(at::ISLANDS + index * 16 + 8, append + 1, Ordering::Release);
+            ring.point("island: made");
+            // See `leave` in writer.rs: one of the two sees the other.
+            ring.fence();
+            if self.has_left(ring, append) {
+                remove_island(ring, index);
+            }
+        }
+        true
+    }
+
+    fn has_left<M: Memory>(&self, ring: &M, append: u64) -> bool {
+        self.state(ring, append) == State::Left
+    }
+
+    /// Removes the islands whose writers have left, and what a drain that died half-way left of one.
+    fn clear_islands<M: Memory>(&self, ring: &M) {
+        if ring.load(at::ISLAND_COUNT, Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut any = false;
+        for index in 0..ISLANDS {
+            let append = island_of(ring, index);
+            let left = self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append;
+            if append != 0 && !left {
+                any = true;
+            } else if append != 0 || ring.load(at::ISLANDS + index * 16, Ordering::Relaxed) != 0 {
+                remove_island(ring, index);
+            }
+        }
+        if !any {
+            ring.store(at::ISLAND_COUNT, 0, Ordering::Release);
+            ring.point("island: none");
+        }
+    }
+}
+
+fn verdict(time: u64, before: u64) -> Peek {
+    if time < before { Peek::Ready { time } } else { Peek::Later { time } }
+}
+
+fn island_of<M: Memory>(ring: &M, index: usize) -> u64 {
+    ring.load(at::ISLANDS + index * 16 + 8, Ordering::Acquire)
+}
+
+fn remove_island<M: Memory>(ring: &M, index: usize) {
+    ring.store(at::ISLANDS + index * 16 + 8, 0, Ordering::Release);
+    ring.point("island: range, number gone");
+    ring.store(at::ISLANDS + index * 16, 0, Ordering::Release);
+    ring.point("island: gone");
+}
+
+/// Tells the client, and whoever drains after us.
+fn publish_tail<M: Memory>(ring: &M, tail: Tail) {
+    let word = Cursor::new(tail.append, tail.place).0;
+    let current = ring.load(at::TAIL, Ordering::Relaxed);
+    // The checkpoint of the current tail stays until the tail has moved.
+    let spare = usize::from(ring.load(at::CHECKPOINTS[0], Ordering::Relaxed) == current);
+    let checkpoint = at::CHECKPOINTS[spare];
+    ring.store(checkpoint, u64::MAX, Ordering::Relaxed);
+    ring.point("release: checkpoint open");
+    ring.store(checkpoint + 8, tail.append, Ordering::Relaxed);
+    ring.point("release: checkpoint append");
+    ring.store(checkpoint + 16, tail.sequence, Ordering::Relaxed);
+    ring.point("release: checkpoint sequence");
+    ring.store(checkpoint, word, Ordering::Release);
+    ring.point("release: checkpoint, no tail");
+    ring.store(at::RELEASED, tail.append, Ordering::Relaxed);
+    ring.point("release: hint, no tail");
+    ring.store(at::TAIL, word, Ordering::Release);
+    ring.point("release: tail");
+}

@@ -1,0 +1,67 @@
+//! Where the next entry goes: plain arithmetic, no memory.
+//!
+//! What must hold: an entry lies in one piece, in space that was given back, and never on an island. An *island* is
+//! space whose writer was stopped in the middle of its copy: the drain gave its append up and went on, but nobody may
+//! use the space until that writer is known to be out of it, because it may go on copying at any time.
+
+use crate::layout::ISLANDS;
+
+/// Space that is not to be used: units from the start of the data area, the end exclusive. `start >= end` goes around
+/// the end of the data area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Island {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Island {
+    /// As a word; never 0, which says that there is none.
+    pub(crate) const fn encode(self) -> u64 {
+        1 << 63 | (self.start as u64) << 32 | self.end as u64
+    }
+
+    pub(crate) const fn decode(word: u64) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        Some(Self { start: (word >> 32) as u32 & 0x7FFF_FFFF, end: word as u32 })
+    }
+
+    /// How far to go from `at` to get behind this island, when `need` units from `at` (which end within `size`) touch it.
+    const fn skip(self, at: u32, need: u32, size: u32) -> Option<u32> {
+        let around = self.start >= self.end;
+        if !around && at < self.end && self.start < at + need {
+            return Some(self.end - at);
+        }
+        if around && at < self.end {
+            return Some(self.end - at);
+        }
+        if around && self.start < at + need {
+            return Some(size - at + self.end);
+        }
+        None
+    }
+}
+
+/// Where an entry of `need` units starts, with the head and tail at these places: at the head, or behind what it cannot
+/// lie on. `None`: there is no space now.
+pub(crate) fn place(head: u32, tail: u32, size: u32, need: u32, islands: &[Island]) -> Option<u32> {
+    let mut start = head;
+    // Each step passes the end of the area or an island; past all of them twice there is nothing new.
+    for _ in 0..=2 * (ISLANDS + 1) {
+        let at = start & (size - 1);
+        let skip = if at + need > size {
+            Some(size - at)
+        } else {
+            islands.iter().find_map(|island| island.skip(at, need, size))
+        };
+        match skip {
+            Some(units) => start = start.wrapping_add(units),
+            None => return (start.wrapping_add(need).wrapping_sub(tail) <= size).then_some(start),
+        }
+        if start.wrapping_sub(tail) > size {
+            return None;
+        }
+    }
+    None
+}

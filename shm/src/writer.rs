@@ -1,0 +1,177 @@
+//! The client's end of the protocol: reserve, fill, commit.
+//!
+//! ```text
+//! 1  t = clock                                   before 3: see below
+//! 2  read head and tail, find the place
+//! 3  exchange head: append number and space      the reservation; retried when another thread was faster
+//! 4  copy header and payload
+//! 5  exchange the slot: (append, place)          the commit: now it is `posted`
+//! ```
+//! **Any step may be the last one.** Between 3 and 5 nothing in the ring tells where the entry starts: its slot is as it
+//! was. The drain finds the next entry by the next append's slot, so it needs nothing of this one.
+//!
+//! **The drain may give it up** when it waited for long enough, by an exchange of the same slot. Then 5 fails, and the
+//! writer *leaves*: it says that it will not write to the space any more, in the slot, and if the space has become an
+//! island meanwhile, there. Until then nobody gets that space.
+//!
+//! **Time.** The stamp is taken before the reservation, and the drain takes the largest stamp so far as the time of an
+//! entry. That time lies between the call and its commit: each stamp of an append up to this one was taken before its
+//! reservation, which came before this commit; and its own was taken in the call. So if a call ended before another
+//! began, its time is the smaller one, in whichever rings. Stamped after the reservation, a thread stopped between
+//! the two would give those behind it a time after their own end.
+
+use crate::checksum;
+use crate::entry::{HEADER, Header};
+use crate::layout::{Cursor, ISLANDS, Shape, Slot, State, at, units_of};
+use crate::memory::{Memory, Ordering};
+use crate::space::{Island, place};
+
+/// Why there is no reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSpace {
+    Full,
+    Closed,
+    Damaged,
+}
+
+/// Space that is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    /// The append's number.
+    pub(crate) append: u64,
+    /// Where the entry starts.
+    pub(crate) start: u32,
+    stamp: u64,
+}
+
+/// Takes an append number and space for `payload` bytes; `stamp` was read from the clock before.
+#[inline]
+pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: u64) -> Result<Reserved, NoSpace> {
+    let need = units_of(payload);
+    let mut head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
+    loop {
+        if head.is_closed() {
+            return Err(NoSpace::Closed);
+        }
+        // Acquire: what the drain did with the space before it gave it back comes before what we do with it.
+        let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
+        let near = ring.load(at::RELEASED, Ordering::Relaxed);
+        let append = head.append(near);
+        let held = head.ahead_of(tail.append(near));
+        if held >= u64::from(shape.slots()) || head.place().wrapping_sub(tail.place()) > shape.units() {
+            // Another thread may have moved on and the drain have given back between our two loads.
+            let now = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
+            if now != head {
+                head = now;
+                continue;
+            }
+            let full = held == u64::from(shape.slots());
+            return Err(if full { NoSpace::Full } else { NoSpace::Damaged });
+        }
+        let start = if ring.load(at::ISLAND_COUNT, Ordering::Relaxed) == 0 {
+            place(head.place(), tail.place(), shape.units(), need, &[])
+        } else {
+            let (islands, count) = islands(ring);
+            place(head.place(), tail.place(), shape.units(), need, &islands[..count])
+        };
+        let Some(start) = start else { return Err(NoSpace::Full) };
+        let next = Cursor::new(append.wrapping_add(1), start.wrapping_add(need));
+        // Relaxed: the reservation hands over no data; the slot's exchange does.
+        match ring.exchange(at::HEAD, head.0, next.0, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Ok(Reserved { append, start, stamp }),
+            Err(now) => head = Cursor(now),
+        }
+    }
+}
+
+/// Whether an append of `payload` bytes could be reserved now, or never will be because the ring is closed or damaged.
+pub(crate) fn has_space<M: Memory>(ring: &M, shape: Shape, payload: usize) -> bool {
+    let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
+    let head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
+    let near = ring.load(at::RELEASED, Ordering::Relaxed);
+    let (islands, count) = islands(ring);
+    head.ahead_of(tail.append(near)) < u64::from(shape.slots())
+        && place(head.place(), tail.place(), shape.units(), units_of(payload), &islands[..count]).is_some()
+}
+
+#[cold]
+fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
+    let mut found = [Island { start: 0, end: 0 }; ISLANDS];
+    let mut count = 0;
+    for index in 0..ISLANDS {
+        if let Some(island) = Island::decode(ring.load(at::ISLANDS + index * 16, Ordering::Relaxed)) {
+            found[count] = island;
+            count += 1;
+        }
+    }
+    (found, count)
+}
+
+/// Copies the entry into its space.
+#[inline]
+pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, parts: &[&[u8]], records: u32) {
+    let mut len = 0;
+    let mut sum = None;
+    let base = shape.place_at(reserved.start) + HEADER;
+    match parts {
+        [one] => {
+            ring.write(base, one);
+            len = one.len();
+            sum = Some(checksum::of(one));
+        }
+        many => {
+            for part in many.iter().filter(|part| !part.is_empty()) {
+                ring.write(base + len, part);
+                ring.point("fill: between two parts");
+                sum = Some(sum.map_or_else(|| checksum::of(part), |sum| checksum::extend(sum, part)));
+                len += part.len();
+            }
+        }
+    }
+    ring.point("fill: payload, no header");
+    let mut header =
+        Header { len: len as u32, records, time: reserved.stamp, append: reserved.append as u32, check: 0 };
+    header.check = header.expected(sum.unwrap_or(0));
+    for (index, word) in header.words().into_iter().enumerate() {
+        ring.point("fill: header");
+        ring.store(base - HEADER + index * 8, word, Ordering::Relaxed);
+    }
+}
+
+/// Commits the entry. `false`: the drain has given it up before; nothing of it will ever be read.
+#[inline]
+pub(crate) fn commit<M: Memory>(ring: &M, shape: Shape, reserved: Reserved) -> bool {
+    let slot = shape.slot_at(reserved.append);
+    let new = Slot::committed(reserved.append, reserved.start);
+    let mut old = Slot(ring.load(slot, Ordering::Relaxed));
+    loop {
+        if !old.is_before(reserved.append) {
+            leave(ring, shape, reserved.append);
+            return false;
+        }
+        // Release: who sees the commit sees the entry. Sequentially consistent with the look at the sleep word.
+        match ring.exchange(slot, old.0, new.0, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => old = Slot(now),
+        }
+    }
+}
+
+/// Says that this writer will not write to the space of an append that was given up.
+#[cold]
+fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
+    let slot = shape.slot_at(append);
+    let now = ring.load(slot, Ordering::Relaxed);
+    if Slot(now).state_of(append) == State::Abandoned {
+        // Release: our last stores to the space come before. It may fail: the slot is another append's by now.
+        let _ = ring.exchange(slot, now, Slot::left(append).0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+    ring.point("leave: slot said so, island not yet");
+    // The drain makes the island, then looks at the slot; we write the slot, then look for the island. One sees the other.
+    ring.fence();
+    for index in 0..ISLANDS {
+        if ring.load(at::ISLANDS + index * 16 + 8, Ordering::Acquire) == append.wrapping_add(1) {
+            ring.store(at::LEFT + index * 8, append.wrapping_add(1), Ordering::Release);
+        }
+    }
+}
