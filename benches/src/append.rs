@@ -4,7 +4,6 @@
 //! timed; cells take turns, so that a slow moment of the disk is not one cell's; what was written is read back. A method
 //! that does not survive a power cut on this space and disk is marked, by the same rules as the policy `sync_file_range`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 use crate::pattern::Pattern;
-use crate::place::{On, Place};
+use crate::place::Place;
 use crate::results::Results;
 use crate::stats::Latency;
 use crate::writers::{self, Limit};
@@ -193,8 +192,6 @@ pub struct Plan {
     pub limit: Limit,
     /// Bytes of prepared space; a run that has used it up is over.
     pub file: u64,
-    /// Where.
-    pub on: On,
 }
 
 impl Plan {
@@ -202,14 +199,13 @@ impl Plan {
     ///
     /// # Errors
     /// A cell cannot be run, or something in it failed.
-    pub fn run(&self, dir: &Path) -> Result<Results> {
-        let place = Place::new(dir, self.on)?;
-        let mut results = Results::new("append", &place, self.rounds, self.limit);
+    pub fn run(&self, place: &Place) -> Result<Results> {
+        let mut results = Results::new("append", place, self.rounds, self.limit);
         let cells: Vec<Cell> = Cell::all().collect();
         let mut outcomes = vec![Vec::new(); cells.len()];
         for _ in 0..self.rounds {
             for (cell, outcomes) in cells.iter().zip(&mut outcomes) {
-                outcomes.push(cell.run(&place, self)?.checked()?);
+                outcomes.push(cell.run(place, self)?.checked()?);
             }
         }
         let safe = place.ground().range_sync_is_safe;

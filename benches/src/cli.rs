@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::place::{On, Place};
 use crate::results::Results;
 use crate::writers::Limit;
-use crate::{append, bulk, file_writer, write_sync};
+use crate::{append, bulk, cells, file_writer, read, speed, write_sync};
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
 #[derive(Parser)]
@@ -37,6 +37,12 @@ enum Bench {
     /// The file writer beside `std::io::BufWriter`
     #[command(name = "file_writer")]
     FileWriter(FileWriter),
+    /// Reads and writes of 4 KiB in twelve ways, through the page cache and around it, beside fio
+    Cells(Cells),
+    /// A segment through its checksums, and one that a crash left, beside plain reads
+    Read(Read),
+    /// What is to be reached: rows of contenders, ours, fio and peers, in turn
+    Speed(Speed),
 }
 
 /// Where, and where to put the results.
@@ -48,6 +54,16 @@ pub struct Common {
     /// In that folder, or on a file system in a file there (needs root)
     #[arg(long, value_enum, default_value_t = On::Folder)]
     pub on: On,
+}
+
+impl Common {
+    /// The folder, or the file system that is made in it.
+    ///
+    /// # Errors
+    /// As [`Place::new`].
+    pub fn place(&self) -> Result<Place> {
+        Place::new(&self.dir, self.on)
+    }
 }
 
 /// How often, and what to do with the results.
@@ -191,6 +207,54 @@ struct FileWriter {
     mebibytes: u64,
 }
 
+/// `speed`
+#[derive(Args)]
+struct Speed {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Rows to run [default: all]
+    #[arg(long, value_delimiter = ',')]
+    row: Vec<String>,
+    /// Seconds of each run that is bounded by time
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Megabytes (2^20) of a bulk file
+    #[arg(long, default_value_t = 1024)]
+    mebibytes: u64,
+    /// Folder with the programs of benches/peers
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+}
+
+/// `cells`
+#[derive(Args)]
+struct Cells {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Megabytes (2^20) of the file
+    #[arg(long, default_value_t = 1024)]
+    mebibytes: u64,
+}
+
+/// `read`
+#[derive(Args)]
+struct Read {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Bytes of a record
+    #[arg(long, default_value_t = 256)]
+    size: usize,
+}
+
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -215,17 +279,17 @@ fn carry_out(bench: Bench) -> Result<()> {
                 limit: one.limit(),
                 file: durable::FILE,
             };
-            let place = Place::new(&args.common.dir, args.common.on)?;
+            let place = args.common.place()?;
             tell(work.run(place.path())?)
         }
         Bench::Bulk(args) => {
-            let place = Place::new(&args.common.dir, args.common.on)?;
+            let place = args.common.place()?;
             tell(args.one.work().run(args.by, place.path())?)
         }
         Bench::Append(args) => {
             let limit = Limit { time: seconds(args.seconds)?, ops: u64::MAX };
-            let plan = append::Plan { rounds: args.rounds.rounds, limit, file: durable::FILE, on: args.common.on };
-            args.rounds.keep(&plan.run(&args.common.dir)?)
+            let plan = append::Plan { rounds: args.rounds.rounds, limit, file: durable::FILE };
+            args.rounds.keep(&plan.run(&args.common.place()?)?)
         }
         Bench::WriteSync(args) => {
             let plan = write_sync::Plan {
@@ -236,14 +300,33 @@ fn carry_out(bench: Bench) -> Result<()> {
                 rounds: args.rounds.rounds,
                 limit: Limit { time: seconds(args.seconds)?, ops: u64::MAX },
                 file: durable::FILE,
-                on: args.common.on,
             };
-            args.rounds.keep(&plan.run(&args.common.dir)?)
+            args.rounds.keep(&plan.run(&args.common.place()?)?)
         }
         Bench::FileWriter(args) => {
             let works: Vec<_> =
                 args.chunk.iter().map(|chunk| bulk::Work { chunk: *chunk, total: args.mebibytes << 20 }).collect();
-            args.rounds.keep(&file_writer::run(&args.common.dir, args.common.on, args.rounds.rounds, &works)?)
+            args.rounds.keep(&file_writer::run(&args.common.place()?, args.rounds.rounds, &works)?)
+        }
+        Bench::Cells(args) => {
+            let limit = Limit { time: seconds(args.seconds)?, ops: u64::MAX };
+            let plan = cells::Plan { rounds: args.rounds.rounds, limit, file: args.mebibytes << 20, fio: true };
+            args.rounds.keep(&plan.run(&args.common.place()?)?)
+        }
+        Bench::Read(args) => {
+            let plan = read::Plan { rounds: args.rounds.rounds, segment: durable::FILE, size: args.size };
+            args.rounds.keep(&plan.run(&args.common.place()?)?)
+        }
+        Bench::Speed(args) => {
+            let plan = speed::Plan {
+                rows: args.row,
+                rounds: args.rounds.rounds,
+                seconds: args.seconds,
+                mebibytes: args.mebibytes,
+                peers: args.peers,
+                own: std::env::current_exe()?,
+            };
+            args.rounds.keep(&plan.run(&args.common.place()?)?)
         }
     }
 }

@@ -1,11 +1,9 @@
 //! The journal's file writer beside `std::io::BufWriter`, in chunks of several sizes, in turn.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use crate::bulk::{Contender, Work};
-use crate::place::{On, Place};
+use crate::place::Place;
 use crate::results::{self, Results};
 use crate::writers::Limit;
 
@@ -16,9 +14,8 @@ const STANDARD: [Contender; 2] = [Contender::Bufwriter8k, Contender::Bufwriter2m
 ///
 /// # Errors
 /// A run failed.
-pub fn run(dir: &Path, on: On, rounds: u32, works: &[Work]) -> Result<Results> {
-    let place = Place::new(dir, on)?;
-    let mut results = Results::new("file_writer", &place, rounds, Limit::ops(1));
+pub fn run(place: &Place, rounds: u32, works: &[Work]) -> Result<Results> {
+    let mut results = Results::new("file_writer", place, rounds, Limit::ops(1));
     for work in works {
         let mut outcomes = vec![Vec::new(); Contender::ALL.len()];
         for _ in 0..rounds {

@@ -18,6 +18,9 @@
 //! | [`append`] | space × method for one writer, in turn |
 //! | [`file_writer`] | the file writer beside `BufWriter`, in turn |
 //! | [`write_sync`] | methods × engines × writers × sizes, in turn |
+//! | [`cells`] | reads and writes of 4 KiB in twelve ways, beside fio |
+//! | [`read`] | a segment through its checksums, beside plain reads |
+//! | [`speed`] | what is to be reached: rows of contenders, peers and [`fio`] among them, in turn |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
 //! | [`pattern`] | contents that tell who wrote them, and when |
@@ -25,14 +28,18 @@
 
 pub mod append;
 pub mod bulk;
+pub mod cells;
 pub mod cli;
 pub mod clock;
 pub mod durable;
 pub mod file_writer;
+pub mod fio;
 pub mod outcome;
 pub mod pattern;
 pub mod place;
+pub mod read;
 pub mod results;
+pub mod speed;
 pub mod stats;
 pub mod write_sync;
 pub mod writers;

@@ -60,6 +60,12 @@ impl Pattern {
         (u128::from(op) | u128::from(self.writer) << 64 | (sector as u128) << 96).to_le_bytes()
     }
 
+    /// Whether they begin as those of that operation: a look that costs nothing.
+    #[must_use]
+    pub fn begins(&self, bytes: &[u8], op: u64) -> bool {
+        bytes.first_chunk() == Some(&self.stamp_of(op, 0))
+    }
+
     /// Whether these are the bytes of that operation.
     #[must_use]
     pub fn holds(&self, bytes: &[u8], op: u64) -> bool {

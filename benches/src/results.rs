@@ -27,6 +27,35 @@ pub struct Results {
     pub seconds: f64,
     /// The rows.
     pub rows: Vec<Row>,
+    /// What is to be reached, and whether it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aims: Vec<Aim>,
+}
+
+/// A ratio that is to be reached.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Aim {
+    /// The work.
+    pub work: String,
+    /// Who of ours.
+    pub of: String,
+    /// The best of these, in each round.
+    pub beside: Vec<String>,
+    /// Those that were not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// The aim.
+    pub at_least: f64,
+    /// The ratios of the rounds.
+    pub ratio: Spread,
+}
+
+impl Aim {
+    /// Whether the median reaches it.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        self.ratio.median >= self.at_least
+    }
 }
 
 /// What the figures are of.
@@ -90,6 +119,7 @@ impl Results {
             rounds,
             seconds: if limit.time == Duration::MAX { 0.0 } else { limit.time.as_secs_f64() },
             rows: Vec::new(),
+            aims: Vec::new(),
         }
     }
 

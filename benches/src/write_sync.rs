@@ -3,12 +3,10 @@
 //! What must hold: for each number of writers and each size, all methods take turns within a round, on new files in the
 //! same folder; ratios are of runs of the same round.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use crate::durable::{Contender, Engine, Work};
-use crate::place::{On, Place};
+use crate::place::Place;
 use crate::results::{self, Results};
 use crate::writers::Limit;
 
@@ -29,8 +27,6 @@ pub struct Plan {
     pub limit: Limit,
     /// Bytes of each file.
     pub file: u64,
-    /// Where.
-    pub on: On,
 }
 
 /// What is compared by default; `strict` is the baseline in which no sync pays for another writer.
@@ -59,11 +55,10 @@ impl Plan {
     ///
     /// # Errors
     /// A run cannot be set up, or something in it failed.
-    pub fn run(&self, dir: &Path) -> Result<Results> {
-        let place = Place::new(dir, self.on)?;
-        let mut results = Results::new("write_sync", &place, self.rounds, self.limit);
+    pub fn run(&self, place: &Place) -> Result<Results> {
+        let mut results = Results::new("write_sync", place, self.rounds, self.limit);
         for (writers, size) in self.writers.iter().flat_map(|w| self.sizes.iter().map(move |s| (*w, *s))) {
-            self.group(&place, writers, size, &mut results)?;
+            self.group(place, writers, size, &mut results)?;
         }
         Ok(results)
     }

@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 
 use clad_benches::append::{self, Cell};
 use clad_benches::durable::{Contender, Engine, Work};
-use clad_benches::place::On;
+use clad_benches::place::{On, Place};
 use clad_benches::writers::Limit;
-use clad_benches::{Outcome, bulk, file_writer, write_sync};
+use clad_benches::{Outcome, bulk, cells, file_writer, read, speed, write_sync};
 use clap::ValueEnum;
 
 /// Small, and yet with room for every writer.
@@ -18,6 +18,10 @@ const OPS: u64 = 20;
 /// On the file system that holds the build: the one for temporary files may be in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+fn place(dir: &tempfile::TempDir) -> Place {
+    Place::new(dir.path(), On::Folder).expect("a folder on a disk")
 }
 
 fn empty(dir: &Path) -> bool {
@@ -62,7 +66,7 @@ fn records_that_are_no_blocks_are_found_again() {
 fn every_writer_makes_the_same_file() {
     let dir = folder();
     let works = [100, 800, 4096].map(|chunk| bulk::Work { chunk, total: 3 << 20 });
-    let results = file_writer::run(dir.path(), On::Folder, 2, &works).expect("it runs");
+    let results = file_writer::run(&place(&dir), 2, &works).expect("it runs");
     assert_eq!(results.rows.len(), 3 * bulk::Contender::ALL.len());
     for row in &results.rows {
         let chunk: u64 = row.cell["chunk"].parse().expect("a number");
@@ -76,8 +80,8 @@ fn every_writer_makes_the_same_file() {
 #[test]
 fn every_space_with_every_method() {
     let dir = folder();
-    let plan = append::Plan { rounds: 2, limit: Limit::ops(OPS), file: FILE, on: On::Folder };
-    let results = plan.run(dir.path()).expect("it runs");
+    let plan = append::Plan { rounds: 2, limit: Limit::ops(OPS), file: FILE };
+    let results = plan.run(&place(&dir)).expect("it runs");
     assert_eq!(results.rows.len(), Cell::all().count());
     for row in &results.rows {
         assert_eq!((row.ops, row.verified, row.failed), (2 * OPS, 2 * OPS, 0), "{row:?}");
@@ -97,14 +101,13 @@ fn methods_stand_beside_the_plain_one() {
         methods: write_sync::METHODS.to_vec(),
         engines: vec![Engine::Blocking],
         writers: vec![1, 4],
-        sizes: vec![4096, 64 << 10],
+        sizes: vec![4096],
         rounds: 2,
         limit: Limit::ops(OPS),
         file: FILE,
-        on: On::Folder,
     };
-    let results = plan.run(dir.path()).expect("it runs");
-    assert_eq!(results.rows.len(), 4 * write_sync::METHODS.len());
+    let results = plan.run(&place(&dir)).expect("it runs");
+    assert_eq!(results.rows.len(), 2 * write_sync::METHODS.len());
     for row in &results.rows {
         let writers: u64 = row.cell["writers"].parse().expect("a number");
         assert_eq!((row.ops, row.failed), (2 * OPS * writers, 0), "{row:?}");
@@ -112,6 +115,59 @@ fn methods_stand_beside_the_plain_one() {
     }
     let none = results.find(&[("method", "none")]).expect("a row");
     assert!(!none.safe, "nothing is synced");
+    assert!(empty(dir.path()));
+}
+
+#[test]
+fn a_segment_is_read_whole_through_its_checksums_and_after_a_crash() {
+    let dir = folder();
+    let plan = read::Plan { rounds: 2, segment: 4 << 20, size: 256 };
+    let results = plan.run(&place(&dir)).expect("it runs");
+    let records = |of: &str| results.find(&[("read", of)]).expect("a row").verified;
+    assert!(records("checked") > 2 * 8_000 && records("checked") == records("plain"), "{results:?}");
+    assert!(records("scan") > 2 * 8_000 && records("scan") == records("plain_direct"), "{results:?}");
+    assert_eq!(results.aims.len(), 2);
+    assert!(empty(dir.path()));
+}
+
+#[test]
+fn every_way_to_read_and_write() {
+    let dir = folder();
+    let plan = cells::Plan { rounds: 1, limit: Limit::ops(100), file: 2 << 20, fio: false };
+    let results = plan.run(&place(&dir)).expect("it runs");
+    assert_eq!(results.rows.len(), 2 * 3 * 2 * 3);
+    for row in &results.rows {
+        let depth = if row.cell["way"] == "sync" { 1 } else { u64::from(cells::DEPTH) };
+        assert_eq!((row.ops, row.failed), (100 * depth, 0), "{row:?}");
+        // Of those that only write one after the other, each block once (the file has more).
+        if row.cell["do"] == "write" && row.cell["order"] == "sequential" {
+            assert_eq!(row.verified, (100 * depth).min((2 << 20) / cells::BLOCK as u64), "{row:?}");
+        }
+    }
+    assert!(empty(dir.path()));
+}
+
+#[test]
+fn a_row_stands_without_the_peers_that_are_not_there() {
+    let dir = folder();
+    let plan = speed::Plan {
+        rows: vec!["append_1".to_owned(), "bulk_800".to_owned()],
+        rounds: 1,
+        seconds: 0.01,
+        mebibytes: 2,
+        peers: Some(dir.path().to_owned()),
+        own: env!("CARGO_BIN_EXE_clad-benches").into(),
+    };
+    let results = plan.run(&place(&dir)).expect("it runs");
+    assert_eq!((results.rows.len(), results.aims.len()), (3 + 4, 2 + 2));
+    let peer = results.find(&[("contender", "agave-fs 4.2.0, direct")]).expect("a row");
+    assert_eq!((peer.ops, peer.notes.len()), (0, 1));
+    for aim in &results.aims {
+        assert_eq!(aim.beside.is_empty(), aim.ratio.median == 0.0, "{aim:?}");
+    }
+    assert!(results.aims[2].missing == ["agave-fs 4.2.0, direct"], "{:?}", results.aims[2]);
+    let unknown = speed::Plan { rows: vec!["nothing".to_owned()], ..plan };
+    assert!(unknown.run(&place(&dir)).is_err());
     assert!(empty(dir.path()));
 }
 

@@ -66,6 +66,12 @@ enum Command {
     Completions(CompletionsArgs),
 }
 
+/// The command line as a value, for manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Parses the command line and does what it says.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> Exit {
     let cli = match Cli::try_parse_from(args) {

@@ -37,5 +37,5 @@ mod read;
 mod repair;
 mod verify;
 
-pub use cli::main;
+pub use cli::{command, main};
 pub use exit::{Exit, Outcome, Stop};

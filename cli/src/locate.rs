@@ -20,7 +20,7 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT or grpc://HOST:PORT [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket that takes orders: unix://PATH [default beside --server unix://DIR/…: DIR/admin.sock] [env: CLAD_ADMIN]
+    /// Socket that takes orders: unix://PATH [default beside --server unix://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
     #[arg(long, global = true, value_name = "unix://PATH")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::{bytes, count, counted, duration};
 use crate::output::Progress;
+use crate::read::stored::unreadable;
 
 /// What to check.
 #[derive(Debug, Args)]
@@ -45,7 +46,7 @@ pub(crate) fn check(dir: &Path) -> Result<(VerifyReport, Duration), Stop> {
     let start = clock::now();
     let report = clad_journal::verify(dir, &mut |done, total| progress.at(done, total));
     drop(progress);
-    Ok((report.map_err(anyhow::Error::new)?, start.elapsed()))
+    Ok((report.map_err(|error| unreadable(dir, error))?, start.elapsed()))
 }
 
 pub(crate) fn text(report: &VerifyReport, took: Duration) -> String {

@@ -1,4 +1,4 @@
-//! What an operator can do about an error of the data folder, in words that go behind it.
+//! What an operator can do about an error of the data folder, or of an address, in words that go behind it.
 
 use std::fs::Metadata;
 use std::io;
@@ -33,6 +33,18 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
             format!("; make room on the file system of {shown} (`df {shown}`); nothing that was acknowledged is lost")
         }
         Some(Errno::ENOTDIR) => format!("; {shown} or something above it is a file: set journal.dir to a folder"),
+        _ => String::new(),
+    }
+}
+
+/// The same about an address that cannot be listened on, which this key names.
+pub(crate) fn on_address(key: &str, error: &io::Error) -> String {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EADDRINUSE) => {
+            format!("; another program listens there (`ss --listening --processes` says which): stop it, or set {key}")
+        }
+        Some(Errno::EADDRNOTAVAIL) => format!("; this host has no such address: set {key} to one that it has"),
+        Some(Errno::EACCES) => format!("; ports below 1024 are not for this user: set {key} to another one"),
         _ => String::new(),
     }
 }
@@ -75,5 +87,9 @@ mod tests {
             "the folder that is there: {text}"
         );
         assert_eq!(on(&dir, &io::Error::other("x")), "");
+        for (errno, word) in [(Errno::EADDRINUSE, "`ss "), (Errno::EADDRNOTAVAIL, "no such"), (Errno::EACCES, "1024")] {
+            let text = on_address("metrics.listen", &io::Error::from(errno));
+            assert!(text.contains(word) && text.contains("set metrics.listen"), "{errno}: {text}");
+        }
     }
 }

@@ -17,7 +17,15 @@ use crate::reload::reload;
 
 /// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
 #[derive(Debug, Parser)]
-#[command(name = "clad", version, about, max_term_width = 100)]
+#[command(
+    name = "clad",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "Signals: HUP reload; USR1 sync; USR2 rotate; TERM and INT drain, sync and end.\nExit codes: 0 done; 1 \
+                  it failed, or the data folder is locked, foreign or read-only; 2 the call was wrong; 78 the \
+                  configuration is bad, or this disk cannot keep what the policy promises."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

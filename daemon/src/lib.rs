@@ -28,6 +28,7 @@ mod rings;
 pub mod run;
 mod setup;
 mod status;
+mod sync;
 pub mod systemd;
 mod text;
 mod watchdog;

@@ -219,7 +219,11 @@ async fn open_journal(
     metrics::recovered(Duration::from_nanos(report.took_ns), report.set_aside_bytes);
     match report.is_damaged() {
         true => {
-            health.degraded("damage", "acknowledged records were lost: see the recovery line of `clactl status`");
+            let dir = config.journal.dir.display();
+            health.degraded(
+                "damage",
+                format!("acknowledged records were lost: `clactl verify {dir}` names them, a backup may have them"),
+            );
             tracing::error!("recovered, with damage: {report}");
         }
         false if report.clean => tracing::info!("{report}"),
@@ -426,7 +430,10 @@ async fn bind_tcp(
         Some(listener) => TcpListener::from_std(listener),
         None => TcpListener::bind(address).await,
     };
-    let listener = bound.map_err(|e| failed(&format!("listen on {address} ({key})"), &e))?;
+    let listener = bound.map_err(|e| {
+        let advice = advice::on_address(key, &e);
+        failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
+    })?;
     let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
     Ok(Some((listener, address)))
 }

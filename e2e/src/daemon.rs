@@ -107,6 +107,24 @@ impl Daemon {
         Admin::at(&self.setup.admin_socket())
     }
 
+    /// A metric, by its name and labels as the page shows them; 0 where it is not there.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        crate::web::metrics(self.port("metrics")).get(name).copied().unwrap_or_default()
+    }
+
+    /// Waits until there are so many rings of shared memory.
+    ///
+    /// # Panics
+    /// When that does not come to be.
+    pub fn wait_for_rings(&self, rings: u32) {
+        let until = Instant::now() + PATIENCE;
+        while self.metric("clad_shm_rings") != f64::from(rings) {
+            assert!(Instant::now() < until, "{rings} rings were waited for\n{}", self.process.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// `Admin.Status`.
     ///
     /// # Panics

@@ -9,15 +9,21 @@
 //! | [`daemon`] | a `clad` of our own: started, killed, started again |
 //! | [`admin`] | its admin socket |
 //! | [`raw`] | the framed protocol by hand, well or badly spoken |
+//! | [`grpc`] | an append call of gRPC by hand |
 //! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
 //! | [`cuts`] | power cuts: a recording device under a real file system |
+//! | [`hold`] | threads of a program that are held, as by a device that does not answer |
+//! | [`manager`] | a service manager: what it is told, and its watchdog |
 //! | [`web`] | the pages of health and metrics |
 
 pub mod admin;
 mod binaries;
 pub mod cuts;
 pub mod daemon;
+pub mod grpc;
+pub mod hold;
+pub mod manager;
 pub mod raw;
 pub mod readback;
 mod scratch;

@@ -291,6 +291,17 @@ impl Raw {
         frame.error
     }
 
+    /// The next answer, which is ACCEPTED, though it may wait for what is said next: a PONG is.
+    ///
+    /// # Panics
+    /// When it is another.
+    pub fn accepted_now(&mut self) -> Accepted {
+        self.send(|buf| encode_ping(buf, 78));
+        let accepted = self.accepted();
+        assert_eq!(self.answer(), Frame::Pong(78));
+        accepted
+    }
+
     /// Asks for a PONG and takes it: the connection is alive.
     ///
     /// # Panics
@@ -349,7 +360,8 @@ impl Raw {
                 Frame::Records(records) => {
                     let (head, mut offset) = (records.head, records.head.first_offset);
                     let view = PayloadView::parse(&records.payload, head.count).expect("a payload");
-                    for (sequence, record) in (head.first_seq..).zip(view.records()) {
+                    for (n, record) in view.records().enumerate() {
+                        let sequence = head.first_seq + n as u64;
                         let body = match record.body() {
                             Some(ValueRef::String(text)) => Some(text.as_bytes().to_vec()),
                             Some(ValueRef::Bytes(bytes)) => Some(bytes.to_vec()),

@@ -2,10 +2,10 @@
 //!
 //! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
 //! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
-//! sealed segments, oldest first, never the newest, and only after `clad.meta` has durably passed them.
+//! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
+//! as they are then: once they were withdrawn, no further one goes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::catalog::Sealed;
@@ -14,6 +14,8 @@ use crate::faults::Fault;
 use crate::format::segment_name;
 use crate::journal::Shared;
 use crate::prepare::{self, NotReused, Prepared, Space};
+use crate::sync::atomic::Ordering;
+use crate::sync::thread;
 
 const TICK: Duration = Duration::from_millis(200);
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
@@ -79,7 +81,7 @@ fn keep_pace(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
     let capacity = shared.env().config.segment_bytes;
     let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
     if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
-        std::thread::sleep(IDLE_PACE);
+        thread::sleep(IDLE_PACE);
     }
     wanted && !shared.is_closing()
 }
@@ -102,16 +104,16 @@ pub(crate) struct RetentionState {
 
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
-        let r = shared.retention();
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
         let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
-        if r == crate::config::Retention::default() || soon {
+        if shared.retention() == crate::config::Retention::default() || soon {
             return;
         }
         let age_rests = self.clock_jumped(shared);
         let all = shared.catalog().all();
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
         for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
+            let r = shared.retention();
             if total.saturating_sub(sealed.bytes) < r.keep_bytes {
                 return;
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::clock::Moment;
-use crate::committer::{Accepted, Item, Sender, Turn};
+use crate::committer::{Accepted, Item, Sender, Step, Turn};
 use crate::error::AppendError;
 use crate::gather::Purse;
 use crate::io::IoBuf;
@@ -76,16 +76,20 @@ impl Owed<'_> {
         if self.wake != Some(Turn::Thread) {
             return false;
         }
-        let shared = self.shared;
+        let (shared, now) = (self.shared, self.shared.env().now());
         let mut core = shared.core();
-        let Some(job) = core.committer.lone_write(shared.env().now()) else { return false };
+        if shared.turn(&core, now) != Turn::Thread || !core.committer.is_lone(now) {
+            return false;
+        }
+        let Step::Run(job) = core.committer.step(now) else { return false };
+        shared.wake_for_more(&mut core, now);
         drop(core);
         self.wake = None;
-        let (done, back) = shared.carry_out(job, hand.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
+        let (done, back) = shared.executor.run(job, hand.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
         hand.0 = Some(back);
         shared.finish(done);
         // What has gathered meanwhile, and the sync of what was only written, is the threads'.
-        shared.wake_for_the_rest();
+        shared.leave_to_others(&mut shared.core(), shared.env().now());
         true
     }
 }

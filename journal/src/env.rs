@@ -1,14 +1,15 @@
 //! What every part of an open journal stands on: the disk, the clock, `clad.meta`, the settings, and where to tell
 //! what happened.
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::io::{Fallback, Storage};
 use crate::metafile::MetaFile;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Something that an operator wants counted or told.
 #[derive(Clone, Debug, PartialEq, Eq)]

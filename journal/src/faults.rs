@@ -6,7 +6,8 @@
 //! - A fault is a value in one journal's settings, never a state of the process: tests run side by side.
 //! - A place that asks reads as one short condition, and the right code is what stands there without it.
 //!
-//! `sim/tests/faults.rs` turns each on and shows what catches it; the table in docs/TESTING.md is compared with this list.
+//! `sim/tests/faults.rs` turns each on and shows what catches it, `models/tests/orders.rs` those that only threads can have;
+//! the table in docs/TESTING.md is compared with this list.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` makes clad wrong on purpose: it is for tests and must not be in a release build");
@@ -26,6 +27,16 @@ macro_rules! faults {
         impl Fault {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Those that only show where threads run beside each other.
+            pub const OF_THREADS: &[Self] = &[
+                Self::TurnNotPassedOn,
+                Self::SleepsOnAnOldLook,
+                Self::TokenNotHeld,
+                Self::OlderMarksWin,
+                Self::WaitsWithoutALook,
+                Self::RotationForgotten,
+            ];
         }
     };
 }
@@ -83,6 +94,18 @@ faults! {
     TailNotSetAside,
     /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
     RecycledNotToldApart,
+    /// The thread of the ring does not wake the other one when the turn has passed to it.
+    TurnNotPassedOn,
+    /// A writing thread goes to sleep on a look that it took before it gave the lock back and took it again.
+    SleepsOnAnOldLook,
+    /// While a rotation is under way, another thread is given the next job.
+    TokenNotHeld,
+    /// Whoever tells the marks last is believed, however old his are.
+    OlderMarksWin,
+    /// Who waits for a mark looks at the marks before he enters the crowd, and not after.
+    WaitsWithoutALook,
+    /// A rotation that is asked for when the journal is closed is not answered.
+    RotationForgotten,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.

@@ -44,7 +44,9 @@ mod seal;
 mod segment_file;
 mod segment_reader;
 pub mod stepper;
+mod sync;
 mod verify;
+mod watcher;
 mod window;
 mod workers;
 
@@ -53,14 +55,15 @@ pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
-pub use error::{AppendError, OpenError, ReadError};
+pub use error::{AppendError, CommitError, OpenError, ReadError};
 #[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
 pub use faults::{Fault, Faults};
 pub use gather::Batch;
 pub use io::bulk;
-pub use journal::{Journal, SegmentSummary, Stalled, Status};
+pub use journal::{Appender, Journal, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Level, Marks};
 pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::Reader;
 pub use verify::{Problem, VerifyReport, verify};
+pub use watcher::{Closed, Wants, Watcher};

@@ -13,7 +13,7 @@ use crate::error::{OpenError, ReadError};
 use crate::format::footer::Damage;
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::SegmentHeader;
-use crate::format::segment_name;
+use crate::format::{META_NAME, segment_name};
 use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device};
 use crate::journal::SegmentSummary;
@@ -84,9 +84,13 @@ impl OfflineLog {
         let substrate = device::discover(dir);
         let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
         let storage = Arc::new(storage);
-        check_foreign(storage.as_ref(), &name)?;
         let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
         let found = list_segments(&listing);
+        // A folder that was named by mistake: what is foreign in it is of no interest.
+        if found.is_empty() && !listing.iter().any(|entry| entry.name == META_NAME) {
+            return Err(OpenError::MetaLost { dir: name, segments: 0 });
+        }
+        check_foreign(storage.as_ref(), &name)?;
         let mut notes = Vec::new();
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Found { meta, .. } => adopted(storage.as_ref(), meta, &found, &mut notes)?,

@@ -11,7 +11,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::env::Env;
 use crate::faults::{self, Fault};
@@ -19,6 +18,7 @@ use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
 use crate::segment_file;
+use crate::sync::atomic::Ordering;
 
 const CHUNK: usize = 1 << 20;
 

@@ -15,15 +15,17 @@
 //!   lost, and one who is awake is not woken.
 //! - A thread of the ring that is gone (a bug) gives its turn to the thread.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::committer::{Done, Failure, Job, Step, SyncBy, Turn};
+use crate::committer::{Job, Step, SyncBy, Turn};
+use crate::faults::Fault;
 use crate::io::uring::{Next, Operation, Source};
 use crate::io::{Durability, IoBuf};
 use crate::journal::{Core, Shared};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 
 /// Most that a thread's own buffer keeps: one huge append does not pin its memory.
 const KEPT: usize = 4 << 20;
@@ -42,7 +44,11 @@ pub(crate) struct Watch {
 }
 
 impl Shared {
-    fn turn(&self, core: &Core, now: Moment) -> Turn {
+    fn has(&self, fault: Fault) -> bool {
+        self.env().config.faults.has(fault)
+    }
+
+    pub(crate) fn turn(&self, core: &Core, now: Moment) -> Turn {
         match self.storage().ring() {
             Some(ring) if ring.is_alive() => core.committer.turn(now),
             _ => Turn::Thread,
@@ -62,7 +68,7 @@ impl Shared {
             Turn::Ring => (core.watch.ring_rests, core.watch.ring_armed_ns),
         };
         // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
-        let unwatched = bytes_before == 0 && armed_ns.is_none_or(|t| t < now.boot_ns);
+        let unwatched = bytes_before == 0 && !in_time(core, armed_ns, now);
         if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
             return None;
         }
@@ -81,20 +87,20 @@ impl Shared {
         }
     }
 
-    /// Carries a job out in this thread.
-    pub(crate) fn carry_out(&self, job: Job, buf: IoBuf) -> (Result<Done, Failure>, IoBuf) {
-        self.at_disk.fetch_add(1, Ordering::Relaxed);
-        let (done, back) = self.executor.run(job, buf);
-        self.at_disk.fetch_sub(1, Ordering::Relaxed);
-        (done, if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back })
+    /// A job was taken: if a second one could be begun, somebody is to do that.
+    pub(crate) fn wake_for_more(&self, core: &mut Core, now: Moment) {
+        if core.committer.more_to_do() {
+            let turn = self.turn(core, now);
+            self.wake(core, turn);
+        }
     }
 
-    /// Wakes who goes on after a write that was made by a thread which does nothing more.
-    pub(crate) fn wake_for_the_rest(&self) {
-        let now = self.env().now();
-        let mut core = self.core();
-        let turn = self.turn(&core, now);
-        self.wake(&mut core, turn);
+    /// A thread that is none of ours goes: what is to be done now is somebody's, and so is the time.
+    pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
+        if core.committer.wants_somebody() || !in_time(core, core.watch.armed_ns, now) {
+            let turn = self.turn(core, now);
+            self.wake(core, turn);
+        }
     }
 
     fn wake(&self, core: &mut Core, turn: Turn) {
@@ -108,6 +114,12 @@ impl Shared {
             _ => {}
         }
     }
+}
+
+/// Whether who wakes at that moment does so in time: for what has gathered, before it has waited too long.
+fn in_time(core: &Core, armed_ns: Option<u64>, now: Moment) -> bool {
+    let patience = if core.committer.gathered_bytes() > 0 { core.committer.patience_ns() } else { u64::MAX };
+    armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(patience)).contains(&t))
 }
 
 /// A thread that waits for jobs and carries them out, blocking.
@@ -129,21 +141,26 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 return;
             }
             Step::Run(job) => {
-                if core.committer.more_to_do() {
-                    let turn = shared.turn(&core, now);
-                    shared.wake(&mut core, turn);
-                }
+                shared.wake_for_more(&mut core, now);
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
-                let (done, back) = shared.carry_out(job, buf);
-                buf = back;
+                shared.at_disk.fetch_add(1, Ordering::Relaxed);
+                let (done, back) = shared.executor.run(job, buf);
+                shared.at_disk.fetch_sub(1, Ordering::Relaxed);
+                buf = if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back };
                 shared.finish(done);
                 if wake_others {
                     shared.wake_all();
                 }
                 core = shared.core();
             }
-            Step::Wait(until) => core = sleep(shared, core, until, now.boot_ns),
+            Step::Wait(until) => {
+                if shared.has(Fault::SleepsOnAnOldLook) {
+                    drop(core);
+                    core = shared.core();
+                }
+                core = sleep(shared, core, until, now.boot_ns);
+            }
         }
     }
 }
@@ -197,7 +214,7 @@ impl Source for OnRing {
                 Step::Wait(at) => until = at,
                 Step::Exit => return Next::Done,
             }
-        } else {
+        } else if !shared.has(Fault::TurnNotPassedOn) {
             // What just ended here may be what it waits for: to rotate, to close, to write what is left.
             shared.wake(&mut core, Turn::Thread);
         }

@@ -1,11 +1,12 @@
 //! The journal on a real file system: what goes in comes out, across restarts, under every policy.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::EngineWish;
-use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Sender};
+use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
 
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
@@ -171,6 +172,43 @@ fn a_reader_behind_retention_is_told_the_gap() {
     };
     assert!(end > 0);
     assert_eq!(batch.first_offset, end);
+    assert!(journal.close(Duration::from_secs(10)));
+}
+
+/// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
+#[test]
+fn retention_that_is_withdrawn_stops_where_it_is() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let journal = Arc::new(OnceLock::<Journal>::new());
+    let removed = Arc::new(AtomicUsize::new(0));
+    let (withdraws, count) = (journal.clone(), removed.clone());
+    let observer = Arc::new(move |event: &Event| {
+        if matches!(event, Event::Removed { .. }) {
+            count.fetch_add(1, Ordering::SeqCst);
+            withdraws.get().unwrap().set_retention(Retention::default());
+        }
+    });
+    let opened = Journal::open_dir(dir.path(), config(Policy::GROUP_COMMIT), observer).unwrap();
+    assert!(journal.set(opened).is_ok());
+    let journal = journal.get().unwrap();
+    let mut sequence = 0;
+    let mut seal = || {
+        for _ in 0..8 {
+            journal.append(append(sequence, b"one each", Level::Durable)).unwrap();
+            sequence += 1;
+            journal.rotate().blocking_recv().unwrap().unwrap();
+        }
+    };
+    seal();
+    journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
+    let began = Instant::now();
+    while removed.load(Ordering::SeqCst) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Who removes goes on at once, or not at all: these seals take longer.
+    seal();
+    assert_eq!(removed.load(Ordering::SeqCst), 1);
     assert!(journal.close(Duration::from_secs(10)));
 }
 

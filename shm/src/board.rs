@@ -14,8 +14,9 @@
 //! | 128, 136, 144 | watermarks `received`, `written`, `durable`: all appends below have the level, or were refused |
 //! | 4096 | answers, 32 bytes each; that of append *n* at *n* modulo the slots |
 //!
-//! An answer: append number + 1 (0 while it changes), first offset, epoch (low 4 bytes) and code (high 4 bytes: 0 taken,
-//! else the error of PROTOCOL.md), a detail of the error. Read the first word, the others, the first again.
+//! An answer: tag (0 while it changes), first offset, epoch (low 4 bytes) and code (high 4 bytes: 0 taken, else the error
+//! of PROTOCOL.md), a detail of the error. The tag is the append number + 1 in the low 56 bits; the high 8 bits count how
+//! often this append was answered. Read the tag, the others, the tag again: if it is the same, what was read is one answer.
 
 use crate::layout::{BOARD_MAGIC, PAGE, Shape, VERSION};
 use crate::memory::{Memory, Ordering};
@@ -23,6 +24,7 @@ use crate::memory::{Memory, Ordering};
 /// Bytes of an answer.
 pub(crate) const ANSWER: usize = 32;
 const ANSWERS: usize = PAGE;
+const LOW56: u64 = (1 << 56) - 1;
 
 mod at {
     pub(super) const MAGIC: usize = 0;
@@ -129,6 +131,9 @@ pub(crate) fn raise<M: Memory>(board: &M, level: Level, upto: u64) {
 
 pub(crate) fn set_answer<M: Memory>(board: &M, shape: Shape, append: u64, answer: Answer) {
     let at = place(shape, append);
+    let before = board.load(at, Ordering::Relaxed);
+    let again = if before & LOW56 == (append + 1) & LOW56 { (before >> 56).wrapping_add(1) } else { 0 };
+    let tag = (append + 1) & LOW56 | again << 56;
     board.store(at, 0, Ordering::Relaxed);
     board.point("answer: open");
     // What follows must not be seen before the 0.
@@ -139,20 +144,21 @@ pub(crate) fn set_answer<M: Memory>(board: &M, shape: Shape, append: u64, answer
     board.point("answer: code");
     board.store(at + 24, answer.detail, Ordering::Relaxed);
     board.point("answer: detail");
-    board.store(at, append + 1, Ordering::Release);
+    board.store(at, tag, Ordering::Release);
 }
 
 /// The answer to an append; `None` where there is none yet, or none any more.
 pub(crate) fn answer<M: Memory>(board: &M, shape: Shape, append: u64) -> Option<Answer> {
     let at = place(shape, append);
-    if board.load(at, Ordering::Acquire) != append + 1 {
+    let tag = board.load(at, Ordering::Acquire);
+    if tag & LOW56 != (append + 1) & LOW56 {
         return None;
     }
     let first_offset = board.load(at + 8, Ordering::Relaxed);
     let word = board.load(at + 16, Ordering::Relaxed);
     let detail = board.load(at + 24, Ordering::Relaxed);
     board.fence();
-    (board.load(at, Ordering::Relaxed) == append + 1).then_some(Answer {
+    (board.load(at, Ordering::Relaxed) == tag).then_some(Answer {
         first_offset,
         epoch: word as u32,
         code: (word >> 32) as u32,

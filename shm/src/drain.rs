@@ -29,6 +29,7 @@ use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 use crate::os;
 use crate::reader::{Entry, Patience, Peek, Reader, Stamps};
+use crate::wake::{self, Event};
 
 /// What a client is given: duplicates go over the socket.
 #[derive(Debug, Clone, Copy)]
@@ -157,7 +158,7 @@ impl Drain {
     /// Wakes clients that wait for space.
     pub fn release(&mut self, upto: u64) {
         if self.reader.release(&self.ring, upto) {
-            self.ring_bell(at::SPACE_WAITERS, at::SPACE_BELL);
+            self.ring_bell(Event::Space);
         }
     }
 
@@ -180,7 +181,7 @@ impl Drain {
 
     /// Wakes clients that wait for acks, if there are any. Without waiters it makes no system call.
     pub fn announce(&self) {
-        self.ring_bell(at::ACK_WAITERS, at::ACK_BELL);
+        self.ring_bell(Event::Ack);
     }
 
     /// The epoch of the log has risen.
@@ -192,18 +193,13 @@ impl Drain {
     /// already, do not sleep.
     #[must_use]
     pub fn sleep(&mut self) -> bool {
-        let word = self.ring.load(at::SLEEP, Ordering::Relaxed);
-        self.ring.store(at::SLEEP, (word | 1).wrapping_add(if word & 1 == 1 { 2 } else { 0 }), Ordering::SeqCst);
-        self.ring.fence();
+        wake::fall_asleep(&self.ring);
         self.reader.is_quiet(&self.ring)
     }
 
     /// Ends what [`Drain::sleep`] began, and takes the wake-ups.
     pub fn awake(&mut self) {
-        let word = self.ring.load(at::SLEEP, Ordering::Relaxed);
-        if word & 1 == 1 {
-            self.ring.store(at::SLEEP, word.wrapping_add(1), Ordering::Relaxed);
-        }
+        wake::wake_up(&self.ring);
         os::take_wakes(&self.waker);
     }
 
@@ -220,17 +216,15 @@ impl Drain {
     }
 
     fn wake_all(&self) {
-        for bell in [at::SPACE_BELL, at::ACK_BELL] {
-            self.ring.add(bell, 1);
-            os::futex_wake(self.ring.futex(bell));
+        for event in [Event::Space, Event::Ack] {
+            self.ring.add(event.bell(), 1);
+            os::futex_wake(self.ring.futex(event.bell()));
         }
     }
 
-    fn ring_bell(&self, waiters: usize, bell: usize) {
-        self.ring.fence(); // what was published comes before the look for waiters
-        if self.ring.load(waiters, Ordering::Relaxed) != 0 {
-            self.ring.add(bell, 1);
-            os::futex_wake(self.ring.futex(bell));
+    fn ring_bell(&self, event: Event) {
+        if wake::ring_bell(&self.ring, event) {
+            os::futex_wake(self.ring.futex(event.bell()));
         }
     }
 }

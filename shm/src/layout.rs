@@ -89,6 +89,13 @@ impl Shape {
         Ok(Self { data_bytes, slots })
     }
 
+    /// A ring that is too small to be of use, but has all its places enumerated.
+    #[cfg(test)]
+    pub(crate) const fn tiny(data_bytes: u32, slots: u32) -> Self {
+        assert!(data_bytes.is_power_of_two() && slots.is_power_of_two());
+        Self { data_bytes, slots }
+    }
+
     /// Bytes of the data area.
     #[must_use]
     pub const fn data_bytes(self) -> u32 {

@@ -25,6 +25,11 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("clad runs on Linux: it needs sealed memory files, eventfd and futex as Linux has them");
 
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
+compile_error!("the words of a ring are 64 bits and little-endian, as the machine has them");
+#[cfg(all(feature = "stop-points", not(debug_assertions)))]
+compile_error!("the feature stop-points is for tests: a release must not have it");
+
 mod board;
 mod checksum;
 pub mod clock;
@@ -39,8 +44,14 @@ mod os;
 mod producer;
 mod reader;
 mod space;
+#[cfg(feature = "stop-points")]
+pub mod stop;
+mod wake;
 mod watch;
 mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use board::{Answer, Level, Marks};
 pub use drain::{ClientFds, Drain};

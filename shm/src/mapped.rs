@@ -91,9 +91,8 @@ impl Mapped {
     /// The low half of a word, for the kernel's futex calls alone.
     pub(crate) fn futex(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "a word outside of the mapping");
-        let half = if cfg!(target_endian = "little") { at } else { at + 4 };
         // SAFETY: as in `word`; the kernel alone reads through it.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(half).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 }
 
@@ -110,13 +109,13 @@ impl Drop for Mapped {
 impl Memory for Mapped {
     #[inline]
     fn load(&self, at: usize, order: Ordering) -> u64 {
-        u64::from_le(self.word(at).load(order))
+        self.word(at).load(order)
     }
 
     #[inline]
     fn store(&self, at: usize, value: u64, order: Ordering) {
         assert!(self.reach == Reach::ReadWrite, "a store through a mapping that is read-only");
-        self.word(at).store(value.to_le(), order);
+        self.word(at).store(value, order);
     }
 
     #[inline]
@@ -157,6 +156,11 @@ impl Memory for Mapped {
         // SAFETY: inside the mapping by the assertion; the source is private memory, so the two do not overlap. Other
         // threads and processes that go by the protocol do not touch this range until it is committed.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
+    }
+
+    #[cfg(feature = "stop-points")]
+    fn point(&self, name: &'static str) {
+        crate::stop::reached(name);
     }
 
     fn read(&self, at: usize, bytes: &mut [u8]) {

@@ -8,6 +8,9 @@ pub(crate) use std::sync::atomic::Ordering;
 
 /// One file of shared memory.
 pub(crate) trait Memory {
+    /// Places for islands that are used; a model does with fewer.
+    const ISLANDS: usize = crate::layout::ISLANDS;
+
     /// An atomic load of a word.
     fn load(&self, at: usize, order: Ordering) -> u64;
     /// An atomic store of a word.
@@ -27,7 +30,7 @@ pub(crate) trait Memory {
     fn fence_after_exchange(&self) {
         self.fence();
     }
-    /// Copies into the file; `at` is a multiple of 8. Plain stores: a later release makes them seen.
+    /// Copies into the file, anywhere. Plain stores: a later release makes them seen.
     fn write(&self, at: usize, bytes: &[u8]);
     /// Copies out of the file; `at` is a multiple of 8. Each byte is read once; others may write meanwhile.
     fn read(&self, at: usize, bytes: &mut [u8]);

@@ -11,6 +11,7 @@ use crate::layout::{Cursor, Shape, at};
 use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 use crate::os;
+use crate::wake::{self, Event};
 use crate::writer::{self, NoSpace};
 
 /// How often a push begins anew when the drain gave its space up.
@@ -85,9 +86,11 @@ impl Producer {
             return Err(PushError::Forked);
         }
         for _ in 0..TRIES {
-            let append = push_once(&self.ring, self.shape, parts, len, records)?;
+            let append = push_once(&self.ring, self.shape, parts, records, clock::now())?;
             if let Some(append) = append {
-                self.wake_drain();
+                if let Some(word) = wake::sleeper(&self.ring) {
+                    self.wake_sleeper(word);
+                }
                 return Ok(append);
             }
         }
@@ -95,20 +98,12 @@ impl Producer {
     }
 
     /// One wake-up for each time that the daemon falls asleep.
-    #[inline]
-    fn wake_drain(&self) {
-        self.ring.fence_after_exchange();
-        let word = self.ring.load(at::SLEEP, Ordering::SeqCst);
-        if word & 1 == 1 {
-            self.wake_sleeper(word);
-        }
-    }
-
     #[cold]
     fn wake_sleeper(&self, word: u64) {
         // The wake-up first: dying in between costs a second one, the other way round it would cost the only one.
         os::wake(&self.waker);
-        let _ = self.ring.exchange(at::SLEEP, word, word.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+        self.ring.point("push: drain woken");
+        wake::woken(&self.ring, word);
     }
 
     /// Waits until `payload` bytes fit, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed. Another thread may
@@ -117,9 +112,7 @@ impl Producer {
     /// # Errors
     /// See [`WaitError`].
     pub fn wait_space(&self, payload: usize, deadline: u64) -> Result<(), WaitError> {
-        self.wait(at::SPACE_WAITERS, at::SPACE_BELL, deadline, || {
-            writer::has_space(&self.ring, self.shape, payload).then_some(())
-        })
+        self.wait(Event::Space, deadline, || writer::has_space(&self.ring, self.shape, payload).then_some(()))
     }
 
     /// Waits until all appends up to and with this one have a level, or the deadline (CLOCK_MONOTONIC nanoseconds) has
@@ -128,7 +121,7 @@ impl Producer {
     /// # Errors
     /// See [`WaitError`].
     pub fn wait_level(&self, append: u64, level: Level, deadline: u64) -> Result<(), WaitError> {
-        self.wait(at::ACK_WAITERS, at::ACK_BELL, deadline, || (self.marks().of(level) > append).then_some(()))
+        self.wait(Event::Ack, deadline, || (self.marks().of(level) > append).then_some(()))
     }
 
     /// Waits until the watermarks are others than `seen`, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed.
@@ -136,37 +129,30 @@ impl Producer {
     /// # Errors
     /// See [`WaitError`].
     pub fn wait_change(&self, seen: Marks, deadline: u64) -> Result<Marks, WaitError> {
-        self.wait(at::ACK_WAITERS, at::ACK_BELL, deadline, || Some(self.marks()).filter(|now| *now != seen))
+        self.wait(Event::Ack, deadline, || Some(self.marks()).filter(|now| *now != seen))
     }
 
-    fn wait<T>(
-        &self,
-        waiters: usize,
-        bell: usize,
-        deadline: u64,
-        mut look: impl FnMut() -> Option<T>,
-    ) -> Result<T, WaitError> {
+    fn wait<T>(&self, event: Event, deadline: u64, mut look: impl FnMut() -> Option<T>) -> Result<T, WaitError> {
         if !self.ring.is_ours() {
             return Err(WaitError::Forked);
         }
         if let Some(found) = look() {
             return Ok(found);
         }
-        self.ring.add(waiters, 1);
+        wake::begin_wait(&self.ring, event);
         let ended = loop {
-            self.ring.fence(); // the daemon sees us wait, or we see what it published
-            let seen = self.ring.load(bell, Ordering::SeqCst) as u32;
+            let seen = wake::bell(&self.ring, event);
             if let Some(found) = look() {
                 break Ok(found);
             }
-            if Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed() && waiters == at::SPACE_WAITERS {
+            if Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed() && event == Event::Space {
                 break Err(WaitError::Closed);
             }
-            if let Err(error) = os::futex_wait(self.ring.futex(bell), seen, deadline) {
+            if let Err(error) = os::futex_wait(self.ring.futex(event.bell()), seen, deadline) {
                 break look().ok_or(error);
             }
         };
-        self.ring.add(waiters, u64::MAX);
+        wake::end_wait(&self.ring, event);
         ended
     }
 
@@ -215,10 +201,10 @@ pub(crate) fn push_once<M: Memory>(
     ring: &M,
     shape: Shape,
     parts: &[&[u8]],
-    len: usize,
     records: u32,
+    stamp: u64,
 ) -> Result<Option<u64>, PushError> {
-    let stamp = clock::now();
+    let len = parts.iter().map(|part| part.len()).sum();
     let reserved = writer::reserve(ring, shape, len, stamp).map_err(|why| match why {
         NoSpace::Full => PushError::Full,
         NoSpace::Closed => PushError::Closed,

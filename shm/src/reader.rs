@@ -14,12 +14,14 @@ use std::collections::VecDeque;
 
 use crate::entry::{HEADER, Header};
 use crate::error::{Corrupt, OpenError};
-use crate::layout::{Cursor, ISLANDS, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
+use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
 use crate::memory::{Memory, Ordering};
 use crate::space::Island;
 
 /// Slots that one call looks at.
 pub const LOOK: u64 = 1024;
+/// No ring lives to see so many: a tail beyond is nonsense, and numbers below it can be added to.
+const MOST_APPENDS: u64 = 1 << 62;
 /// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
 const FUTURE_NS: u64 = 1_000_000_000;
 
@@ -51,7 +53,7 @@ pub enum Stamps {
 /// What lies at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// An entry that is older than asked for. [`Reader::take`] takes it.
+    /// An entry that is older than asked for. [`crate::Drain::take`] takes it.
     Ready {
         /// Its time, nanoseconds.
         time: u64,
@@ -113,7 +115,7 @@ pub(crate) struct Reader {
     found: Option<Found>,
     /// When the append at the front was first seen to hold others up, and what may be spent on that.
     held_since: Option<u64>,
-    credit_ns: u64,
+    credit_ns: i64,
     credit_at: u64,
     /// What lies between tail and next.
     passed: VecDeque<Passed>,
@@ -149,7 +151,7 @@ impl Reader {
             let word = ring.load(checkpoint, Ordering::Acquire);
             let append = ring.load(checkpoint + 8, Ordering::Relaxed);
             let sequence = ring.load(checkpoint + 16, Ordering::Relaxed);
-            if word == tail.0 && Cursor::new(append, tail.place()) == tail {
+            if word == tail.0 && Cursor::new(append, tail.place()) == tail && append < MOST_APPENDS {
                 ring.store(at::RELEASED, append, Ordering::Relaxed);
                 return Ok(Self::at_tail(shape, Tail { append, place: tail.place(), sequence }));
             }
@@ -168,7 +170,7 @@ impl Reader {
             time: 0,
             found: None,
             held_since: None,
-            credit_ns: Patience::default().each_ns,
+            credit_ns: signed(Patience::default().each_ns),
             credit_at: 0,
             passed: VecDeque::new(),
             tail,
@@ -185,7 +187,7 @@ impl Reader {
 
     pub(crate) fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
-        self.credit_ns = patience.each_ns;
+        self.credit_ns = signed(patience.each_ns);
     }
 
     pub(crate) fn set_stamps(&mut self, stamps: Stamps) {
@@ -265,20 +267,21 @@ impl Reader {
     /// Whether the front may hold others up at this time still.
     fn may_hold(&mut self, now: u64) -> bool {
         let Some(since) = self.held_since else {
-            let idle = now.saturating_sub(self.credit_at);
-            let earned = idle.saturating_mul(self.patience.percent) / 100;
-            self.credit_ns = self.credit_ns.saturating_add(earned).min(self.patience.each_ns);
+            let earned = now.saturating_sub(self.credit_at).saturating_mul(self.patience.percent) / 100;
+            let most = signed(self.patience.each_ns);
+            self.credit_ns = self.credit_ns.saturating_add(signed(earned)).min(most);
             self.credit_at = now;
             self.held_since = Some(now);
             return self.credit_ns > 0;
         };
-        now.saturating_sub(since) < self.credit_ns
+        signed(now.saturating_sub(since)) < self.credit_ns
     }
 
-    /// Books the time for which the front held others up.
+    /// Books the time for which the front held others up. It may be more than there was credit for, because nobody
+    /// looked earlier: then the next ones get none, until it is earned.
     fn end_hold(&mut self, now: u64) {
         if let Some(since) = self.held_since.take() {
-            self.credit_ns = self.credit_ns.saturating_sub(now.saturating_sub(since));
+            self.credit_ns = self.credit_ns.saturating_sub(signed(now.saturating_sub(since)));
         }
     }
 
@@ -313,12 +316,17 @@ impl Reader {
         Ok(Some(entry))
     }
 
-    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit.
+    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit. Says so
+    /// whenever [`Reader::peek`] says [`Peek::Empty`] of the same memory: else a hostile ring could keep its drain awake.
     pub(crate) fn is_quiet<M: Memory>(&self, ring: &M) -> bool {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
-        let reserved = head.ahead_of(self.next).clamp(1, LOOK);
-        self.found.is_none()
-            && (self.next..self.next + reserved).all(|append| self.state(ring, append) == State::Pending)
+        let behind = self.next + 1..self.next + head.ahead_of(self.next).clamp(1, LOOK);
+        let waits_for_space = self.next - self.tail.append >= u64::from(self.shape.slots());
+        let is_committed = |append| matches!(self.state(ring, append), State::Committed(_));
+        waits_for_space
+            || self.found.is_none()
+                && self.state(ring, self.next) == State::Pending
+                && !behind.into_iter().any(is_committed)
     }
 
     fn pass(&mut self, passed: Passed) {
@@ -358,7 +366,7 @@ impl Reader {
     fn time_of(&self, append: u64, header: &Header, before: u64) -> Result<u64, Corrupt> {
         match self.stamps {
             Stamps::Drain => Ok(self.time.max(before.saturating_sub(1))),
-            Stamps::Client if header.time > before.saturating_add(FUTURE_NS) => Err(Corrupt::Time(append)),
+            Stamps::Client if is_to_come(header.time, before) => Err(Corrupt::Time(append)),
             Stamps::Client => Ok(self.time.max(header.time)),
         }
     }
@@ -404,12 +412,12 @@ impl Reader {
             return true;
         }
         for append in abandoned {
-            if self.has_left(ring, append) || (0..ISLANDS).any(|index| island_of(ring, index) == append + 1) {
+            if self.has_left(ring, append) || (0..M::ISLANDS).any(|index| island_of(ring, index) == append + 1) {
                 continue;
             }
-            let Some(index) = (0..ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
+            let Some(index) = (0..M::ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
             // The number last: a drain that comes after us believes an island that has one to be whole.
-            ring.store(at::ISLAND_COUNT, ISLANDS as u64, Ordering::Release);
+            ring.store(at::ISLAND_COUNT, M::ISLANDS as u64, Ordering::Release);
             ring.point("island: announced");
             ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Release);
             ring.point("island: range, no number");
@@ -434,7 +442,7 @@ impl Reader {
             return;
         }
         let mut any = false;
-        for index in 0..ISLANDS {
+        for index in 0..M::ISLANDS {
             let append = island_of(ring, index);
             let left = self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append;
             if append != 0 && !left {
@@ -448,6 +456,16 @@ impl Reader {
             ring.point("island: none");
         }
     }
+}
+
+/// Whether a stamp cannot be true: it was read before its entry was committed, and that is past. The time of the pass
+/// may be older than the pass by as much as the daemon was held up, so it does not decide.
+fn is_to_come(stamp: u64, before: u64) -> bool {
+    stamp > before.saturating_add(FUTURE_NS) && stamp > crate::clock::now().saturating_add(FUTURE_NS)
+}
+
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
 fn verdict(time: u64, before: u64) -> Peek {

@@ -68,7 +68,8 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: 
             let full = held == u64::from(shape.slots());
             return Err(if full { NoSpace::Full } else { NoSpace::Damaged });
         }
-        let start = if ring.load(at::ISLAND_COUNT, Ordering::Relaxed) == 0 {
+        // Acquire, as for the tail: a space that is no island any more was left by its writer before.
+        let start = if ring.load(at::ISLAND_COUNT, Ordering::Acquire) == 0 {
             place(head.place(), tail.place(), shape.units(), need, &[])
         } else {
             let (islands, count) = islands(ring);
@@ -98,8 +99,8 @@ pub(crate) fn has_space<M: Memory>(ring: &M, shape: Shape, payload: usize) -> bo
 fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
     let mut found = [Island { start: 0, end: 0 }; ISLANDS];
     let mut count = 0;
-    for index in 0..ISLANDS {
-        if let Some(island) = Island::decode(ring.load(at::ISLANDS + index * 16, Ordering::Relaxed)) {
+    for index in 0..M::ISLANDS {
+        if let Some(island) = Island::decode(ring.load(at::ISLANDS + index * 16, Ordering::Acquire)) {
             found[count] = island;
             count += 1;
         }
@@ -169,7 +170,7 @@ fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
     ring.point("leave: slot said so, island not yet");
     // The drain makes the island, then looks at the slot; we write the slot, then look for the island. One sees the other.
     ring.fence();
-    for index in 0..ISLANDS {
+    for index in 0..M::ISLANDS {
         if ring.load(at::ISLANDS + index * 16 + 8, Ordering::Acquire) == append.wrapping_add(1) {
             ring.store(at::LEFT + index * 8, append.wrapping_add(1), Ordering::Release);
         }

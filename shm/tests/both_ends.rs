@@ -163,3 +163,13 @@ fn only_a_sleeping_drain_is_woken_and_once() {
     assert_eq!(wakes(&drain), 0);
     assert_eq!(take_all(&mut drain).len(), 3);
 }
+
+#[test]
+fn a_pass_that_is_late_believes_what_came_meanwhile() {
+    let (mut drain, producer) = pair(4096, 16);
+    let long_ago = clock::now_before_looking().saturating_sub(60_000_000_000);
+    assert_eq!(producer.push(&[b"x"], 1), Ok(0));
+    let seen = drain.peek(long_ago).expect("an honest stamp, and a daemon that was stopped for a minute");
+    assert!(matches!(seen, Peek::Later { time } if time > long_ago));
+    assert_eq!(take_all(&mut drain).len(), 1);
+}

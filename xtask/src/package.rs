@@ -19,11 +19,23 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/clad@.socket", "usr/lib/systemd/system/clad@.socket"),
     ("deploy/sysusers.d/clad.conf", "usr/lib/sysusers.d/clad.conf"),
     ("deploy/clad.toml", "etc/clad/clad.toml"),
+    ("deploy/mixin/dashboards/clad-disk.json", "usr/share/clad/mixin/dashboards/clad-disk.json"),
+    ("deploy/mixin/dashboards/clad-throughput.json", "usr/share/clad/mixin/dashboards/clad-throughput.json"),
+    ("deploy/mixin/rules/clad-alerts.yaml", "usr/share/clad/mixin/rules/clad-alerts.yaml"),
+    ("deploy/mixin/rules/clad-recording.yaml", "usr/share/clad/mixin/rules/clad-recording.yaml"),
     ("docs/OPERATIONS.md", "usr/share/doc/clad/OPERATIONS.md"),
     ("docs/DURABILITY.md", "usr/share/doc/clad/DURABILITY.md"),
     ("CHANGELOG.md", "usr/share/doc/clad/CHANGELOG.md"),
     ("LICENSE-MIT", "usr/share/doc/clad/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/clad/LICENSE-APACHE"),
+];
+/// The manual pages, by their sections.
+const MAN: &str = "deploy/man";
+/// Where shells look for what they complete.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/clactl"),
+    ("zsh", "usr/share/zsh/vendor-completions/_clactl"),
+    ("fish", "usr/share/fish/vendor_completions.d/clactl.fish"),
 ];
 /// The programs, built.
 pub(crate) const PROGRAMS: [&str; 2] = ["clad", "clactl"];
@@ -63,9 +75,29 @@ pub(crate) fn lay_out(root: &Path, programs: &[PathBuf], stage: &Path) -> Result
     for (from, to) in FILES {
         copy(&root.join(from), &stage.join(to), 0o644)?;
     }
+    for page in fs::read_dir(root.join(MAN)).context("the manual pages")? {
+        let page = page?.path();
+        let name = page.file_name().context("a page has a name")?;
+        let section = page.extension().and_then(|end| end.to_str()).context("a page has a section")?;
+        copy(&page, &stage.join(format!("usr/share/man/man{section}")).join(name), 0o644)?;
+    }
     for program in programs {
         let name = program.file_name().context("a program has a name")?;
         copy(program, &stage.join("usr/bin").join(name), 0o755)?;
+        if name == "clactl" {
+            complete(program, stage)?;
+        }
+    }
+    Ok(())
+}
+
+/// What shells complete, as the program itself says it.
+fn complete(clactl: &Path, stage: &Path) -> Result<()> {
+    for (shell, to) in COMPLETIONS {
+        let to = stage.join(to);
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::write(&to, said(Command::new(clactl).args(["completions", shell]))?)?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
     }
     Ok(())
 }
@@ -78,16 +110,17 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the package of these programs in `out` and answers its path; `compression` as `dpkg-deb` has it.
-pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, compression: &str) -> Result<PathBuf> {
+/// Makes the package of these programs in `out` and answers its path; `more` goes behind the version, and `compression` is
+/// as `dpkg-deb` has it.
+pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, more: &str, compression: &str) -> Result<PathBuf> {
     let stage = tempfile::tempdir().context("no temporary folder")?;
     let tree = stage.path().join("tree");
     lay_out(root, programs, &tree)?;
     let meta = tree.join("DEBIAN");
     fs::create_dir_all(&meta)?;
     let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
-    let version = env!("CARGO_PKG_VERSION");
-    fs::write(meta.join("control"), control(version, architecture.trim(), &tree, programs)?)?;
+    let version = format!("{}{more}", env!("CARGO_PKG_VERSION"));
+    fs::write(meta.join("control"), control(&version, architecture.trim(), &tree, programs)?)?;
     fs::write(meta.join("conffiles"), CONFFILES)?;
     for (name, text) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
         fs::write(meta.join(name), text)?;
@@ -149,7 +182,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
     ensure!(build.status()?.success(), "the programs were not built");
     let target = crate::ci::target(root);
     let programs = PROGRAMS.map(|name| target.join("release").join(name));
-    deb(root, &programs, &target.join("package"), "-Zxz")
+    deb(root, &programs, &target.join("package"), "", "-Zxz")
 }
 
 fn said(command: &mut Command) -> Result<String> {
@@ -170,13 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_of_the_repository_is_packaged() {
+    fn every_unit_rule_and_dashboard_of_the_repository_is_packaged() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for entry in fs::read_dir(root.join("deploy")).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let unit = name.ends_with(".service") || name.ends_with(".socket");
             let from = format!("deploy/{name}");
             assert!(!unit || FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+        }
+        for folder in ["deploy/mixin/rules", "deploy/mixin/dashboards"] {
+            for entry in fs::read_dir(root.join(folder)).unwrap() {
+                let from = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
+                assert!(FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+            }
         }
     }
 }

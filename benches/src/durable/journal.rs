@@ -1,17 +1,13 @@
-//! The journal: an append, and its writer goes on when the `durable` watermark has passed it.
+//! The journal: an append by a thread that waits until it is `durable`.
 
 use std::io;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context as TaskContext, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clad_journal::io::{Engine as InUse, EngineWish};
-use clad_journal::{Append, Journal, JournalConfig, Level, Marks, Policy, Reader};
-use tokio::sync::watch;
+use clad_journal::{Append, Appender, Journal, JournalConfig, Level, Policy, Reader};
 
 use super::{Contender, Engine, Work};
 use crate::outcome::Outcome;
@@ -46,7 +42,7 @@ fn config(work: &Work) -> JournalConfig {
 
 pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
     let config = config(work);
-    let journal = Arc::new(Journal::open_dir(dir, config, Arc::new(|_| {}))?);
+    let journal = Journal::open_dir(dir, config, Arc::new(|_| {}))?;
     let in_use = journal.status().engine;
     ensure!(
         (in_use.engine == InUse::Uring) == (work.engine == Engine::Uring),
@@ -55,9 +51,9 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
         in_use.why
     );
     prepared(&journal)?;
-    let offsets = Arc::new(Mutex::new(vec![Vec::new(); work.writers as usize]));
+    let offsets = Mutex::new(vec![Vec::new(); work.writers as usize]);
     let done = writers::run(work.writers, work.limit, |writer| {
-        let mut writer = Writer::new(journal.clone(), writer, work.size, offsets.clone());
+        let mut writer = Writer::new(&journal, writer, work.size, &offsets);
         Ok(move |op| writer.append(op))
     })?;
     let offsets = std::mem::take(&mut *offsets.lock().expect("nobody panics with it"));
@@ -78,23 +74,21 @@ fn prepared(journal: &Journal) -> Result<()> {
     Ok(())
 }
 
-struct Writer {
-    journal: Arc<Journal>,
-    marks: watch::Receiver<Marks>,
+struct Writer<'a> {
+    appender: Appender<'a>,
     writer: u32,
     pattern: Pattern,
     buf: Vec<u8>,
     offsets: Vec<u64>,
-    all: Arc<Mutex<Vec<Vec<u64>>>>,
+    all: &'a Mutex<Vec<Vec<u64>>>,
 }
 
-impl Writer {
-    fn new(journal: Arc<Journal>, writer: u32, size: usize, all: Arc<Mutex<Vec<Vec<u64>>>>) -> Self {
+impl<'a> Writer<'a> {
+    fn new(journal: &'a Journal, writer: u32, size: usize, all: &'a Mutex<Vec<Vec<u64>>>) -> Self {
         let pattern = Pattern::new(writer, size);
         let mut buf = vec![0; size];
         pattern.fill(&mut buf, 0);
-        let marks = journal.subscribe();
-        Self { journal, marks, writer, pattern, buf, offsets: Vec::new(), all }
+        Self { appender: journal.appender(), writer, pattern, buf, offsets: Vec::new(), all }
     }
 
     fn append(&mut self, op: u64) -> io::Result<()> {
@@ -114,18 +108,13 @@ impl Writer {
             payload_checksum: clad_journal::format::checksum::plain(&self.buf),
             permit: None,
         };
-        let offset = self.journal.append(append).map_err(io::Error::other)?.first_offset;
+        let offset = self.appender.append(append).map_err(io::Error::other)?.first_offset;
         self.offsets.push(offset);
-        let failures = self.marks.borrow().failures;
-        let passed = block_on(self.marks.wait_for(|marks| marks.durable > offset || marks.failures > failures));
-        match passed {
-            Ok(marks) if marks.durable > offset => Ok(()),
-            _ => Err(io::Error::other("the journal failed")),
-        }
+        Ok(())
     }
 }
 
-impl Drop for Writer {
+impl Drop for Writer<'_> {
     fn drop(&mut self) {
         if let Ok(mut all) = self.all.lock() {
             all[self.writer as usize] = std::mem::take(&mut self.offsets);
@@ -158,22 +147,4 @@ fn verify(mut reader: Reader, offsets: &[Vec<u64>], size: usize) -> Result<u64> 
     let acked: usize = offsets.iter().map(Vec::len).sum();
     ensure!(verified == acked as u64, "{verified} appends are in the log, {acked} were acknowledged");
     Ok(verified)
-}
-
-/// Waits on this thread: what it waits for needs no runtime.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }

@@ -125,6 +125,9 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
     if args.dir.is_some() && (context.which.server.is_some() || context.which.instance.is_some()) {
         return Err(Stop::usage("--dir reads files: no --server or --instance goes with it"));
     }
+    if args.from.zip(args.to).is_some_and(|(from, to)| from > to) {
+        return Err(Stop::usage("--from lies behind --to: no record is between them"));
+    }
     if args.fresh && args.path().is_none() {
         return Err(Stop::usage("--fresh begins a FILE anew, and there is none"));
     }

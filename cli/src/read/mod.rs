@@ -183,9 +183,13 @@ impl FilterArgs {
             parsed.map_err(|error| Stop::usage(format!("{flag}: {error}")))
         };
         let pattern = self.grep.as_deref().map(filter::pattern).transpose();
+        let (since, until) = (time(&self.since, "--since")?, time(&self.until, "--until")?);
+        if since.zip(until).is_some_and(|(since, until)| since > until) {
+            return Err(Stop::usage("--since lies behind --until: no record is between them"));
+        }
         Ok(Filter {
-            since: time(&self.since, "--since")?,
-            until: time(&self.until, "--until")?,
+            since,
+            until,
             priorities: self.priority,
             components: self.component.clone(),
             pattern: pattern.map_err(|error| Stop::usage(format!("--grep: {error}")))?,

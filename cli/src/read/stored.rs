@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use clad_client::Start;
-use clad_journal::{Batch, OfflineLog, OfflineReader, ReadError};
+use clad_journal::{Batch, OfflineLog, OfflineReader, OpenError, ReadError};
 use clad_proto::frame::{GapReason, Vouched};
 use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
@@ -29,10 +29,23 @@ pub(crate) struct FilesStream<'a> {
     ready: VecDeque<Event>,
 }
 
+/// The error of a folder that cannot be read, with what to do about it.
+pub(crate) fn unreadable(dir: &Path, error: OpenError) -> Stop {
+    match &error {
+        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            use std::os::unix::fs::MetadataExt;
+            let owner =
+                dir.metadata().map_or_else(|_| "the daemon's user".to_owned(), |meta| format!("uid {}", meta.uid()));
+            Stop::Failed(anyhow!("{error}; the files of a log are for {owner}, its group, and root"))
+        }
+        _ => Stop::Failed(error.into()),
+    }
+}
+
 impl Files {
     /// Opens a folder.
     pub(crate) fn open(dir: &Path) -> Result<Self, Stop> {
-        let log = OfflineLog::open(dir).map_err(anyhow::Error::new)?;
+        let log = OfflineLog::open(dir).map_err(|error| unreadable(dir, error))?;
         Ok(Self { log })
     }
 

@@ -225,6 +225,8 @@ impl Task {
     /// Everything that can be done without waiting.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<ControlFlow<End>, ConnectError> {
         self.hear(now)?;
+        // Before the inbox: what came in with the close, or before it, is taken out below.
+        let life = self.shared.life();
         if let ControlFlow::Break(end) = self.take_in(now) {
             return Ok(ControlFlow::Break(end));
         }
@@ -239,7 +241,7 @@ impl Task {
         self.deliver();
         self.check_pulse(connection, now)?;
         // What was just sent may have been the last thing to do.
-        Ok(self.over(&self.shared.life(), now))
+        Ok(self.over(&life, now))
     }
 
     /// Tells the session what was answered.

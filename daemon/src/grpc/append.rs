@@ -11,7 +11,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, Level, Marks};
+use clad_journal::{Accepted, Level, Watcher};
 use clad_proto::frame::{AppendHead, Hello, Watermark};
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload, otlp};
@@ -25,7 +25,7 @@ use super::LAST_WORDS;
 use super::assembly::{PATIENCE, Share};
 use super::calls::Calls;
 use super::listen::Caller;
-use crate::ingest::{Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
+use crate::ingest::{ADMISSION_WAIT, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
@@ -52,7 +52,7 @@ impl v1::ingest_server::Ingest for Ingest {
         let (out, answers) = mpsc::channel(ANSWERS);
         let service = request.extensions().get::<FramedService>().cloned().unwrap_or_else(|| self.current.service());
         let conversation = Conversation {
-            marks: service.door.journal.subscribe(),
+            marks: service.door.journal.watcher(),
             service,
             peer,
             share: request.extensions().get::<Share>().cloned().unwrap_or_default(),
@@ -92,7 +92,7 @@ struct Conversation {
     peer: Peer,
     share: Share,
     session: Session,
-    marks: watch::Receiver<Marks>,
+    marks: Watcher,
     released: Vec<Answer>,
     out: Out,
 }
@@ -176,11 +176,11 @@ impl Conversation {
         tokio::pin!(something);
         loop {
             self.release().await?;
-            let waits = self.session.waits();
+            let (waits, wants) = (self.session.waits(), self.session.wants());
             tokio::select! {
                 biased;
                 got = &mut something => return Ok(got),
-                changed = self.marks.changed(), if waits => changed.map_err(|_| End::Gone)?,
+                reached = self.marks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
                 () = self.out.closed() => return Err(End::Gone),
             }
         }
@@ -188,11 +188,29 @@ impl Conversation {
 
     /// Waits for the marks, and answers what they cover.
     async fn marks_move(&mut self) -> Result<(), End> {
+        let wants = self.session.wants();
         tokio::select! {
-            changed = self.marks.changed() => changed.map_err(|_| End::Gone)?,
+            reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
             () = self.out.closed() => return Err(End::Gone),
         }
         self.release().await
+    }
+
+    /// Waits until the connection's share has room for so many bytes, but not for ever.
+    async fn share_has_room(&mut self, bytes: usize) -> Result<bool, End> {
+        let most = self.service.door.max_connection_bytes;
+        let late = tokio::time::sleep(ADMISSION_WAIT);
+        tokio::pin!(late);
+        while self.session.held_bytes() > 0 && self.session.held_bytes() + bytes > most {
+            let wants = self.session.wants();
+            tokio::select! {
+                reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
+                () = self.out.closed() => return Err(End::Gone),
+                () = &mut late => return Ok(false),
+            }
+            self.release().await?;
+        }
+        Ok(true)
     }
 
     async fn answer_all(&mut self) -> Result<(), End> {
@@ -273,8 +291,8 @@ impl Conversation {
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
         let door = self.service.door.clone();
         let bytes = payload.bytes.len();
-        while self.session.held_bytes() > 0 && self.session.held_bytes() + bytes > door.max_connection_bytes {
-            self.marks_move().await?;
+        if !self.share_has_room(bytes).await? {
+            return Ok(Err(door.share_is_full()));
         }
         let admitted = match door.try_admit(bytes, door.arrival()) {
             Some(admitted) => admitted,
@@ -327,7 +345,7 @@ impl Conversation {
     }
 
     async fn release(&mut self) -> Result<(), End> {
-        let marks = *self.marks.borrow_and_update();
+        let marks = self.marks.now();
         let mut released = std::mem::take(&mut self.released);
         self.session.release(&marks, &mut released);
         for answer in released.drain(..) {

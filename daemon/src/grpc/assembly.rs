@@ -163,8 +163,7 @@ impl Messages {
         self.whole = HEADER + len;
         if len > SMALL {
             // It is there twice for a moment: here and in tonic's buffer, then there and encoded.
-            let budget = &self.limits.budget;
-            self.acquiring = Some(Box::pin(budget.take(budget.share(2 * len))));
+            self.acquiring = Some(Box::pin(self.limits.budget.take(2 * len)));
             self.share.set(State::Asked);
         }
         Ok(())

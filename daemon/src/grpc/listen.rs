@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Sleep;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
 use crate::ingest::{Current, Listeners, Place, count_refusal};
@@ -46,6 +47,8 @@ pub(super) struct Connection {
     /// There until the preface has come.
     patience: Option<Pin<Box<Sleep>>>,
     got: usize,
+    /// Dropped with the connection, which ends the stream that it was made for.
+    over: Option<mpsc::Sender<io::Result<Connection>>>,
     _place: Place,
     _counted: metrics::Connection,
 }
@@ -57,7 +60,7 @@ pub(super) fn accept(
     current: Current,
     cut: watch::Receiver<bool>,
     mut stop: watch::Receiver<bool>,
-) -> mpsc::Receiver<io::Result<Connection>> {
+) -> mpsc::Receiver<Connection> {
     let (accepted, connections) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -78,7 +81,7 @@ pub(super) fn accept(
                 continue;
             };
             let connection = Connection::new(stream, address, place, current.service().handshake_timeout, cut.clone());
-            if accepted.send(Ok(connection)).await.is_err() {
+            if accepted.send(connection).await.is_err() {
                 return;
             }
         }
@@ -123,9 +126,17 @@ impl Connection {
             })),
             patience: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
             got: 0,
+            over: None,
             _place: place,
             _counted: metrics::Connection::open(metrics::Transport::Grpc),
         }
+    }
+
+    /// A stream that never gives anything, and ends when this connection does.
+    pub(super) fn tell_when_over(&mut self) -> ReceiverStream<io::Result<Self>> {
+        let (over, told) = mpsc::channel(1);
+        self.over = Some(over);
+        ReceiverStream::new(told)
     }
 
     /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.

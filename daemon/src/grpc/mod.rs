@@ -31,21 +31,28 @@ use clad_proto::grpc::FILE_DESCRIPTOR_SET;
 use clad_proto::grpc::v1::ingest_server::{IngestServer, SERVICE_NAME as INGEST};
 use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::health::Health;
 use crate::ingest::{Current, Listeners};
+use crate::metrics;
 use assembly::Assembling;
 use calls::Calls;
+use listen::Connection;
 
-/// What one stream may have sent that is not taken yet; less where one connection may hold less.
+/// What one stream may have sent that is not taken yet; less where one connection may hold less, and see [`window`].
 const STREAM_WINDOW: usize = 4 * 1024 * 1024;
-/// The same for all streams of a connection; less where all connections together may hold less.
+/// The same for all streams of a connection; less where all connections together may hold less, and see [`window`].
 const CONNECTION_WINDOW: usize = 16 * 1024 * 1024;
-/// Calls of one connection. RFC 9113 asks for 100 at least; clients beyond it wait.
+/// Calls of one connection, at most and at least: see [`streams`]. RFC 9113 asks for 100; clients beyond it wait.
 const MAX_STREAMS: u32 = 100;
+const MIN_STREAMS: u32 = 4;
+/// What the calls of one connection are a part of.
+const ALL_STREAMS: u32 = 4096;
 /// A silent connection is asked whether it is still there after this long, and given up after that much more.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Time for a peer to take the last words of its calls.
@@ -60,13 +67,20 @@ fn max_message_bytes(max_append: usize) -> usize {
     2 * max_append + 64 * 1024
 }
 
-fn window(at_most: usize, budget: usize) -> u32 {
-    // HTTP/2 starts at 64 KiB - 1; less than that would only stop every sender after its first frames.
-    at_most.min(budget).max(65_535) as u32
+/// The window of the `nth` connection that is open: what HTTP/2 buffers of bytes that wait for room is bounded for all
+/// connections together, because the n-th gets the n-th part. The sum over n of them is the budget times 1 + ln n, and
+/// 64 KiB for each: HTTP/2 starts there, and less would only stop every sender after its first frames.
+fn window(at_most: usize, budget: usize, nth: usize) -> u32 {
+    at_most.min(budget / nth.max(1)).max(65_535) as u32
+}
+
+/// Calls that the `nth` connection may have open, each of which is a task with its buffers: bounded for all together, too.
+fn streams(nth: usize) -> u32 {
+    (ALL_STREAMS / u32::try_from(nth.max(1)).unwrap_or(u32::MAX)).clamp(MIN_STREAMS, MAX_STREAMS)
 }
 
 /// Serves on a listener until the daemon stops. `largest_append` is what no reload can raise `max_append_bytes` above; what
-/// HTTP/2 may buffer is told once, by the limits at the start.
+/// HTTP/2 may buffer of a connection is told once, when it begins, by the limits at the daemon's start.
 pub(crate) fn serve(
     listener: TcpListener,
     current: Current,
@@ -100,27 +114,76 @@ pub(crate) fn serve(
     let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone() };
     let ingest = IngestServer::new(ingest).max_decoding_message_size(max_message_bytes(largest_append));
     let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
-    let incoming = listen::accept(listener, listeners, current.clone(), cut_now, service.stop.clone());
-    let mut stop = service.stop.clone();
-    let server = Server::builder()
-        .initial_stream_window_size(window(STREAM_WINDOW, door.max_connection_bytes))
-        .initial_connection_window_size(window(CONNECTION_WINDOW, door.budget.total()))
-        .max_concurrent_streams(MAX_STREAMS)
-        .http2_keepalive_interval(Some(KEEPALIVE.0))
-        .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(Assembling::new(ingest, current.clone()))
+    let mut routes = Routes::new(Assembling::new(ingest, current.clone()))
         .add_service(LogServer::new(log))
-        .add_service(health_service)
-        .add_optional_service(reflection)
-        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
-            let _ = stop.wait_for(|stop| *stop).await;
-        });
-    tokio::spawn(live(server, calls, service.stop, cut));
+        .add_service(health_service);
+    if let Some(reflection) = reflection {
+        routes = routes.add_service(reflection);
+    }
+    let incoming = listen::accept(listener, listeners.clone(), current, cut_now, service.stop.clone());
+    let serving = Serving {
+        routes,
+        listeners,
+        windows: (door.max_connection_bytes, door.budget.total()),
+        stop: service.stop.clone(),
+    };
+    tokio::spawn(live(serving.all(incoming), calls, service.stop, cut));
+}
+
+/// What each connection is served with.
+struct Serving {
+    routes: Routes,
+    listeners: Arc<Listeners>,
+    /// What a stream and a connection may hold at most.
+    windows: (usize, usize),
+    stop: watch::Receiver<bool>,
+}
+
+impl Serving {
+    /// Serves connections until no more come and all have ended.
+    async fn all(self, mut incoming: mpsc::Receiver<Connection>) {
+        let mut open = JoinSet::new();
+        loop {
+            tokio::select! {
+                connection = incoming.recv() => match connection {
+                    Some(connection) => {
+                        open.spawn(self.one(connection));
+                    }
+                    None => break,
+                },
+                Some(_) = open.join_next() => {}
+            }
+        }
+        while open.join_next().await.is_some() {}
+    }
+
+    /// One connection, as a server of its own: HTTP/2 is told its windows when it begins.
+    fn one(&self, mut connection: Connection) -> impl Future<Output = ()> + Send + use<> {
+        let nth = self.listeners.open_on(metrics::Transport::Grpc);
+        let over = connection.tell_when_over();
+        let mut stop = self.stop.clone();
+        let server = Server::builder()
+            .initial_stream_window_size(window(STREAM_WINDOW, self.windows.0, nth))
+            .initial_connection_window_size(window(CONNECTION_WINDOW, self.windows.1, nth))
+            .max_concurrent_streams(streams(nth))
+            .http2_keepalive_interval(Some(KEEPALIVE.0))
+            .http2_keepalive_timeout(Some(KEEPALIVE.1))
+            .add_routes(self.routes.clone())
+            // No second one ever comes; that it is over is how the server knows that it is done.
+            .serve_with_incoming_shutdown(tokio_stream::once(Ok(connection)).chain(over), async move {
+                let _ = stop.wait_for(|stop| *stop).await;
+            });
+        async move {
+            if let Err(error) = server.await {
+                tracing::debug!(%error, "a gRPC connection ended");
+            }
+        }
+    }
 }
 
 /// Serves until every connection has ended; those that have no call of ours are not waited for.
-async fn live<E: std::fmt::Display>(
-    server: impl Future<Output = Result<(), E>>,
+async fn live(
+    server: impl Future<Output = ()>,
     calls: Calls,
     mut stop: watch::Receiver<bool>,
     cut: watch::Sender<bool>,
@@ -133,11 +196,27 @@ async fn live<E: std::fmt::Display>(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = server => {
-            if let Err(e) = ended {
-                tracing::error!(error = %e, "gRPC is not served any more");
-            }
-        }
+        () = server => {}
         () = answered => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
+    #[test]
+    fn the_parts_of_all_connections_have_a_bound() {
+        const BUDGET: usize = 16 << 20;
+        let (mut bytes, mut calls) = (0_u64, 0_u64);
+        for nth in 1..=4096 {
+            bytes += u64::from(window(CONNECTION_WINDOW, BUDGET, nth));
+            calls += u64::from(streams(nth));
+            let share = BUDGET as f64 * (1.0 + (nth as f64).ln()) + 65_536.0 * nth as f64;
+            assert!((bytes as f64) <= share, "{bytes} bytes of {nth}");
+        }
+        assert!(calls < 6 * u64::from(ALL_STREAMS) + 4096 * u64::from(MIN_STREAMS), "{calls}");
+        assert_eq!((window(CONNECTION_WINDOW, BUDGET, 1), streams(1)), (16 << 20, 100), "one alone has all of it");
     }
 }

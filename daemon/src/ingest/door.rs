@@ -14,7 +14,7 @@ use super::budget::Budget;
 use super::peer::Peer;
 use crate::metrics::{self, Dropped, Rejected};
 
-/// How long an append may wait for room in the budget before it is refused as busy.
+/// How long an append may wait for room, in its connection's share and then in the budget, before it is refused as busy.
 pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(5);
 /// Counted for each append beside its payload: what the journal and the session hold of it.
 const OVERHEAD: usize = 128;
@@ -245,7 +245,7 @@ impl Door {
 
     /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
     pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
-        let acquire = self.budget.take(self.cost(payload));
+        let acquire = self.budget.take(payload + OVERHEAD);
         match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
             Ok(Some(permit)) => Ok(Admitted { permit, at: self.arrival() }),
             Ok(None) => Err(refusal(&AppendError::Closing)),
@@ -254,6 +254,13 @@ impl Door {
                 Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(self.budget.total() as u64))
             }
         }
+    }
+
+    /// What an append is told that has waited [`ADMISSION_WAIT`] for the bytes of its own connection to reach the disk.
+    pub(crate) fn share_is_full(&self) -> ErrorInfo {
+        let limit = self.max_connection_bytes;
+        let text = "as many bytes of this connection as [limits] max_connection_inflight_bytes allows are waiting for the disk";
+        ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(limit as u64)
     }
 
     /// Checks an append and hands it to the journal.

@@ -58,6 +58,11 @@ impl Listeners {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// How many there are on one transport.
+    pub(crate) fn open_on(&self, transport: metrics::Transport) -> usize {
+        self.by_transport[transport.index()].load(Ordering::Relaxed) as usize
+    }
+
     /// How many there are on each transport.
     pub(crate) fn by_transport(&self) -> HashMap<String, u64> {
         let open = |transport: &metrics::Transport| self.by_transport[transport.index()].load(Ordering::Relaxed);

@@ -8,6 +8,8 @@
 //! answers; what is dropped without an answer (level `none`) is counted.
 
 mod budget;
+#[cfg(test)]
+mod budget_tests;
 mod burst;
 mod current;
 mod door;

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use clad_journal::{Accepting, Level, Marks};
+use clad_journal::{Accepting, Level, Marks, Wants};
 use clad_proto::frame::{Refused, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
@@ -45,6 +45,11 @@ struct Waiting {
 impl Waiting {
     fn records(&self) -> u64 {
         u64::from(self.count) * u64::from(self.appends)
+    }
+
+    /// One past the last offset of the first of its appends.
+    fn first_end(&self) -> u64 {
+        self.end - self.records() + u64::from(self.count)
     }
 
     /// How many of its appends end at or below an offset.
@@ -96,6 +101,13 @@ impl Session {
     /// Whether the marks must be watched.
     pub(crate) fn waits(&self) -> bool {
         !self.written.is_empty() || !self.durable.is_empty() || !self.held.is_empty()
+    }
+
+    /// The marks at which the next answer is due, or memory is let go. Those that [`Session::release`] saw are below them.
+    pub(crate) fn wants(&self) -> Wants {
+        let first = |queue: &VecDeque<Waiting>| queue.front().map_or(u64::MAX, Waiting::first_end);
+        let held = self.held.front().map_or(u64::MAX, |held| held.end);
+        Wants { written: first(&self.written).min(held), durable: first(&self.durable) }
     }
 
     /// Appends whose answer is still due.

@@ -41,8 +41,14 @@ impl Reads {
             }
         };
         let meta = self.journal.meta();
-        let end = self.journal.marks().of(level);
+        let marks = self.journal.marks();
+        let end = marks.of(level);
         let from = match read.from {
+            // One that was given may be read before it has reached the level; any other is a mistake.
+            ReadFrom::Offset(offset) if offset > marks.received => {
+                let text = format!("the offset is {offset}, this log ends at {}", marks.received);
+                return Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
+            }
             ReadFrom::Offset(offset) => offset,
             ReadFrom::Cursor(cursor) => cursor::resolve(&meta, end, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),

@@ -83,7 +83,7 @@ impl ReadStream {
         mut stop: watch::Receiver<bool>,
     ) -> Ended {
         let mut marks = self.journal.subscribe();
-        let mut told = u64::MAX;
+        let mut told = None;
         loop {
             let epoch = marks.borrow_and_update().epoch;
             let request_id = self.read.request_id;
@@ -96,9 +96,9 @@ impl ReadStream {
             let ended = match look {
                 Look::More => false,
                 Look::CaughtUp if self.read.follow => {
-                    if told != self.next {
+                    if told != Some(self.next) {
                         block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor(epoch) }));
-                        told = self.next;
+                        told = Some(self.next);
                     }
                     false
                 }

@@ -55,6 +55,9 @@ struct State {
     waiting: BinaryHeap<Waiting>,
     /// The disk is broken: what it is told is refused, and not recorded.
     broken: bool,
+    /// Flushes are not answered until somebody says so; those that wait for it.
+    holding: bool,
+    held: Vec<(Event, Answer)>,
     /// What the device was asked and does not do.
     strange: Vec<String>,
     over_and_out: bool,
@@ -146,6 +149,25 @@ impl Recorder {
         self.lock().broken = broken;
     }
 
+    /// From now on flushes are not answered, until what this returns is dropped.
+    #[must_use]
+    pub fn hold_flushes(&self) -> Held {
+        self.lock().holding = true;
+        Held(self.clone())
+    }
+
+    /// Flushes that are held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.lock().held.len()
+    }
+
+    /// Flushes that were answered since the disk was inserted.
+    #[must_use]
+    pub fn flushes(&self) -> usize {
+        self.lock().events.iter().filter(|event| matches!(event, Event::Flushed(_))).count()
+    }
+
     /// Records a word of the workload; how many events there are now.
     pub fn say(&self, word: Word) -> usize {
         let mut state = self.lock();
@@ -182,6 +204,10 @@ impl Recorder {
             _ => (Event::Flushed(at), state.slow.1),
         };
         state.events.push(event);
+        if state.holding && matches!(answer, Answer::Flush(_)) {
+            state.held.push((done, answer));
+            return;
+        }
         if slow == 0 {
             state.events.push(done);
             drop(state);
@@ -217,6 +243,21 @@ impl Recorder {
     fn end(&self) {
         self.lock().over_and_out = true;
         self.0.later.notify_one();
+    }
+}
+
+/// While it is there, a disk does not answer flushes.
+#[derive(Debug)]
+pub struct Held(Recorder);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.holding = false;
+        for (event, answer) in std::mem::take(&mut state.held) {
+            state.events.push(event);
+            answer.send();
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub mod pages;
 pub mod trace;
 
 pub use cut::{Cache, Cut};
-pub use device::{Device, Recorder};
+pub use device::{Device, Held, Recorder};
 pub use disk::{Disk, Filesystem};
 pub use pages::Pages;
 pub use trace::{Event, Trace};

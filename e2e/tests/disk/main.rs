@@ -7,6 +7,7 @@ mod flushes;
 mod full;
 mod mounts;
 mod ranges;
+mod slow_flush;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -166,7 +166,9 @@ impl Breakable {
     fn new() -> Self {
         let folder = Scratch::new();
         let [served, point] = ["device", "mount"].map(|name| folder.data().join(name));
-        let _ = [&served, &point].map(|path| fs::create_dir(path).expect("a folder"));
+        for path in [&served, &point] {
+            fs::create_dir(path).expect("a folder");
+        }
         let device = Device::serve(&served, &[("disk".to_owned(), 64 << 20)]).expect("FUSE");
         let file = served.join("disk").display().to_string();
         let attached = does(&["losetup", "--find", "--show", "--direct-io=on", &file]).trim().to_owned();

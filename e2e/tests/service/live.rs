@@ -1,6 +1,8 @@
 //! Each key that HUP changes, seen to be changed: by a client, in the messages, or on the disk.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::metrics;
@@ -194,4 +196,76 @@ fn the_metrics_tell_how_the_last_reload_went_and_since_when() {
     let (successful, now) = at();
     assert_eq!(successful, 1.0);
     assert!(now > began);
+}
+
+/// Seals some segments with a record of 30 KiB each.
+fn seal(daemon: &Daemon, raw: &mut Raw, sequences: std::ops::Range<u64>) {
+    for sequence in sequences {
+        raw.append_acked(sequence, AckLevel::Durable, &[&[b'x'; 30 << 10]]);
+        daemon.admin().rotate().expect("rotated");
+    }
+}
+
+#[test]
+fn each_rule_of_retention_begins_to_hold_and_ends() {
+    const FULL: u64 = 32;
+    let small = [("journal.segment_bytes", "128KiB"), ("limits.max_append_bytes", "64KiB")];
+    let setup = small.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value));
+    let daemon = setup.set("journal.max_record_bytes", "48KiB").start();
+    let mut raw = greeted(&daemon);
+    let number = |name: &str| metrics(daemon.port("metrics"))[name];
+    let removed = |rule: &str| number(&format!("clad_retention_removed_segments_total{{rule=\"{rule}\"}}"));
+    seal(&daemon, &mut raw, 0..FULL);
+    assert_eq!(number("clad_lowest_offset"), 0.0, "it is off by default");
+    reload(&daemon, "[retention]\nmax_bytes = \"384KiB\"\n");
+    daemon.wait_until("max_bytes", |status| removed("max_bytes") >= 16.0 && status.bytes <= 640 << 10);
+    // Older than a moment, and less free than any disk has: both hold of everything.
+    for (round, (rule, keys)) in
+        [("max_age", "max_age = \"1ms\"\n"), ("min_free", "min_free = \"8000TiB\"\n")].into_iter().enumerate()
+    {
+        // What is to be kept weighs more than any rule.
+        let kept = number("clad_lowest_offset");
+        reload(&daemon, &format!("[retention]\n{keys}keep_bytes = \"1TiB\"\n"));
+        let first = FULL + 4 * round as u64;
+        seal(&daemon, &mut raw, first..first + 4);
+        assert_eq!((removed(rule), number("clad_lowest_offset")), (0.0, kept), "{rule}");
+        reload(&daemon, &format!("[retention]\n{keys}"));
+        daemon.wait_until(rule, |_| removed(rule) >= 3.0);
+        reload(&daemon, "");
+        // One may have been on its way.
+        thread::sleep(Duration::from_millis(500));
+    }
+    // Over: nothing goes any more.
+    let kept = number("clad_lowest_offset");
+    seal(&daemon, &mut raw, FULL + 8..FULL + 24);
+    assert_eq!(number("clad_lowest_offset"), kept);
+}
+
+#[test]
+fn the_deadline_of_a_stop_changes() {
+    let mut daemon = daemon();
+    reload(&daemon, "[daemon]\ndrain_timeout = \"1234ms\"\n");
+    assert_eq!(daemon.term(), Some(0));
+    assert!(daemon.said().contains("patience=1.234s"), "{}", daemon.said());
+}
+
+/// Whoever lets HUP change another key shows here that it does.
+#[test]
+fn no_key_that_may_change_is_left_out() {
+    let said = Setup::new().arguments(&["config", "-o", "json"]).run_to_end();
+    let keys = clad_e2e::json(said.printed.as_bytes());
+    let shown = concat!(include_str!("live.rs"), include_str!("../tools/signals.rs"));
+    let (mut looked_at, mut queue) = (0, vec![(String::new(), &keys)]);
+    while let Some((name, value)) = queue.pop() {
+        let Some(section) = value.as_object() else { continue };
+        if section.contains_key("reloadable") {
+            if value["reloadable"] == true {
+                looked_at += 1;
+                assert!(shown.contains(&format!("{name} = ")), "no test changes {name} by HUP");
+            }
+            continue;
+        }
+        queue.extend(section.iter().map(|(name, value)| (name.clone(), value)));
+    }
+    assert!(looked_at >= 18, "{looked_at} keys");
 }

@@ -1,5 +1,7 @@
-//! The daemon under a service manager: what it is told and tells, the sockets that are held for it, and a configuration
-//! that changes while it runs.
+//! The daemon under a service manager: what it is told and tells, the sockets that are held for it, a configuration
+//! that changes while it runs, and what it says on a bad day.
 
 mod live;
 mod manager;
+mod slow_flush;
+mod words;

@@ -2,66 +2,17 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::process::Command;
+use std::os::unix::net::UnixListener;
 use std::thread;
 use std::time::Duration;
 
+use clad_e2e::manager::Manager;
 use clad_e2e::raw::hello;
 use clad_e2e::tool::{Heard, Running};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, not_run};
+use clad_e2e::{Daemon, PATIENCE, Raw, Setup};
 use clad_proto::AckLevel;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::ptrace;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
-
-/// Where a daemon's words to its manager arrive.
-struct Manager {
-    socket: UnixDatagram,
-    folder: tempfile::TempDir,
-}
-
-impl Manager {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        Self { socket, folder }
-    }
-
-    fn start(&self, command: &mut Command) -> Running {
-        Running::start(command.env("NOTIFY_SOCKET", self.folder.path().join("notify")))
-    }
-
-    fn heard(&self) -> String {
-        let mut bytes = [0; 4096];
-        let length = self.socket.recv(&mut bytes).expect("the daemon says something");
-        String::from_utf8(bytes[..length].to_vec()).expect("text")
-    }
-
-    /// Takes everything that has come.
-    fn forget(&self) -> Vec<String> {
-        let mut bytes = [0; 4096];
-        self.socket.set_nonblocking(true).expect("set");
-        let mut all = Vec::new();
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            all.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
-        }
-        self.socket.set_nonblocking(false).expect("set");
-        all
-    }
-
-    /// Everything up to the message that holds this text.
-    fn heard_until(&self, text: &str) -> Vec<String> {
-        let mut all = vec![self.heard()];
-        while !all.last().is_some_and(|last| last.contains(text)) {
-            all.push(self.heard());
-        }
-        all
-    }
-}
 
 #[test]
 fn a_start_that_waits_for_a_dead_processs_writes_says_so_and_asks_for_time() {
@@ -107,61 +58,6 @@ fn the_watchdog_hears_of_a_daemon_that_gets_on_and_the_status_follows_the_log() 
     process.send(Signal::SIGHUP);
     let said = manager.heard_until("READY=1");
     assert!(said.iter().any(|message| message.starts_with("RELOADING=1\nMONOTONIC_USEC=")), "{said:?}");
-}
-
-/// Threads of a process that are stopped by themselves, as only a tracer can; they run on when this is dropped.
-struct Blocked(Vec<Pid>);
-
-impl Blocked {
-    /// Those whose names begin like this. What stands in the way of tracing is an error.
-    fn of(process: u32, name: &str) -> nix::Result<Self> {
-        let mut blocked = Self(Vec::new());
-        for entry in fs::read_dir(format!("/proc/{process}/task")).expect("it runs").flatten() {
-            let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            let thread = entry.file_name().to_str().and_then(|id| id.parse().ok()).map(Pid::from_raw);
-            if let Some(thread) = thread.filter(|_| comm.starts_with(name)) {
-                ptrace::seize(thread, ptrace::Options::empty())?;
-                blocked.0.push(thread);
-                ptrace::interrupt(thread)?;
-                waitpid(thread, Some(WaitPidFlag::__WALL))?;
-            }
-        }
-        assert!(!blocked.0.is_empty(), "no thread is called {name}");
-        Ok(blocked)
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        for thread in &self.0 {
-            let _ = ptrace::detach(*thread, None);
-        }
-    }
-}
-
-/// The runtime's workers, and the journal's threads: whichever of them never get on again, the watchdog is to find out.
-#[test]
-fn the_watchdog_hears_nothing_of_a_daemon_whose_threads_are_blocked() {
-    const PERIOD: Duration = Duration::from_millis(100);
-    for name in ["tokio-rt-worker", "clad-write-"] {
-        let setup = Setup::new();
-        let manager = Manager::new();
-        let process = manager.start(setup.command().env("WATCHDOG_USEC", (2 * PERIOD.as_micros()).to_string()));
-        manager.heard_until("READY=1");
-        manager.heard_until("WATCHDOG=1");
-        let blocked = match Blocked::of(process.pid(), name) {
-            Ok(blocked) => blocked,
-            Err(error) => return not_run("a daemon whose threads are blocked", &format!("ptrace: {error}")),
-        };
-        // One period may have been asked about before; what was sent by then is on its way.
-        thread::sleep(4 * PERIOD);
-        manager.forget();
-        thread::sleep(20 * PERIOD);
-        let heard = manager.forget();
-        assert!(!heard.iter().any(|message| message.contains("WATCHDOG=1")), "{name}: {heard:?}");
-        drop(blocked);
-        manager.heard_until("WATCHDOG=1");
-    }
 }
 
 /// A daemon that takes a listening socket as systemd would hand it over; the library that reads it lets a test say which

@@ -2,12 +2,14 @@
 //! call that is stopped half-way.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, json};
+use clad_e2e::{Daemon, PATIENCE, Scratch, is_root, json, not_run};
 use nix::sys::signal::Signal;
 
 use crate::append_numbers;
@@ -102,6 +104,66 @@ fn orders_go_to_the_daemon_that_was_named() {
 }
 
 #[test]
+fn a_folder_that_holds_no_log_is_said_to_hold_none() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    for foreign in [false, true] {
+        if foreign {
+            std::fs::write(scratch.data().join("a file of somebody's"), "x").expect("written");
+        }
+        for words in [&["verify", &dir][..], &["query", "--dir", &dir], &["export", "--dir", &dir]] {
+            let said = clactl_ends(1, words, b"");
+            let said = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.contains(&format!("{dir} holds no log")), "{words:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_range_that_ends_before_it_begins_is_a_wrong_call() {
+    let daemon = Daemon::start();
+    let server = daemon.address("unix");
+    for words in [
+        &["query", "--since", "today", "--until", "yesterday"][..],
+        &["tail", "--since", "-5min", "--until", "-1h"],
+        &["export", "--since", "@10", "--until", "@9"],
+        &["export", "--from", "5", "--to", "3"],
+    ] {
+        let said = clactl_ends(2, &[words, &["--server", &server]].concat(), b"");
+        assert!(String::from_utf8_lossy(&said.stderr).contains("lies behind"), "{words:?}: {said:?}");
+    }
+}
+
+#[test]
+fn a_log_of_somebody_elses_says_whose_it_is() {
+    if !is_root() {
+        return not_run("a log of somebody else's", "only root can be somebody else");
+    }
+    let mut daemon = Daemon::start();
+    append_numbers(&daemon, 0..1);
+    assert_eq!(daemon.term(), Some(0));
+    // The folders above it are open to all.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("open");
+    let dir = folder.path().join("log");
+    std::fs::create_dir(&dir).expect("a folder");
+    for entry in std::fs::read_dir(daemon.dir()).expect("the log").flatten() {
+        std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("copied");
+    }
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750)).expect("closed");
+    let program = folder.path().join("clactl");
+    std::fs::copy(clad_e2e::binary("clactl"), &program).expect("copied");
+    let dir = dir.display().to_string();
+    for words in [&["verify", &dir][..], &["query", "--dir", &dir]] {
+        let mut command = Command::new(&program);
+        let ended = command.args(words).uid(65534).gid(65534).output().expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        assert!(said.contains("Permission denied") && said.contains("are for uid 0, its group, and root"), "{said}");
+    }
+}
+
+#[test]
 fn a_daemon_that_hangs_is_said_to_hang() {
     let daemon = Daemon::start();
     let (server, admin) = (daemon.address("unix"), admin(&daemon));
@@ -155,7 +217,7 @@ struct Feeding {
 }
 
 impl Feeding {
-    fn start(command: &mut std::process::Command) -> Self {
+    fn start(command: &mut Command) -> Self {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let running = Running::start(command.stdin(reader));
         // The command keeps its end of the pipe for as long as it lives.

@@ -64,6 +64,40 @@ fn what_it_says_of_a_folder() {
     }
 }
 
+/// The manual's table of decisions names lines: they are in its example, with those figures, and in what is measured.
+#[test]
+fn the_manual_names_lines_that_are_there() {
+    let manual = include_str!("../../../docs/OPERATIONS.md");
+    let (_, rest) = manual.split_once("<!-- probe lines -->\n").expect("the table");
+    let (table, rest) = rest.split_once("<!-- end of probe lines -->").expect("its end");
+    let (_, example) = rest.split_once("clactl probe .\n").expect("the example");
+    let (example, _) = example.split_once("\n```").expect("its end");
+    let scratch = Scratch::new();
+    let measured = probed(scratch.data())["methods"].take();
+    let measured: Vec<_> =
+        measured.as_array().expect("a list").iter().filter(|m| m["space"] == "zero-written").collect();
+    let mut named = 0;
+    for row in table.lines().skip(2) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let rate = cells[3].split("/s").next().and_then(|text| text.rsplit(' ').next()).expect("a rate");
+        let lines: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+        let of_example = |name: &str| {
+            example.lines().filter(|line| line.starts_with("zero-written ")).any(|line| {
+                let method = line.trim_start_matches("zero-written").trim_start();
+                method
+                    .strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with("  ") && line.contains(&format!(" {rate} ")))
+            })
+        };
+        assert!(lines.iter().any(|name| of_example(name)), "no line of {lines:?} has {rate} in the example");
+        for name in lines {
+            assert!(measured.iter().any(|m| m["method"] == name), "{name} is not measured: {measured:?}");
+            named += 1;
+        }
+    }
+    assert!(named >= 6, "{named} lines are named");
+}
+
 #[test]
 fn memory_is_no_disk() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");

@@ -39,7 +39,7 @@ impl Committer {
     pub(super) fn begin_rotation(&mut self, trigger: Trigger) -> Step {
         match self.rotation(trigger) {
             Some(rotation) => {
-                self.busy = true;
+                self.busy = !self.config.faults.has(Fault::TokenNotHeld);
                 Step::Run(Job::Rotate(rotation))
             }
             None => Step::Wait(None),

@@ -237,6 +237,13 @@ impl Committer {
         old.then_some(Trigger::Age)
     }
 
+    /// Whether nothing is under way and what comes next is a write or a sync, which any thread may make.
+    pub(crate) fn is_lone(&self, now: Moment) -> bool {
+        let running = self.state == State::Running && !self.busy && !self.closing;
+        let quiet = self.writes == 0 && !self.sync_running;
+        running && quiet && self.active.is_some() && self.rotation_due(now).is_none()
+    }
+
     /// Whose turn it is where a ring stands beside the thread that blocks.
     pub(crate) fn turn(&self, now: Moment) -> Turn {
         let running = self.state == State::Running && !self.busy && !self.closing;

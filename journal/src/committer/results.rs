@@ -65,6 +65,7 @@ impl Committer {
                 self.busy = false;
                 self.marks.durable = self.marks.written;
                 self.state = State::Closed { clean: true };
+                self.refuse_rotations(); // asked for while it sealed and marked the end
             }
         }
         if self.state == State::Running || self.config.faults.has(Fault::ReleasedAfterFailure) {
@@ -203,6 +204,17 @@ impl Committer {
         early || ((sync || write) && self.writes < self.config.policy.in_flight())
     }
 
+    /// Whether somebody is to look now: for a job that could be begun, or because what was under way kept the others from
+    /// the end, a rotation, or the pause after a failure.
+    pub(crate) fn wants_somebody(&self) -> bool {
+        self.more_to_do() || self.state != State::Running || self.closing || !self.rotate_replies.is_empty()
+    }
+
+    /// How long what gathers waits for company while a write is in flight.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        self.config.policy.grouping().map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
+    }
+
     /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.
     pub(crate) fn wants_wake(&self, bytes_before: usize) -> bool {
         let crossed = bytes_before < WORTH_ANOTHER && self.gather.bytes() >= WORTH_ANOTHER;
@@ -233,11 +245,15 @@ impl Committer {
 
     /// Gives up on a clean end.
     pub(crate) fn abandon(&mut self) {
+        self.refuse_rotations();
+        self.state = State::Closed { clean: false };
+        self.marks.version += 1;
+    }
+
+    pub(super) fn refuse_rotations(&mut self) {
         for reply in self.rotate_replies.drain(..) {
             let _ = reply.send(Err("clad is going down".to_owned()));
         }
-        self.state = State::Closed { clean: false };
-        self.marks.version += 1;
     }
 
     pub(crate) fn take_rotate_replies(&mut self) -> Vec<RotateReply> {

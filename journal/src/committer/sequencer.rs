@@ -231,6 +231,9 @@ impl Committer {
 
     pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
         self.rotate_replies.push(reply);
+        if self.is_over() && !self.config.faults.has(Fault::RotationForgotten) {
+            self.refuse_rotations(); // nobody looks any more
+        }
     }
 
     pub(crate) fn close(&mut self) {

@@ -6,22 +6,9 @@ use crate::faults::Fault;
 use crate::gather::Gathered;
 use crate::io::Durability;
 
-use super::{CROWD, Committer, GATHER_NS, IDLE_NS, InFlight, Job, SYNC_AHEAD, State, Step, SyncBy, WORTH_ANOTHER};
+use super::{CROWD, Committer, GATHER_NS, IDLE_NS, InFlight, Job, SYNC_AHEAD, Step, SyncBy, WORTH_ANOTHER};
 
 impl Committer {
-    /// The write of what has gathered, if it may begin now and nothing else is under way or due: for who makes it himself
-    /// rather than waking a thread. As with [`Self::step`], its result must be given to [`Self::complete`].
-    pub(crate) fn lone_write(&mut self, now: Moment) -> Option<Job> {
-        let alone = self.state == State::Running && !self.busy && self.writes == 0 && !self.sync_running;
-        if !alone || self.active.is_none() || self.rotation_due(now).is_some() {
-            return None;
-        }
-        match self.begin_write(now)? {
-            Step::Run(job) => Some(job),
-            _ => None,
-        }
-    }
-
     pub(super) fn begin_write(&mut self, now: Moment) -> Option<Step> {
         let (_, since, wants_written) = self.gather.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);

@@ -1,17 +1,22 @@
 //! How a journal ends: drained and marked clean, given up at a deadline, or dropped.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Journal;
 use crate::committer::Committer;
+use crate::sync::atomic::Ordering;
 
 impl Journal {
     /// Stops taking appends; what was taken goes on to the disk. [`Journal::close`] waits for it.
     pub fn begin_close(&self) {
+        self.end(Committer::close);
+    }
+
+    /// Tells the committer how it ends, and everybody that it does.
+    fn end(&self, how: fn(&mut Committer)) {
         self.shared.closing.store(true, Ordering::Relaxed);
-        self.shared.with(Committer::close);
+        self.shared.with(how);
         self.shared.publish();
         self.shared.wake_all();
         *self.shared.background.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -22,17 +27,7 @@ impl Journal {
     pub fn close(&self, deadline: Duration) -> bool {
         self.begin_close();
         let until = Duration::from_nanos(self.shared.env().clock.boot_ns()) + deadline;
-        let clean = loop {
-            if let Some(clean) = self.shared.with(|c| c.closed()) {
-                break clean;
-            }
-            if Duration::from_nanos(self.shared.env().clock.boot_ns()) >= until {
-                self.shared.with(Committer::abandon);
-                self.shared.wake_all();
-                break false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let clean = self.wait_until_closed(until);
         if clean {
             // A disk that hangs holds its thread; only a clean end waits for all of them.
             for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -42,6 +37,24 @@ impl Journal {
             self.unlock();
         }
         clean
+    }
+
+    /// Whether it came to a clean end by then (boot time); if not, it is given up.
+    fn wait_until_closed(&self, until: Duration) -> bool {
+        let mut core = self.shared.core();
+        loop {
+            if let Some(clean) = core.committer.closed() {
+                return clean;
+            }
+            let left = until.saturating_sub(Duration::from_nanos(self.shared.env().clock.boot_ns()));
+            if left.is_zero() {
+                core.committer.abandon();
+                drop(core);
+                self.shared.wake_all();
+                return false;
+            }
+            core = self.shared.ended.wait_timeout(core, left).expect("the journal's state is whole").0;
+        }
     }
 
     /// What the ring has in flight ends before anybody else may have the folder.
@@ -62,9 +75,8 @@ impl Drop for Journal {
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         if !threads.is_empty() {
-            // First: a thread that is awake must not come to a clean end in between.
-            self.shared.with(Committer::abandon);
-            self.begin_close();
+            // In one step: a thread that was let close it first would mark it clean.
+            self.end(Committer::abandon);
         }
         for thread in threads {
             let _ = thread.join();

@@ -7,14 +7,13 @@
 //! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
+mod appender;
 mod close;
 mod shared;
 mod status;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
@@ -31,8 +30,13 @@ use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::{self, JoinHandle};
+use crate::watcher::Watcher;
 use crate::workers;
 
+pub use appender::Appender;
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
 
@@ -89,7 +93,7 @@ impl Journal {
         }
         let shared = self.shared.clone();
         let name = "clad-prepare".to_owned();
-        threads.push(std::thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        threads.push(thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
         self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
     }
 
@@ -99,7 +103,7 @@ impl Journal {
         let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
         for i in threads.len() - 1..=beside {
             let shared = self.shared.clone();
-            let named = std::thread::Builder::new().name(format!("clad-write-{i}"));
+            let named = thread::Builder::new().name(format!("clad-write-{i}"));
             threads.push(named.spawn(move || workers::run(&shared))?);
         }
         Ok(())
@@ -167,7 +171,12 @@ impl Journal {
     /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. For one
     /// listener: a second call changes nothing.
     pub fn on_marks(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
-        let _ = self.shared.told.set(Box::new(told));
+        self.shared.marks.listen(told);
+    }
+
+    /// To wait for offsets, and be woken for no others.
+    pub fn watcher(&self) -> Watcher {
+        self.shared.marks.watcher()
     }
 
     /// Where a producer stands.

@@ -1,10 +1,7 @@
 //! What the threads of a journal share: the core with its lock, the marks and who is told of them, and the results of jobs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -19,17 +16,18 @@ use crate::io::{File, IoBuf, Storage};
 use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::watcher::Teller;
 use crate::workers::Watch;
-
-/// Who is told in the thread that moved the marks.
-type Listener = Box<dyn Fn(&Marks) + Send + Sync>;
 
 /// What the threads share.
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(crate) work: Condvar,
-    pub(super) marks: watch::Sender<Marks>,
-    pub(super) told: OnceLock<Listener>,
+    /// No job begins any more: it is closed, cleanly or not.
+    pub(super) ended: Condvar,
+    pub(super) marks: Teller,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     pub(super) retention: Mutex<Retention>,
@@ -110,23 +108,9 @@ impl Shared {
         }
     }
 
-    /// Tells the newest marks; of two tellers, the later value wins.
+    /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.tell(self.marks());
-    }
-
-    fn tell(&self, marks: Marks) {
-        let newer = self.marks.send_if_modified(|old| {
-            let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed;
-            if newer {
-                *old = marks;
-            }
-            newer
-        });
-        if let (true, Some(told)) = (newer, self.told.get()) {
-            told(&marks);
-        }
+        self.marks.tell(self.marks());
     }
 
     /// Waits for one tick; `true` when the journal closes.
@@ -163,9 +147,12 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
-        let marks = core.committer.marks();
+        let (marks, ended) = (core.committer.marks(), core.committer.is_over());
         drop(core);
-        self.tell(marks);
+        self.marks.tell(marks);
+        if ended {
+            self.ended.notify_all();
+        }
         if new_segment {
             self.background.1.notify_all(); // the next one is wanted now, not at the next tick
         }
@@ -214,8 +201,8 @@ pub(crate) fn open_shared(
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
-        marks: watch::channel(marks).0,
-        told: OnceLock::new(),
+        ended: Condvar::new(),
+        marks: Teller::new(marks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),

@@ -1,14 +1,14 @@
 //! What a journal tells of itself: its numbers, its segments, and whether its threads get on.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Journal;
 use crate::catalog::Sealed;
 use crate::io::{EngineReport, Storage};
 use crate::marks::Marks;
+use crate::sync::atomic::Ordering;
+use crate::sync::has_ended;
 
 /// Why a journal does not get on by itself any more, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +89,7 @@ impl Journal {
             return Ok(()); // threads end, and the drain has a deadline of its own
         }
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads.iter().any(JoinHandle::is_finished) {
+        if threads.iter().any(has_ended) {
             return Err(Stalled::Ended);
         }
         let writers = threads.len().saturating_sub(1); // one prepares

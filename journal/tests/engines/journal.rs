@@ -1,138 +1,28 @@
 //! The journal over both engines: the same log, also when a write fails and the journal recovers in the process.
 
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clad_journal::clock::SystemClock;
 use clad_journal::io::uring::Ring;
-use clad_journal::io::{
-    Access, Durability, EngineReport, EngineWish, Entry, File, IoBuf, Lock, OsStorage, Space, Storage, TakeOver,
-};
+use clad_journal::io::{EngineWish, OsStorage, Storage};
 use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
 
+use super::breakable::{Breakable, Writes};
 use super::{folder, open};
 
-/// A storage whose segments can be made to fail: then writes go to a description that is open for reading only, and it is
-/// the kernel that refuses them, in a call as in a ring.
-struct Breakable {
-    inner: Arc<OsStorage>,
-    broken: Arc<AtomicBool>,
-}
-
-struct BreakableFile {
-    good: Arc<dyn File>,
-    bad: Option<Arc<dyn File>>,
-    broken: Arc<AtomicBool>,
-}
-
-impl BreakableFile {
-    fn now(&self) -> &Arc<dyn File> {
-        self.bad.as_ref().filter(|_| self.broken.load(Ordering::SeqCst)).unwrap_or(&self.good)
-    }
-}
-
-impl Storage for Breakable {
-    fn list(&self, dir: &str) -> io::Result<Vec<Entry>> {
-        self.inner.list(dir)
-    }
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
-        let writes = matches!(access, Access::WriteDirect | Access::WriteCached) && name.ends_with(".clog");
-        let bad = if writes { Some(self.inner.open(name, Access::ReadCached)?) } else { None };
-        Ok(Arc::new(BreakableFile { good: self.inner.open(name, access)?, bad, broken: self.broken.clone() }))
-    }
-    fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
-        self.inner.create(name, access)
-    }
-    fn create_dir(&self, name: &str) -> io::Result<()> {
-        self.inner.create_dir(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver> {
-        self.inner.take_over(from, to)
-    }
-    fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn set_sealed_mode(&self, name: &str, sealed: bool) -> io::Result<()> {
-        self.inner.set_sealed_mode(name, sealed)
-    }
-    fn space(&self) -> io::Result<Space> {
-        self.inner.space()
-    }
-    fn block_size(&self) -> u32 {
-        self.inner.block_size()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-    fn zeroing_pays(&self) -> bool {
-        self.inner.zeroing_pays()
-    }
-    fn ring(&self) -> Option<&Ring> {
-        self.inner.ring()
-    }
-    fn engine(&self) -> EngineReport {
-        self.inner.engine()
-    }
-}
-
-impl File for BreakableFile {
-    fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
-        self.now().write_at(buf, pos, durability)
-    }
-    fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
-        self.good.read_at(buf, pos, want)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.good.sync_data()
-    }
-    fn sync_all(&self) -> io::Result<()> {
-        self.good.sync_all()
-    }
-    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
-        self.good.sync_range(pos, len)
-    }
-    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
-        self.good.overwrites_in_place(len)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.good.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.good.set_len(len)
-    }
-    fn allocate(&self, len: u64) -> io::Result<()> {
-        self.good.allocate(len)
-    }
-    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
-        self.good.try_lock(lock)
-    }
-    fn lock(&self, lock: Lock) -> io::Result<()> {
-        self.good.lock(lock)
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.now().descriptor()
-    }
-}
-
-struct World {
-    journal: Journal,
-    events: Arc<Mutex<Vec<Event>>>,
-    broken: Arc<AtomicBool>,
-    storage: Arc<OsStorage>,
+pub(crate) struct World {
+    pub(crate) journal: Journal,
+    pub(crate) events: Arc<Mutex<Vec<Event>>>,
+    pub(crate) broken: Arc<AtomicBool>,
+    pub(crate) writes: Arc<Writes>,
+    pub(crate) storage: Arc<OsStorage>,
     next: u64,
     _dir: tempfile::TempDir,
 }
 
-fn config() -> JournalConfig {
+pub(crate) fn config() -> JournalConfig {
     let policy = Policy::GroupCommit { max_delay: Duration::from_millis(1), max_bytes: 128 << 10, in_flight: 4 };
     JournalConfig {
         policy,
@@ -144,17 +34,23 @@ fn config() -> JournalConfig {
 }
 
 impl World {
-    fn new(wish: EngineWish) -> Self {
+    pub(crate) fn new(wish: EngineWish) -> Self {
+        Self::with(wish, config())
+    }
+
+    /// With other settings; `config` has the usual ones.
+    pub(crate) fn with(wish: EngineWish, config: JournalConfig) -> Self {
         let dir = folder();
         let (storage, _) = open(dir.path(), wish, 4);
         let broken = Arc::new(AtomicBool::new(false));
-        let breakable = Breakable { inner: storage.clone(), broken: broken.clone() };
+        let writes = Arc::new(Writes::default());
+        let breakable = Breakable { inner: storage.clone(), broken: broken.clone(), writes: writes.clone() };
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = events.clone();
         let observer = Arc::new(move |e: &Event| seen.lock().unwrap().push(e.clone()));
         let clock = SystemClock::shared();
-        let journal = Journal::open(Arc::new(breakable), "test", clock, config(), observer).unwrap();
-        Self { journal, events, broken, storage, next: 0, _dir: dir }
+        let journal = Journal::open(Arc::new(breakable), "test", clock, config, observer).unwrap();
+        Self { journal, events, broken, writes, storage, next: 0, _dir: dir }
     }
 
     /// One append; `false` where the journal does not take any.
@@ -185,7 +81,7 @@ impl World {
         }
     }
 
-    fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
             assert!(began.elapsed() < Duration::from_secs(30), "{what} never came: {:?}", self.journal.status());
@@ -206,7 +102,7 @@ impl World {
         }
     }
 
-    fn count(&self, which: impl Fn(&Event) -> bool) -> usize {
+    pub(crate) fn count(&self, which: impl Fn(&Event) -> bool) -> usize {
         self.events.lock().unwrap().iter().filter(|e| which(e)).count()
     }
 

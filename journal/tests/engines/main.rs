@@ -3,8 +3,11 @@
 //! `storage`: what an operation does, by a blocking call and through a ring, around the page cache and through it.
 //! `journal`: that both engines come to the same log, also over a write that fails. (Kills are in `kill.rs`, rotations and
 //! restarts in `basic.rs`; both run under both engines as well.)
+//! `appender`: threads that append and wait, and write by themselves what they find nothing beside.
 //! `refused`: kernels that refuse what an engine wants, played by seccomp filters and limits.
 
+mod appender;
+mod breakable;
 mod journal;
 mod refused;
 mod storage;

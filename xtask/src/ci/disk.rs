@@ -53,6 +53,10 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         "mounts::is_in_memory",
     );
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
+    match need("fusermount3", &["fuse3"]) {
+        Ok(()) => case("a device that does not flush for a long time", &room, "slow_flush::is_waited_for"),
+        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
+    }
     case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
     for (name, test) in [
         (
@@ -91,7 +95,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         }
         Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
     }
-    println!("  NOT RUN a device that fails: no device mapper; the simulation has it");
     Ok(())
 }
 

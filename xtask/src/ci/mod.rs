@@ -6,8 +6,11 @@
 
 mod cuts;
 mod disk;
+mod hostile;
 mod kill;
+mod models;
 mod prometheus;
+mod rings;
 mod sim;
 mod systemd;
 
@@ -45,6 +48,13 @@ const SUITES: &[Suite] = &[
         about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
         run: sim::run,
     },
+    Suite { name: "models", about: "what threads share, in thousands of orders of their steps", run: models::run },
+    Suite {
+        name: "rings",
+        about: "rings in shared memory: stop points, hostile clients, deeper models",
+        run: rings::run,
+    },
+    Suite { name: "hostile", about: "masses of bad clients: memory bounded, everybody else served", run: hostile::run },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];

@@ -15,7 +15,17 @@ const MAY_IMPORT: [(&str, &[&str]); 6] = [
     ("clactl", &["clad-client", "clad-proto", "clad-journal"]),
 ];
 /// Crates that are not shipped may import anything, as may tests.
-const FREE: [&str; 6] = ["clad-sim", "clad-benches", "clad-fuzz", "clad-libfuzzer", "clad-e2e", "xtask"];
+const FREE: [&str; 9] = [
+    "clad-sim",
+    "clad-models",
+    "clad-benches",
+    "clad-peers",
+    "clad-peers-newest",
+    "clad-fuzz",
+    "clad-libfuzzer",
+    "clad-e2e",
+    "xtask",
+];
 /// Names under which things gather that belong nowhere.
 const HEAPS: [&str; 5] = ["common", "utils", "util", "helpers", "shared"];
 

@@ -71,8 +71,9 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
     // Of space more is said below.
     let mut degraded: Vec<_> = status.degraded.iter().filter(|(cause, _)| *cause != "space").collect();
     degraded.sort();
-    for (_, line) in degraded {
-        say(Weight::Mind, format!("{}.", capital(line)));
+    for (cause, line) in degraded {
+        let weight = if cause == "damage" { Weight::Grave } else { Weight::Mind };
+        say(weight, format!("{}.", capital(line)));
     }
     let promised = status.policy() != v1::DurabilityPolicy::FireAndForget;
     if promised && status.highest_ack() != v1::AckLevel::Durable {

@@ -6,7 +6,7 @@ use clad_proto::frame::AppendView;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
-use crate::ingest::door::{Admitted, bad_checksum};
+use crate::ingest::door::{ADMISSION_WAIT, Admitted, bad_checksum};
 
 impl Connection {
     pub(super) fn append(&mut self, body: &[u8]) -> Flow {
@@ -40,20 +40,27 @@ impl Connection {
             Some(waited) => waited,
             // Its turn in the queue for room is kept.
             None if self.admitting.is_some() => return None,
-            // One connection's share; it is free again when the marks have passed what it holds.
+            // One connection's share; it is free again when the marks have passed what it holds. Once that has been waited
+            // for in vain, what follows need not wait as long again.
             None if self.session.held_bytes() > 0
                 && self.session.held_bytes() + view.payload.len() > door.max_connection_bytes =>
             {
-                return None;
-            }
-            None => match door.try_admit(view.payload.len(), self.arrival) {
-                Some(admitted) => Ok(admitted),
-                None => {
-                    let payload = view.payload.len();
-                    self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                if self.share_since.get_or_insert_with(Instant::now).elapsed() < ADMISSION_WAIT {
                     return None;
                 }
-            },
+                Err(door.share_is_full())
+            }
+            None => {
+                self.share_since = None;
+                match door.try_admit(view.payload.len(), self.arrival) {
+                    Some(admitted) => Ok(admitted),
+                    None => {
+                        let payload = view.payload.len();
+                        self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                        return None;
+                    }
+                }
+            }
         };
         let since = admitted.as_ref().map_or_else(|_| Instant::now(), |a| a.at.since);
         match admitted.and_then(|a| self.take(view, a)) {

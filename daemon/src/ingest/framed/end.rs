@@ -2,23 +2,18 @@
 
 use std::io;
 
-use clad_journal::Marks;
+use clad_journal::Watcher;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::watch;
 
 use super::{Connection, LAST_WORDS, READ_LOOK};
 
 impl Connection {
     /// The peer closed its side. What it asked for is still answered, as long as it can be told.
-    pub(super) async fn hang_up<W: AsyncWrite + Unpin>(
-        &mut self,
-        wr: &mut W,
-        mut marks: watch::Receiver<Marks>,
-    ) -> io::Result<()> {
+    pub(super) async fn hang_up<W: AsyncWrite + Unpin>(&mut self, wr: &mut W, mut marks: Watcher) -> io::Result<()> {
         while self.session.unanswered() > 0 {
-            self.release(&marks.borrow_and_update().clone());
+            self.release(&marks.now());
             wr.write_all_buf(&mut self.out).await?;
-            if self.session.unanswered() > 0 && marks.changed().await.is_err() {
+            if self.session.unanswered() > 0 && marks.reached(self.session.wants()).await.is_err() {
                 break;
             }
         }

@@ -8,6 +8,7 @@
 //! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
 //! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
 
+mod alarm;
 mod append;
 mod end;
 mod frames;
@@ -26,13 +27,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use clad_journal::{AppendError, Marks};
+use clad_journal::{AppendError, Watcher};
 use clad_proto::frame::{ErrorFrame, KnownHeader, RingId};
 use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use self::alarm::Alarm;
 use self::quiet::Quiet;
 use super::budget::Budget;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
@@ -108,6 +110,8 @@ pub(super) struct Connection {
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
+    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    share_since: Option<Instant>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -137,7 +141,7 @@ where
     W: AsyncWrite + GiveFds + Unpin + Send,
 {
     let name = peer.name.clone();
-    let marks = service.door.journal.subscribe();
+    let marks = service.door.journal.watcher();
     let mut connection = Connection {
         peer,
         producer: None,
@@ -149,6 +153,7 @@ where
         answers: Vec::new(),
         admitting: None,
         admitted: None,
+        share_since: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -183,7 +188,7 @@ where
 }
 
 impl Connection {
-    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: watch::Receiver<Marks>) -> io::Result<()>
+    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
         W: AsyncWrite + GiveFds + Unpin + Send,
@@ -192,6 +197,7 @@ impl Connection {
             return self.last_words(wr).await;
         }
         let mut stop = self.service.stop.clone();
+        let mut alarm = Alarm::new();
         loop {
             if !self.buf.is_empty() {
                 // What came by a ring before these bytes came goes to the journal before them.
@@ -199,7 +205,7 @@ impl Connection {
             }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
-            self.release(&marks.borrow_and_update().clone());
+            self.release(&marks.now());
             if flow == Flow::Close {
                 return self.last_words(wr).await;
             }
@@ -225,8 +231,8 @@ impl Connection {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                 }
-                changed = marks.changed(), if self.session.waits() => {
-                    if changed.is_err() {
+                reached = marks.reached(self.session.wants()), if self.session.waits() => {
+                    if reached.is_err() {
                         return Ok(());
                     }
                 }
@@ -247,21 +253,14 @@ impl Connection {
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
                 }
-                () = until(deadline) => {
-                    if self.timed_out() {
+                () = alarm.until(deadline) => {
+                    if self.timed_out(flow) {
                         return self.last_words(wr).await;
                     }
                 }
                 _ = stop.changed() => {}
             }
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(t) => tokio::time::sleep_until(t.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -2,30 +2,32 @@
 //!
 //! What must hold:
 //! - Such an answer acknowledges nothing yet. Told at once, it costs a system call here, and one with a wake-up of the
-//!   peer there, a moment before the watermark costs the same again. So it leaves together with what is said next.
+//!   peer there, a moment before the watermark costs the same again. So it leaves together with what is said next: the
+//!   watermark that covers it or another append, a refusal, a PONG.
 //! - It leaves after [`LONGEST`] at the latest, and when [`MOST`] bytes of them have gathered: a slow disk keeps nobody in
-//!   the dark.
+//!   the dark over what was taken.
 //! - Whatever else is to be said is said at once, behind them: the order of the answers never changes.
 
 use std::time::{Duration, Instant};
 
 use super::Connection;
 
-/// The longest that such an answer waits.
-pub(super) const LONGEST: Duration = Duration::from_millis(5);
+/// The longest that such an answer waits: much longer than a healthy disk takes, so that the timer seldom decides.
+const LONGEST: Duration = Duration::from_millis(100);
 /// Bytes of such answers that wait at most.
 const MOST: usize = 16 * 1024;
 
 /// How much of the output may wait.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
-    /// The first bytes of the output, so many, are answers that may wait.
+    /// The first bytes of the output, so many, are such answers.
     bytes: usize,
+    /// When the append came that the first of them answers.
     since: Option<Instant>,
 }
 
 impl Connection {
-    /// The output ends with an answer that may wait; before it, it was so long.
+    /// The output, which was so long before, ends with an answer that may wait; its append came at this moment.
     pub(in crate::ingest) fn may_wait(&mut self, before: usize, since: Instant) {
         if before == self.quiet.bytes && self.out.len() <= MOST {
             self.quiet.bytes = self.out.len();
@@ -38,13 +40,13 @@ impl Connection {
         self.out.len() > self.quiet.bytes
     }
 
-    /// Nothing waits any more: the output is being said, or has waited long enough.
-    pub(super) fn say_all(&mut self) {
-        self.quiet = Quiet::default();
-    }
-
-    /// When what waits must be said.
+    /// When what waits must be said, if something does.
     pub(super) fn say_at(&self) -> Option<Instant> {
         self.quiet.since.map(|since| since + LONGEST)
+    }
+
+    /// Nothing of the output waits any more: it is being said, or has waited long enough.
+    pub(super) fn say_all(&mut self) {
+        self.quiet = Quiet::default();
     }
 }

@@ -8,6 +8,7 @@ use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow, SMALL_FRAME};
+use crate::ingest::door::ADMISSION_WAIT;
 
 impl Connection {
     /// Room for the next read: in small steps while little comes, whole where a large frame is under way.
@@ -16,11 +17,11 @@ impl Connection {
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
         let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
         if missing > SMALL_FRAME && self.assembled.is_none() {
-            let wanted = self.service.assembly.share(missing + self.buf.len());
-            match self.service.assembly.try_take(wanted) {
+            let (assembly, wanted) = (&self.service.assembly, missing + self.buf.len());
+            match assembly.try_take(assembly.share(wanted)) {
                 Some(permit) => self.assembled = Some(permit),
                 None => {
-                    self.assembling = Some(Box::pin(self.service.assembly.take(wanted)));
+                    self.assembling = Some(Box::pin(assembly.take(wanted)));
                     return;
                 }
             }
@@ -38,25 +39,27 @@ impl Connection {
 
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
-        let idle = self.service.idle_timeout;
-        let idles = flow == Flow::NeedBytes
-            && !idle.is_zero()
-            && !self.session.waits()
-            && self.reads.is_empty()
-            && !self.has_ring();
-        let idle = idles.then(|| self.last_activity + idle);
-        half.into_iter().chain(idle).chain(self.say_at()).min()
+        let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
+        let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
+        half.into_iter().chain(idle).chain(share).chain(self.say_at()).min()
     }
 
-    pub(super) fn timed_out(&mut self) -> bool {
+    /// Whether silence has a bound now: nothing is under way in either direction.
+    fn idles(&self, flow: Flow) -> bool {
+        let bounded = !self.service.idle_timeout.is_zero();
+        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty() && !self.has_ring()
+    }
+
+    pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
         if self.say_at().is_some_and(|at| at <= Instant::now()) {
             self.say_all();
-            return false;
         }
         let text = match self.partial_since {
             Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
-            _ if self.last_activity.elapsed() >= self.service.idle_timeout => "nothing came for too long".to_owned(),
-            _ => return false,
+            _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
+                "nothing came for too long".to_owned()
+            }
+            _ => return false, // what waits for its share is looked at again
         };
         self.fatal(ErrorInfo::new(ErrorCode::IdleTimeout, text));
         true

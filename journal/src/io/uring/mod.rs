@@ -17,6 +17,8 @@
 //! cache the kernel makes one such write per file at a time, so there a write and a linked `fdatasync` take its place;
 //! likewise where the flag is refused.
 
+#[cfg(feature = "models")]
+mod model;
 mod operation;
 mod pool;
 mod probe;
@@ -24,14 +26,13 @@ mod thread;
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::engine::Fallbacks;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self as threads, JoinHandle, ThreadId};
+use crate::sync::{Bell, Condvar, Mutex, MutexGuard, mpsc};
 
 pub use operation::{Operation, Ticket};
 pub(super) use probe::{Refused, available};
@@ -82,6 +83,9 @@ pub(super) struct Setup {
     pub(super) fallbacks: Arc<Fallbacks>,
 }
 
+/// Told once how the start of the thread went: whether buffers are registered.
+type Started = mpsc::SyncSender<io::Result<bool>>;
+
 struct State {
     inbox: VecDeque<Operation>,
     source: Option<Arc<dyn Source>>,
@@ -94,7 +98,7 @@ struct Shared {
     state: Mutex<State>,
     /// The source is gone, nothing is in flight any more, or the inbox has room.
     quiet: Condvar,
-    bell: Notify,
+    bell: Bell,
     alive: AtomicBool,
     wakes: AtomicU64,
     begun: AtomicU64,
@@ -104,6 +108,21 @@ struct Shared {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// However the thread ends, nobody waits for it any more.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        self.0.alive.store(false, Ordering::Release);
+        let (inbox, source) = (std::mem::take(&mut state.inbox), state.source.take());
+        state.busy = false;
+        drop(state);
+        drop((inbox, source)); // each operation tells its own end
+        self.0.quiet.notify_all();
     }
 }
 
@@ -122,25 +141,37 @@ impl Ring {
     /// # Errors
     /// Why there is no ring to be had.
     pub(super) fn start(setup: Setup) -> io::Result<Self> {
+        Self::start_as(setup, thread::run)
+    }
+
+    fn start_as(setup: Setup, run: fn(&Arc<Shared>, &Setup, &Started)) -> io::Result<Self> {
         let state = State { inbox: VecDeque::new(), source: None, busy: false, stop: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             quiet: Condvar::new(),
-            bell: Notify::new(),
+            bell: Bell::new(),
             alive: AtomicBool::new(true),
             wakes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             most: AtomicUsize::new(0),
         });
-        let (started, start) = std::sync::mpsc::sync_channel(1);
+        let (started, start) = mpsc::sync_channel(1);
         let (its, style) = (shared.clone(), setup.style);
-        let thread = std::thread::Builder::new()
-            .name("clad-ring".to_owned())
-            .spawn(move || thread::run(&its, &setup, &started))?;
+        let thread = threads::Builder::new().name("clad-ring".to_owned()).spawn(move || run(&its, &setup, &started))?;
         let told = start.recv().map_err(|_| io::Error::other("the ring's thread ended at once"))?;
         let registered = told?;
         let thread_id = thread.thread().id();
         Ok(Self { shared, style, registered, thread: Some(thread), thread_id })
+    }
+
+    /// One for a model, with no kernel behind it: it does what it is asked for through [`super::File`].
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(feature = "models")]
+    pub fn modelled() -> io::Result<Self> {
+        let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
+        Self::start_as(Setup { in_flight: 2, write_bytes: 1 << 20, style: SyncStyle::PerWrite, fallbacks }, model::run)
     }
 
     /// Has an operation carried out; its `done` is called on the ring's thread. Waits while [`INBOX`] others wait; so it is
@@ -215,7 +246,7 @@ impl Drop for Ring {
         self.shared.state().stop = true;
         self.wake();
         // The last reference may go on the ring's own thread, which then ends by itself.
-        if std::thread::current().id() != self.thread_id
+        if threads::current().id() != self.thread_id
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();

@@ -9,8 +9,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use io_uring::{cqueue, opcode, squeue, types};
@@ -19,9 +17,10 @@ use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 
 use super::operation::{Operation, What};
 use super::pool::Pool;
-use super::{ENTRIES, MAX_IN_FLIGHT, Next, Setup, Shared, SyncStyle};
+use super::{ENTRIES, End, MAX_IN_FLIGHT, Next, Setup, Shared, Started, SyncStyle};
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 use crate::io::{Durability, File, IoBuf};
+use crate::sync::atomic::Ordering;
 
 /// While something is in flight the thread parks at least so often: a submission that the kernel put off (it was short
 /// of memory) is made again then.
@@ -36,7 +35,7 @@ struct Thread {
 }
 
 /// Runs the ring until it is told to stop; `started` is told once how the start went: whether buffers are registered.
-pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &SyncSender<io::Result<bool>>) {
+pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &Started) {
     let _end = End(shared.clone());
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -84,21 +83,6 @@ fn unregistered(error: &io::Error) -> Fallback {
          a larger LimitMEMLOCK= (ulimit -l) helps"
     );
     Fallback::new(FallbackReason::Memlock, text)
-}
-
-/// However the thread ends, nobody waits for it any more.
-struct End(Arc<Shared>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        self.0.alive.store(false, Ordering::Release);
-        let (inbox, source) = (std::mem::take(&mut state.inbox), state.source.take());
-        state.busy = false;
-        drop(state);
-        drop((inbox, source)); // each operation tells its own end
-        self.0.quiet.notify_all();
-    }
 }
 
 impl Thread {

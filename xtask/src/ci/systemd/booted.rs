@@ -5,7 +5,8 @@
 //! connection or ends with an error; each mistake is told with what to do about it, in the journal.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -38,10 +39,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = Mount::new(&SMALL)?;
     let root = place.path().join("root");
     tree::copy(&debian, &root)?;
-    let package = package::deb(&run.root, &programs, &root.join("srv/trial"), "-Znone")?;
+    let trial = root.join("srv/trial");
+    let package = package::deb(&run.root, &programs, &trial, "", "-Znone")?;
+    let newer = package::deb(&run.root, &other_programs(&programs, place.path())?, &trial, "+1", "-Znone")?;
+    let inside = |package: PathBuf| -> Result<PathBuf> {
+        Ok(PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?))
+    };
     let mut booted = Booted {
         root: run.root.clone(),
-        package: PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?),
+        package: inside(package)?,
+        newer: inside(newer)?,
         machine: Machine::new(&root, vec![(small.point.clone(), PathBuf::from("/srv/small"))])?,
         small: small.point.clone(),
     };
@@ -58,9 +65,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("kill -9 under load: it is back by itself", || b.crash());
     run.case("a hang under load: the watchdog ends it, and it is back by itself", || b.hang());
     run.case("an upgrade under load replaces what runs", || b.upgrade());
+    run.case("so does a downgrade", || b.downgrade());
     run.case("a restart under load", || b.restart());
     run.case("nothing acknowledged is lost, no client failed, no connection was refused", || b.end_load());
     run.case("what a client is, is seen through the sandbox", || b.sees_clients());
+    run.case("io_uring and registered buffers work in the sandbox", || b.ring());
+    run.case("what waits in a socket while nobody runs is served by who runs next", || b.waits_in_the_socket());
+    run.case("a start that takes longer than systemd waits is not ended", || b.long_start());
     run.case("a disk that stands still is no hang", || b.frozen_disk());
     run.case("an instance beside it, with no network", || b.instance());
     run.case("it can be backed up while it runs, and restored elsewhere, by the manual's commands", || b.backup());
@@ -77,15 +88,31 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-struct Booted {
+/// The same programs in other files: what runs is told from what was there before.
+fn other_programs(programs: &[PathBuf], place: &Path) -> Result<Vec<PathBuf>> {
+    let folder = place.join("newer");
+    fs::create_dir(&folder)?;
+    let other = |program: &PathBuf| -> Result<PathBuf> {
+        let to = folder.join(program.file_name().context("a program has a name")?);
+        fs::copy(program, &to)?;
+        // Behind the sections of the file: nothing of it is loaded.
+        fs::OpenOptions::new().append(true).open(&to)?.write_all(b"newer")?;
+        Ok(to)
+    };
+    programs.iter().map(other).collect()
+}
+
+pub(super) struct Booted {
     root: PathBuf,
     package: PathBuf,
-    machine: Machine,
+    /// Another version of it.
+    newer: PathBuf,
+    pub(super) machine: Machine,
     small: PathBuf,
 }
 
 impl Booted {
-    fn write(&self, inside: &str, text: &str) -> Result<()> {
+    pub(super) fn write(&self, inside: &str, text: &str) -> Result<()> {
         let path = self.machine.path(inside);
         fs::create_dir_all(path.parent().context("a folder")?)?;
         fs::write(&path, text).with_context(|| inside.to_owned())
@@ -97,7 +124,7 @@ impl Booted {
         line.trim().parse().with_context(|| format!("{name}: {line}"))
     }
 
-    fn main_pid(&self, unit: &str) -> Result<String> {
+    pub(super) fn main_pid(&self, unit: &str) -> Result<String> {
         let pid = self.machine.property(unit, "MainPID")?;
         ensure!(pid != "0", "{unit} does not run");
         Ok(pid)
@@ -136,7 +163,10 @@ impl Booted {
         ensure!(ack.contains("durable"), "no word of the level:\n{all}");
         ensure!(ack.contains("the first record"), "it is not read back:\n{all}");
         ensure!(ack.contains("clad_acked_records_total{level=\"durable\"} 1"), "no metric:\n{all}");
-        Ok(())
+        self.machine
+            .sh("cd /usr/share; test -s man/man8/clad.8 && test -s man/man1/clactl-append.1 && \
+             test -s clad/mixin/rules/clad-alerts.yaml && bash -n bash-completion/completions/clactl")
+            .map(drop)
     }
 
     fn is_up(&self) -> Result<()> {
@@ -234,11 +264,28 @@ impl Booted {
     }
 
     fn upgrade(&self) -> Result<()> {
-        let pid = self.main_pid("clad.service")?;
-        self.machine.sh(&format!("dpkg --install {}", self.package.display()))?;
+        self.replace(&self.newer)
+    }
+
+    fn downgrade(&self) -> Result<()> {
+        self.replace(&self.package)
+    }
+
+    /// Installs another version than the one that runs.
+    fn replace(&self, package: &Path) -> Result<()> {
+        let running = || {
+            let version = self.machine.sh("dpkg-query --show --showformat '${Version}' clad")?;
+            let exe = "/proc/$(systemctl show --value --property MainPID clad)/exe";
+            let program = self.machine.sh(&format!("readlink {exe}; sha256sum <{exe}; sha256sum </usr/bin/clad"))?;
+            Ok::<_, anyhow::Error>((version, program))
+        };
+        let (pid, before) = (self.main_pid("clad.service")?, running()?);
+        self.machine.sh(&format!("dpkg --install {}", package.display()))?;
         self.another_than(&pid)?;
-        let exe = self.machine.sh("readlink /proc/$(systemctl show --value --property MainPID clad)/exe")?;
-        ensure!(exe.trim() == "/usr/bin/clad", "it runs {exe}");
+        let now = running()?;
+        let lines: Vec<&str> = now.1.lines().collect();
+        ensure!(lines.len() == 3 && lines[0] == "/usr/bin/clad" && lines[1] == lines[2], "it runs {now:?}");
+        ensure!(before.0 != now.0 && before.1 != now.1, "it is what it was: {now:?}");
         self.gets_on()
     }
 
@@ -301,7 +348,7 @@ impl Booted {
     }
 
     /// Makes an instance that logs on the small file system.
-    fn instance_on_small(&self, name: &str) -> Result<()> {
+    pub(super) fn instance_on_small(&self, name: &str) -> Result<()> {
         self.write(
             &format!("/etc/clad/{name}.toml"),
             &format!(
@@ -319,11 +366,11 @@ impl Booted {
             .map(drop)
     }
 
-    fn gone(&self, name: &str) -> Result<()> {
+    pub(super) fn gone(&self, name: &str) -> Result<()> {
         let script = format!(
             "systemctl stop clad@{name}.socket clad@{name}.service || true\n\
              systemctl reset-failed 'clad@{name}.*' || true\n\
-             rm -rf /srv/small/{name} /etc/clad/{name}.toml /etc/systemd/system/clad@{name}.*.d\nsystemctl daemon-reload"
+             rm -rf /srv/small/{name} /var/lib/clad-{name} /etc/clad/{name}.toml /etc/systemd/system/clad@{name}.*.d\nsystemctl daemon-reload"
         );
         self.machine.sh(&script).map(drop)
     }
@@ -402,107 +449,6 @@ impl Booted {
         ensure!(field(&restored, "durable")? == copied.to_string(), "not all of the copy is served: {restored}");
         println!("          {copied} records backed up while it ran, and served again elsewhere");
         self.machine.sh("systemctl stop clad@restored.socket clad@restored.service").map(drop)
-    }
-
-    /// Starts an instance that must not start, and answers what its journal says.
-    fn refused(&self, name: &str, code: &str) -> Result<String> {
-        let unit = format!("clad@{name}.service");
-        let (started, _) = self.machine.try_sh(&format!("systemctl start {unit}"))?;
-        ensure!(started != 0, "it was started");
-        let found = self.machine.property(&unit, "ExecMainStatus")?;
-        ensure!(found == code, "it ended with {found}\n{}", self.machine.said(&unit)?);
-        self.machine.said(&unit)
-    }
-
-    /// It stays down: nothing is tried again on 78.
-    fn stays_down(&self, name: &str) -> Result<()> {
-        std::thread::sleep(std::time::Duration::from_millis(2500)); // RestartSec= is 1 s
-        let unit = format!("clad@{name}.service");
-        ensure!(self.machine.property(&unit, "NRestarts")? == "0", "it was started again");
-        ensure!(self.machine.property(&unit, "ActiveState")? == "failed", "it has not failed");
-        self.gone(name)
-    }
-
-    fn damaged_config(&self) -> Result<()> {
-        self.write(
-            "/etc/clad/damaged.toml",
-            "[journal]\ndurabilty = \"group_commit\"\n[limits]\nmax_producers = \"many\"\n",
-        )?;
-        let said = self.refused("damaged", "78")?;
-        for word in ["/etc/clad/damaged.toml:2", "nearest valid key: `journal.durability`", "limits.max_producers"] {
-            ensure!(said.contains(word), "no word of {word}:\n{said}");
-        }
-        self.stays_down("damaged")
-    }
-
-    fn no_config(&self) -> Result<()> {
-        let said = self.refused("nobody", "78")?;
-        ensure!(said.contains("cannot read /etc/clad/nobody.toml"), "{said}");
-        self.stays_down("nobody")
-    }
-
-    fn no_start_loop(&self) -> Result<()> {
-        self.write("/etc/clad/waited.toml", "[journal]\ndurability = \"wishful\"\n")?;
-        self.machine.sh("systemctl start clad@waited.socket")?;
-        self.machine.try_sh("echo x | timeout 10 clactl --instance waited append")?;
-        self.machine.wait_for("clad@waited.socket", "ActiveState", |state| state == "failed")?;
-        let said = self.machine.said("clad@waited.service")?;
-        let starts = said.matches("status=78/CONFIG").count();
-        ensure!((1..=6).contains(&starts), "{starts} starts:\n{said}");
-        self.gone("waited")
-    }
-
-    fn strange_socket(&self) -> Result<()> {
-        self.write("/etc/clad/strange.toml", "")?;
-        self.write("/etc/systemd/system/clad@strange.socket.d/more.conf", "[Socket]\nListenStream=127.0.0.1:7999\n")?;
-        self.machine.sh("systemctl daemon-reload")?;
-        let said = self.refused("strange", "78")?;
-        ensure!(said.contains("holds 127.0.0.1:7999") && said.contains("ListenStream="), "{said}");
-        self.stays_down("strange")
-    }
-
-    fn missing_folder(&self) -> Result<()> {
-        self.write("/etc/clad/missing.toml", "[journal]\ndir = \"/srv/none/log\"\n")?;
-        let said = self.refused("missing", "1")?;
-        ensure!(said.contains("make the data folder /srv/none/log"), "{said}");
-        ensure!(said.contains("ReadWritePaths=/srv/none/log"), "{said}");
-        self.gone("missing")
-    }
-
-    fn wrong_owner(&self) -> Result<()> {
-        self.write("/etc/clad/owner.toml", "")?;
-        // As after a restore, or a run by hand, as root.
-        self.machine.sh("systemctl start clad@owner; systemctl stop clad@owner.socket clad@owner; chown root:root /var/lib/clad-owner/*")?;
-        let said = self.refused("owner", "1")?;
-        ensure!(said.contains("belongs to root:root") && said.contains("chown -R clad: /var/lib/clad-owner"), "{said}");
-        self.machine.sh("chown -R clad: /var/lib/clad-owner")?;
-        // It is tried again every second, and that is all that it needs.
-        self.machine.wait_for("clad@owner.service", "ActiveState", |state| state == "active")?;
-        self.gone("owner")
-    }
-
-    fn full_disk(&self) -> Result<()> {
-        self.instance_on_small("full")?;
-        self.machine.sh("systemctl start clad@full; echo one | clactl --instance full append --ack durable")?;
-        self.machine.try_sh("dd if=/dev/zero of=/srv/small/filler bs=64k 2>/dev/null; sync")?;
-        // What the active segment holds is taken; then appends are refused, and it says so.
-        self.machine.sh("systemd-run --quiet --unit=fills sh -c 'head --bytes=4M /dev/zero | tr \"\\000\" x | fold --width=1000 | clactl --instance full append'")?;
-        self.machine.wait_said("clad@full.service", "no room for a further segment")?;
-        let said = self.machine.said("clad@full.service")?;
-        ensure!(said.contains("Make room on the file system") && said.contains("[retention]"), "{said}");
-        self.machine.wait_for("clad@full.service", "StatusText", |text| text.contains("no room"))?;
-        ensure!(self.machine.property("clad@full.service", "NRestarts")? == "0", "it was restarted");
-        // A log that does not even begin says so as well, and keeps trying.
-        self.instance_on_small("fuller")?;
-        self.machine.try_sh("dd if=/dev/zero of=/srv/small/filler2 bs=512 2>/dev/null; sync")?;
-        self.machine.try_sh("systemctl start --no-block clad@fuller")?;
-        self.machine.wait_said("clad@fuller.service", "make room on the file system of /srv/small/fuller")?;
-        self.machine.sh("rm /srv/small/filler /srv/small/filler2")?;
-        self.machine.wait_for("clad@fuller.service", "ActiveState", |state| state == "active")?;
-        self.machine.wait_for("fills.service", "ActiveState", |state| state == "inactive")?;
-        self.machine.sh("test $(clactl --instance full query -o cat | wc --bytes) -ge 4194304")?;
-        self.gone("fuller")?;
-        self.gone("full")
     }
 
     fn boot_order(&mut self) -> Result<()> {

@@ -2,8 +2,10 @@
 //! installed by the package on a Debian that is booted ([`booted`]).
 
 mod booted;
+mod long;
 mod machine;
 mod manual;
+mod mistakes;
 mod tree;
 
 use std::fs;

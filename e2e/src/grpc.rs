@@ -1,0 +1,93 @@
+//! One call of `Ingest.Append` by hand.
+//!
+//! What must hold: every wait has a bound; what is not expected fails the test with what came instead.
+
+use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
+use clad_proto::grpc::v1;
+use clad_proto::{AckLevel, ErrorInfo};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+use v1::append_request::Message as Asked;
+use v1::append_response::Message as Told;
+use v1::ingest_client::IngestClient;
+
+use crate::PATIENCE;
+
+/// A call under way, by a new producer.
+#[derive(Debug)]
+pub struct Call {
+    ask: mpsc::Sender<v1::AppendRequest>,
+    told: Streaming<v1::AppendResponse>,
+}
+
+impl Call {
+    /// Connects to a daemon's gRPC address and says Hello.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub async fn open(address: &str) -> Self {
+        let endpoint = Endpoint::try_from(format!("http://{address}")).expect("an address");
+        let channel = endpoint.connect().await.expect("a connection");
+        let (ask, asked) = mpsc::channel(64);
+        let told = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.expect("a call").into_inner();
+        let mut call = Self { ask, told };
+        call.ask(Asked::Hello(v1::Hello { min_version: 1, max_version: 1, ..v1::Hello::default() })).await;
+        match call.answer().await {
+            Told::Welcome(_) => call,
+            other => panic!("no welcome: {other:?}"),
+        }
+    }
+
+    async fn ask(&self, message: Asked) {
+        let request = v1::AppendRequest { message: Some(message) };
+        timeout(PATIENCE, self.ask.send(request)).await.expect("it is taken in time").expect("the call goes on");
+    }
+
+    /// The next answer.
+    ///
+    /// # Panics
+    /// When the call ends, or nothing comes.
+    pub async fn answer(&mut self) -> Told {
+        let answer = timeout(PATIENCE, self.told.message()).await.expect("an answer in time");
+        answer.expect("the call goes on").expect("an answer").message.expect("an answer that says something")
+    }
+
+    /// Appends one record of text and waits for ACCEPTED.
+    ///
+    /// # Errors
+    /// How it was refused.
+    ///
+    /// # Panics
+    /// When something else comes.
+    pub async fn append(&mut self, first_seq: u64, level: AckLevel, text: &str) -> Result<v1::Accepted, ErrorInfo> {
+        let value = Some(common::any_value::Value::StringValue(text.to_owned()));
+        let record = logs::LogRecord { body: Some(common::AnyValue { value }), ..Default::default() };
+        let scope_logs = vec![logs::ScopeLogs { log_records: vec![record], ..Default::default() }];
+        let resource_logs = Some(logs::ResourceLogs { scope_logs, ..Default::default() });
+        let level = v1::AckLevel::from(level).into();
+        self.ask(Asked::Append(v1::Append { first_seq, level, gap: false, resource_logs })).await;
+        loop {
+            match self.answer().await {
+                Told::Accepted(accepted) => return Ok(accepted),
+                Told::Refused(refused) => return Err(refused.error.expect("a reason").into()),
+                Told::Watermark(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Waits until a watermark of a level covers everything below an offset.
+    pub async fn reached(&mut self, level: AckLevel, end: u64) {
+        let level = v1::AckLevel::from(level);
+        loop {
+            match self.answer().await {
+                Told::Watermark(mark) if mark.level() == level && mark.offset >= end => return,
+                Told::Watermark(_) => {}
+                other => panic!("not a watermark: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Ten thousand connections that all append.
+
+use clad_e2e::raw::hello;
+use clad_e2e::{Raw, Setup, not_run};
+use clad_proto::{AckLevel, ErrorCode};
+
+use super::{attack, files};
+
+const CROWD: usize = 10_000;
+/// What a framed connection with nothing under way takes, at most: its task, its read buffer (`CHUNK_MIN`, twice while it
+/// grows), its answers, its place among the producers.
+const EACH: u64 = 24 << 10;
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn ten_thousand_connections() {
+    let reached = CROWD.min(files());
+    if reached < CROWD {
+        not_run("10000 connections", &format!("the hard limit of open files allows {reached}: these are tried"));
+    }
+    let most = (reached + 1).to_string();
+    let daemon = Setup::new().set("limits.max_connections", &most).set("limits.max_producers", "20000").start();
+    let connect = |index: usize| match index % 2 {
+        0 => Raw::unix(&daemon.socket()),
+        _ => Raw::tcp(daemon.port("tcp")),
+    };
+    let (_, offsets) = attack(&format!("{reached} connections"), &daemon, reached as u64 * EACH, || {
+        let mut crowd: Vec<Raw> = Vec::with_capacity(reached);
+        for index in 0..reached {
+            let mut raw = connect(index);
+            raw.greet(&hello()).expect("WELCOME");
+            crowd.push(raw);
+        }
+        // All of them are in; the next is told so.
+        let error = connect(0).end();
+        assert_eq!((error.code, error.retryable), (ErrorCode::TooManyConnections, true));
+        for raw in &mut crowd {
+            raw.append(0, AckLevel::Durable, &[b"one of ten thousand"]);
+        }
+        let mut offsets = Vec::with_capacity(reached);
+        for raw in &mut crowd {
+            let accepted = raw.accepted();
+            raw.wait_mark(AckLevel::Durable, accepted.epoch, accepted.first_offset);
+            offsets.push(accepted.first_offset);
+        }
+        offsets
+    });
+    let distinct: std::collections::BTreeSet<_> = offsets.iter().collect();
+    assert_eq!(distinct.len(), reached, "each has an offset of its own");
+    let durable = daemon.status().offsets.expect("offsets").durable;
+    assert!(offsets.iter().all(|offset| *offset < durable));
+}

@@ -1,0 +1,126 @@
+//! Hostile clients, alone and in masses: what they can make the daemon hold is bounded, and everybody else is served.
+//!
+//! What must hold, in each case: the daemon's own memory, looked at all the time, never grows beyond the bound that
+//! docs/ARCHITECTURE.md states for it (the sum stands beside each case); the bytes of appends in flight never pass
+//! `max_inflight_bytes`; a well-behaved client beside the attack gets `durable` acks all the time, and everything that it
+//! was told is there at the end. The heavy cases are called by `cargo xtask ci hostile`.
+#![expect(clippy::print_stdout, reason = "the figures are the result, and wanted with --nocapture")]
+
+mod crowd;
+mod http2;
+mod lengths;
+mod slow;
+mod streams;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clad_e2e::raw::hello_reader;
+use clad_e2e::tool::resident;
+use clad_e2e::web::metrics;
+use clad_e2e::{Daemon, Raw};
+use clad_proto::AckLevel;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Between two looks at the daemon's memory.
+const LOOK: Duration = Duration::from_millis(5);
+/// Room for what a busy process takes by itself, whoever its clients are: its allocator's arenas, threads, batches.
+const SLACK: u64 = 24 << 20;
+/// Acks that the bystander must get during an attack, at least.
+const LEAST_ACKS: u64 = 20;
+
+/// What an attack did.
+#[derive(Debug)]
+struct Seen {
+    /// Most bytes of appends in flight.
+    inflight: u64,
+    /// Acks that the bystander got meanwhile.
+    acks: u64,
+}
+
+/// Attacks a daemon under the eyes of a bystander. `bound` is what the attackers may make it hold.
+fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T) -> (Seen, T) {
+    let pages = daemon.port("metrics");
+    let limit = metrics(pages)["clad_inflight_limit_bytes"] as u64;
+    let (mut bystander, mut next) = (Raw::producer(&daemon.socket()).0, 0);
+    let mut served = || {
+        bystander.append_acked(next, AckLevel::Durable, &[format!("bystander {next}").as_bytes()]);
+        next += 1;
+    };
+    served();
+    let first = daemon.status().offsets.expect("offsets").durable - 1;
+    let memory = || resident(daemon.pid()).anonymous;
+    let before = memory();
+    let (over, peak, inflight, acks) =
+        (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                peak.fetch_max(memory(), Ordering::Relaxed);
+                thread::sleep(LOOK);
+            }
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                inflight.fetch_max(metrics(pages)["clad_inflight_bytes"] as u64, Ordering::Relaxed);
+                thread::sleep(10 * LOOK);
+            }
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                served();
+                acks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let over = Over(&over);
+        let result = attack();
+        // Short attacks are over before the bystander has shown anything.
+        while acks.load(Ordering::Relaxed) < LEAST_ACKS {
+            thread::sleep(LOOK);
+        }
+        drop(over);
+        result
+    });
+    let grown = peak.into_inner().saturating_sub(before);
+    let seen = Seen { inflight: inflight.into_inner(), acks: acks.into_inner() };
+    println!(
+        "hostile: {name}: grew by {grown} of {} bytes, {} in flight, {} acks beside it",
+        bound + SLACK,
+        seen.inflight,
+        seen.acks
+    );
+    assert!(grown <= bound + SLACK, "{name}: the daemon grew by {grown} bytes, and may by {bound} and {SLACK}");
+    assert!(seen.inflight <= limit, "{name}: {} bytes in flight of {limit}", seen.inflight);
+    assert!(seen.acks >= LEAST_ACKS, "{name}: {seen:?}");
+    is_whole(daemon, first, next);
+    (seen, result)
+}
+
+/// Ends the looking also when the attack panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Everything that the bystander was told is there, once and in order.
+fn is_whole(daemon: &Daemon, first: u64, records: u64) {
+    let mut reader = Raw::unix(&daemon.socket());
+    reader.greet(&hello_reader()).expect("WELCOME");
+    let (got, _) = reader.read_from(first, AckLevel::Durable).expect("a read");
+    let bodies = got.iter().filter_map(|got| std::str::from_utf8(got.body.as_deref()?).ok());
+    let of_bystander: Vec<_> = bodies.filter_map(|body| body.strip_prefix("bystander ")).collect();
+    assert_eq!(of_bystander.len() as u64, records, "as many as were acknowledged");
+    assert!(of_bystander.iter().zip(0..).all(|(number, n)| **number == u64::to_string(&n)), "in their order");
+}
+
+/// Files that may be open here, as many as the system allows, less those that a test needs beside its connections.
+fn files() -> usize {
+    const BESIDE: u64 = 200;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("a soft limit may be raised to the hard one");
+    hard.saturating_sub(BESIDE) as usize
+}

@@ -1,0 +1,113 @@
+//! Many that stop in the middle of a frame, and many that never read what they are answered.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use clad_e2e::raw::payload;
+use clad_e2e::{Daemon, Raw, Setup};
+use clad_proto::AckLevel;
+use clad_proto::frame::{AppendHead, append_prefix, encode_append};
+
+use super::attack;
+
+/// The daemon's own bounds (docs/ARCHITECTURE.md): a frame up to this needs no share of a budget,
+const SMALL_FRAME: u64 = 64 << 10;
+/// a read buffer is no larger than this, or than the frame under way,
+const CHUNK_MAX: u64 = 128 << 10;
+/// answers that wait for a peer, in a buffer that grows to twice of it,
+const OUT_LIMIT: u64 = 256 << 10;
+/// and bytes of appends over all connections, and once more of large frames that are put together.
+const BUDGET: u64 = 4 << 20;
+
+fn daemon(connections: usize) -> Daemon {
+    let setup = Setup::new().set("limits.max_connections", &(connections + 10).to_string());
+    let setup = setup.set("limits.max_inflight_bytes", &BUDGET.to_string()).set("limits.max_producers", "4096");
+    setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string()).start()
+}
+
+/// All but the last byte of an append of so many bytes.
+fn half(bytes: usize) -> Vec<u8> {
+    let whole = payload(&[&vec![b'h'; bytes]]);
+    let payload_crc = whole.checksum();
+    let head = AppendHead { first_seq: 0, count: 1, level: AckLevel::Durable, gap: false, payload_crc };
+    let mut frame = append_prefix(&head, whole.bytes.len() as u32).to_vec();
+    frame.extend_from_slice(&whole.bytes[..whole.bytes.len() - 1]);
+    frame
+}
+
+fn half_frames(connections: usize) {
+    let daemon = daemon(connections);
+    // Half of them send what needs no share, the others a megabyte, which few can have at a time.
+    let (small, large) = (half(48 << 10), half(1 << 20));
+    let bound = connections as u64 * SMALL_FRAME + 2 * BUDGET;
+    attack(&format!("{connections} half frames"), &daemon, bound, || {
+        let mut crowd = Vec::new();
+        for index in 0..connections {
+            let (mut raw, _) = Raw::producer(&daemon.socket());
+            // What is not read stays in the socket: a sender that blocks is let be.
+            raw.send_some(if index % 2 == 0 { &small } else { &large }, Duration::from_millis(1));
+            crowd.push(raw);
+        }
+        std::thread::sleep(Duration::from_millis(500)); // so that there is something to see
+        drop(crowd);
+    });
+    daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+    assert_eq!(daemon.said().matches("panicked").count(), 0, "{}", daemon.said());
+}
+
+#[test]
+fn half_frames_of_a_hundred() {
+    half_frames(100);
+}
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn half_frames_of_thousands() {
+    half_frames(3000);
+}
+
+/// They append as fast as they can and never look at an answer.
+fn who_never_reads(connections: usize) {
+    const BURST: u64 = 1000;
+    let daemon = daemon(connections);
+    let mut burst = BytesMut::new();
+    let one = payload(&[b"nobody listens"]);
+    for first_seq in 0..BURST {
+        let (count, level, payload_crc) = (1, AckLevel::Received, one.checksum());
+        encode_append(&mut burst, &AppendHead { first_seq, count, level, gap: true, payload_crc }, &one.bytes);
+    }
+    let bound = connections as u64 * (2 * OUT_LIMIT + CHUNK_MAX) + 2 * BUDGET;
+    let (_, sent) = attack(&format!("{connections} who never read"), &daemon, bound, || {
+        let mut crowd: Vec<_> = (0..connections).map(|_| Raw::producer(&daemon.socket()).0).collect();
+        let mut stuck = vec![false; connections];
+        let mut sent = 0;
+        // Until the daemon takes no more of any of them. Sequences come again: resends are answered, too. A frame that was
+        // cut in the middle goes on where it was.
+        let mut at = vec![0; connections];
+        for _ in 0..64 {
+            for (index, raw) in crowd.iter_mut().enumerate() {
+                if stuck[index] {
+                    continue;
+                }
+                let took = raw.send_some(&burst[at[index]..], Duration::from_millis(50));
+                stuck[index] = took == 0;
+                at[index] = (at[index] + took) % burst.len();
+                sent += took;
+            }
+        }
+        assert!(stuck.iter().all(|stuck| *stuck), "somebody is read from who does not read");
+        sent
+    });
+    assert!(sent > connections * OUT_LIMIT as usize, "{sent} bytes were sent: too few to fill anything");
+}
+
+#[test]
+fn ten_who_never_read() {
+    who_never_reads(10);
+}
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn a_hundred_who_never_read() {
+    who_never_reads(100);
+}

@@ -1,0 +1,239 @@
+//! What gRPC can be made to hold: metadata without end, streams that are reset as fast as they open, windows that are
+//! filled on every stream of every connection, frames that ask for answers that nobody reads.
+
+use std::time::Duration;
+
+use clad_e2e::{Daemon, Setup};
+use clad_proto::grpc::v1;
+use prost::Message;
+
+use super::attack;
+use super::http2::{
+    CONTINUATION, DATA, END_HEADERS, FRAME, GOAWAY, HEADERS, Http2, PING, RST_STREAM, SETTINGS, call, header, message,
+};
+
+const REFUSED_STREAM: u32 = 7;
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// Calls of one connection.
+const MAX_STREAMS: u32 = 100;
+/// What one HTTP/2 connection takes that has nothing under way, at most: its buffers, its task, its tables.
+const EACH: u64 = 128 << 10;
+/// `[limits] max_inflight_bytes` of these daemons.
+const BUDGET: u64 = 4 << 20;
+/// Of each stream that is open: its task and its places.
+const STREAM: u64 = 24 << 10;
+
+fn daemon() -> Daemon {
+    let setup = Setup::new().set("limits.max_inflight_bytes", &BUDGET.to_string());
+    setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string()).start()
+}
+
+/// Headers in frames of the largest size, with more behind each; nothing where the daemon has closed.
+fn headers(connection: &mut Http2, stream: u32, block: &[u8], ended: bool) -> Option<()> {
+    let pieces: Vec<&[u8]> = block.chunks(FRAME).collect();
+    for (n, piece) in pieces.iter().enumerate() {
+        let kind = if n == 0 { HEADERS } else { CONTINUATION };
+        let flags = if ended && n + 1 == pieces.len() { END_HEADERS } else { 0 };
+        connection.try_send(kind, flags, stream, piece)?;
+    }
+    Some(())
+}
+
+#[test]
+fn metadata_that_is_huge_is_refused() {
+    let daemon = daemon();
+    let address = daemon.port("grpc");
+    let huge = "m".repeat(1 << 20);
+    // One header of a megabyte, and a hundred thousand small ones.
+    let mut one = call();
+    header(&mut one, "x-huge", &huge);
+    let mut many = call();
+    (0..100_000).for_each(|n| header(&mut many, &format!("x-{n}"), "v"));
+    attack("huge metadata", &daemon, 20 * EACH, || {
+        for block in [&one, &many].into_iter().cycle().take(20) {
+            let mut connection = Http2::connect(address);
+            if headers(&mut connection, 1, block, true).is_some() {
+                match connection.until_answered(1) {
+                    // 431 (in its headers), or the end of the connection.
+                    None => {}
+                    Some(got) => assert!([HEADERS, RST_STREAM, GOAWAY].contains(&got.kind), "{got:?}"),
+                }
+            }
+        }
+    });
+}
+
+/// Headers that never end.
+#[test]
+fn metadata_without_end_ends_the_connection() {
+    const MOST: usize = 16 << 20;
+    let daemon = daemon();
+    let mut connection = Http2::connect(daemon.port("grpc"));
+    let (_, sent) = attack("metadata without end", &daemon, EACH, || {
+        headers(&mut connection, 1, &call(), false);
+        let mut piece = Vec::new();
+        header(&mut piece, "x", &"m".repeat(FRAME - 100));
+        let mut sent = 0;
+        while sent < MOST && connection.try_send(CONTINUATION, 0, 1, &piece).is_some() {
+            sent += piece.len();
+        }
+        sent
+    });
+    assert!(sent < MOST, "{sent} bytes of headers were taken");
+}
+
+/// More calls than a connection may have open: they are refused, those that are there go on.
+#[test]
+fn streams_beyond_the_limit_are_refused() {
+    let daemon = daemon();
+    let mut connection = Http2::connect(daemon.port("grpc"));
+    attack("too many streams", &daemon, EACH + u64::from(MAX_STREAMS) * STREAM, || {
+        for n in 0..MAX_STREAMS {
+            connection.open(2 * n + 1);
+        }
+        let beyond = 2 * MAX_STREAMS + 1;
+        connection.open(beyond);
+        let got = connection.until_answered(beyond).expect("an answer");
+        assert_eq!((got.kind, got.code()), (RST_STREAM, REFUSED_STREAM), "{got:?}");
+        connection.data(1, &hello(), false);
+        // The first one goes on: it is welcomed.
+        while connection.frame().is_none_or(|got| (got.stream, got.kind) != (1, DATA)) {}
+    });
+}
+
+fn hello() -> Vec<u8> {
+    let hello = v1::Hello { min_version: 1, max_version: 1, ..v1::Hello::default() };
+    message(&v1::AppendRequest { message: Some(v1::append_request::Message::Hello(hello)) }.encode_to_vec())
+}
+
+/// Streams that are reset as soon as they are open, over and over: who does that is told to calm down, and out.
+fn storm(resets: u32, with_hello: bool) {
+    let daemon = daemon();
+    let address = daemon.port("grpc");
+    let name = format!("{resets} resets{}", if with_hello { " of calls that began" } else { "" });
+    let (_, (sent, thrown_out)) = attack(&name, &daemon, 20 * EACH, || {
+        let (mut sent, mut thrown_out) = (0, 0);
+        while sent < resets {
+            let mut connection = Http2::connect(address);
+            let mut stream = 1;
+            let ended = loop {
+                let opened = connection.try_send(HEADERS, END_HEADERS, stream, &call());
+                let hello = opened.filter(|()| with_hello).and_then(|()| connection.try_send(0, 0, stream, &hello()));
+                if opened.is_none()
+                    || (with_hello && hello.is_none())
+                    || connection.try_send(RST_STREAM, 0, stream, &8_u32.to_be_bytes()).is_none()
+                {
+                    break true;
+                }
+                sent += 1;
+                stream += 2;
+                if sent >= resets {
+                    break false;
+                }
+            };
+            if ended {
+                while let Some(got) = connection.frame() {
+                    if got.kind == GOAWAY {
+                        assert_eq!(got.code(), ENHANCE_YOUR_CALM, "{got:?}");
+                    }
+                }
+                thrown_out += 1;
+            }
+        }
+        (sent, thrown_out)
+    });
+    println!("hostile: {name}: {sent} were sent, over {thrown_out} connections that were ended for it");
+    daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+    assert!(!daemon.said().contains("panicked"), "{}", daemon.said());
+}
+
+#[test]
+fn a_storm_of_resets() {
+    storm(5_000, false);
+}
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn a_long_storm_of_resets() {
+    storm(100_000, false);
+    storm(20_000, true);
+}
+
+/// PINGs and SETTINGS whose answers are never read.
+#[test]
+fn answers_that_nobody_reads() {
+    const MOST: usize = 64 << 20;
+    let daemon = daemon();
+    let address = daemon.port("grpc");
+    attack("PINGs and SETTINGS that nobody reads the answers of", &daemon, 4 * EACH, || {
+        for (kind, payload) in [(PING, &[7; 8][..]), (SETTINGS, &[0, 4, 0, 0, 255, 255][..])] {
+            let mut connection = Http2::connect(address);
+            connection.give_up_after(Duration::from_millis(500));
+            let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+            frame.extend([kind, 0, 0, 0, 0, 0]);
+            frame.extend(payload);
+            let flood = frame.repeat(1000);
+            let mut sent = 0;
+            while sent < MOST && connection.write(&flood).is_some() {
+                sent += flood.len();
+            }
+            assert!(sent < MOST, "{sent} bytes were taken of who does not read");
+        }
+    });
+}
+
+/// Every window of every stream of every connection is filled, with messages that wait for room: what HTTP/2 holds for all
+/// of them together is bounded, not only what it holds for each.
+fn windows(connections: u64) {
+    /// Messages of this length wait for a share of the budget, which few can have at a time.
+    const MESSAGE: usize = 2 << 20;
+    let daemon = daemon();
+    let address = daemon.port("grpc");
+    // docs/ARCHITECTURE.md: the n-th connection gets the n-th part of the budget, and no less than HTTP/2's own first
+    // window; and the n-th part of all calls.
+    let windows: u64 = (1..=connections).map(|n| (BUDGET / n).max(65_535)).sum();
+    let streams: u64 = (1..=connections).map(|n| (4096 / n).clamp(4, u64::from(MAX_STREAMS))).sum();
+    let bound = windows + 2 * BUDGET + connections * EACH + streams * STREAM;
+    let (_, sent) = attack(&format!("windows of {connections} connections"), &daemon, bound, || {
+        let mut all: Vec<Http2> = (0..connections).map(|_| Http2::connect(address)).collect();
+        let mut first = hello();
+        first.extend([0]);
+        first.extend((MESSAGE as u32).to_be_bytes());
+        let piece = vec![b'w'; 64 << 10];
+        let mut sent = 0;
+        for connection in &mut all {
+            for stream in (0..connection.streams).map(|n| 2 * n + 1) {
+                connection.open(stream);
+                sent += connection.data_within(stream, &first);
+            }
+        }
+        // Round after round on all streams, never the last byte of a message.
+        for _ in 0..MESSAGE / piece.len() - 1 {
+            let mut round = 0;
+            for connection in &mut all {
+                for stream in (0..connection.streams).map(|n| 2 * n + 1) {
+                    round += connection.data_within(stream, &piece);
+                }
+            }
+            sent += round;
+            if round == 0 {
+                break;
+            }
+        }
+        sent as u64
+    });
+    println!("hostile: windows of {connections} connections: {sent} bytes were sent");
+    assert!(sent > connections * 60_000, "{sent} bytes: the windows were not filled");
+    daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+}
+
+#[test]
+fn windows_of_ten_connections() {
+    windows(10);
+}
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn windows_of_hundreds_of_connections() {
+    windows(200);
+}

@@ -1,0 +1,254 @@
+//! A device that takes very long to flush, and a daemon that hangs: the one is waited for, the other is not hidden.
+//!
+//! The flush is held in the daemon's own threads ([`Holder`]), so that plain writes go on, as on a disk whose cache takes
+//! writes while it flushes. Nothing here waits for a time but what has its bound in the daemon: five seconds until the
+//! disk is called slow, and five for room.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clad_e2e::admin::Admin;
+use clad_e2e::grpc::Call;
+use clad_e2e::hold::{Holder, threads};
+use clad_e2e::manager::Manager;
+use clad_e2e::raw::{hello_reader, payload};
+use clad_e2e::tool::{Running, clactl_ends};
+use clad_e2e::web::{metrics, page};
+use clad_e2e::{PATIENCE, Raw, Setup};
+use clad_proto::AckLevel::{Durable, Received, Written};
+use clad_proto::frame::Frame;
+use clad_proto::{ErrorCode, ErrorInfo};
+use nix::sys::signal::Signal;
+use tokio::sync::oneshot;
+
+/// Between two words to the watchdog: half of what the manager says.
+const PERIOD: Duration = Duration::from_millis(100);
+const BUDGET: u64 = 1 << 20;
+const SHARE: u64 = 384 << 10;
+const BODY: usize = 60 << 10;
+
+/// A daemon under a service manager, its pages, and its threads that write.
+struct Watched {
+    setup: Setup,
+    manager: Manager,
+    process: Running,
+    pages: std::net::SocketAddr,
+}
+
+impl Watched {
+    fn start(setup: Setup) -> Self {
+        let setup = setup
+            .set("journal.io_engine", "blocking") // what a ring does is no call of a thread
+            .set("limits.max_inflight_bytes", &BUDGET.to_string())
+            .set("limits.max_connection_inflight_bytes", &SHARE.to_string())
+            .set("limits.max_append_bytes", "128KiB")
+            .set("journal.max_record_bytes", "128KiB");
+        let manager = Manager::new();
+        let period = (2 * PERIOD).as_micros().to_string();
+        let process = manager.start(setup.command().env("WATCHDOG_USEC", period));
+        manager.heard_until("READY=1");
+        let status = Admin::at(&setup.admin_socket()).status().expect("a status");
+        let pages = status.listeners["metrics"].parse().expect("an address");
+        Self { setup, manager, process, pages }
+    }
+
+    fn producer(&self) -> Raw {
+        Raw::producer(&self.setup.socket()).0
+    }
+
+    fn writers(&self) -> Vec<(i32, String)> {
+        threads(self.process.pid(), |name| name.starts_with("clad-write"))
+    }
+
+    /// The watchdog is told nothing, in ten periods. What was under way may still be told before.
+    fn is_silent(&self, what: &str) {
+        self.manager.barks_within(3 * PERIOD);
+        let told = self.manager.barks_within(10 * PERIOD);
+        assert_eq!(told, 0, "{what}: held, and the watchdog was told");
+    }
+
+    /// The watchdog is told again.
+    fn is_heard(&self, what: &str) {
+        self.manager.heard_until("WATCHDOG=1");
+        assert!(self.manager.barks_within(10 * PERIOD) > 0, "{what}: goes on, and the watchdog was told once");
+    }
+
+    /// Ends it as the manager would; what it holds then, by number and in the files.
+    fn ends_well(self, records: u64) {
+        let mut reader = Raw::unix(&self.setup.socket());
+        reader.greet(&hello_reader()).expect("WELCOME");
+        let (got, _) = reader.read_from(0, Written).expect("a read");
+        assert_eq!(got.len() as u64, records);
+        drop(reader);
+        self.process.send(Signal::SIGTERM);
+        self.process.wait_end(PATIENCE).expect("it ends");
+        assert_eq!(self.process.code(), Some(0), "{}", self.process.said());
+        clactl_ends(0, &["verify", &self.setup.dir().display().to_string()], b"");
+    }
+}
+
+/// Sends appends of [`BODY`] until one is refused: how many were taken, and the refusal.
+fn fill(raw: &mut Raw) -> (u64, ErrorInfo) {
+    let body = payload(&[&[b'f'; BODY]]);
+    for taken in 0..2 * BUDGET / BODY as u64 {
+        raw.append_payload(taken, Received, false, &body);
+        match raw.answer() {
+            Frame::Accepted(_) => {}
+            Frame::Refused(refused) => return (taken, refused.error),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("more than twice the budget was taken");
+}
+
+/// Refused at a bound: for now, and certainly not written.
+fn is_for_now(error: &ErrorInfo) {
+    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::Busy, true, false), "{error:?}");
+    assert!(error.retry_after_ms.is_some(), "{error:?}");
+}
+
+#[test]
+fn a_flush_that_does_not_end_is_waited_for() {
+    let daemon = Watched::start(Setup::new());
+    let (mut one, mut two) = (daemon.producer(), daemon.producer());
+    one.append_acked(0, Durable, &[b"before"]);
+    let disk = Holder::of_flushes(&daemon.writers());
+    disk.hold();
+
+    // `written` needs no flush: each is answered while the sync of the first is held.
+    for sequence in 1..=20 {
+        one.append_acked(sequence, Written, &[b"written"]);
+    }
+    disk.wait_held(1);
+    // A `durable` append is taken at once, and its write, which is a flush too, is held as well.
+    two.append(0, Durable, &[b"durable"]);
+    let durable = two.accepted_now();
+    disk.wait_held(2);
+    // `received` waits for no device.
+    for sequence in 21..=120 {
+        one.append_acked(sequence, Received, &[b"received"]);
+    }
+    // `written` now stands behind a write that has not ended: it is taken, and told nothing yet.
+    one.append(121, Written, &[b"written, behind it"]);
+    let written = one.accepted_now();
+    let mut records = written.first_offset + 1;
+    assert_eq!(records, 1 + 20 + 1 + 100 + 1);
+
+    // Meanwhile new appends are taken up to the bound of all connections, and refused there.
+    let mut fillers = [(); 3].map(|()| daemon.producer());
+    let filled = thread::scope(|scope| {
+        let filling = fillers.each_mut().map(|raw| scope.spawn(move || fill(raw)));
+        filling.map(|one| one.join().expect("a refusal"))
+    });
+    filled.iter().for_each(|(_, error)| is_for_now(error));
+    let bounds: Vec<_> = filled.iter().filter_map(|(_, error)| error.limit).collect();
+    assert!(bounds.contains(&BUDGET) && bounds.iter().all(|bound| [BUDGET, SHARE].contains(bound)), "{filled:?}");
+    let taken: u64 = filled.iter().map(|(taken, _)| taken).sum();
+    assert!(taken * BODY as u64 <= BUDGET && taken * BODY as u64 > BUDGET / 2, "{taken} appends of {BODY} bytes");
+    records += taken;
+
+    // Degraded, not dead: it serves, says why, and its watchdog is told.
+    let told = daemon.manager.barks_until(|_| page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
+    let (code, health) = page(daemon.pages, "/healthz");
+    assert_eq!((code, health.starts_with("degraded: ")), (200, true), "{health}");
+    let told = told + daemon.manager.barks_within(10 * PERIOD);
+    assert!(told >= 5, "the watchdog was told {told} times");
+    let inflight = metrics(daemon.pages)["clad_inflight_bytes"];
+    assert!(inflight > BUDGET as f64 / 2.0 && inflight <= BUDGET as f64, "{inflight} bytes");
+    let marks = Admin::at(&daemon.setup.admin_socket()).status().expect("a status").offsets.expect("offsets");
+    assert_eq!((marks.durable, marks.written, marks.received), (1, 21, records), "nothing ran ahead");
+
+    // It ends: everything that waited is told, and there is room again.
+    disk.release();
+    two.wait_mark(Durable, durable.epoch, durable.first_offset);
+    one.wait_mark(Written, written.epoch, written.first_offset);
+    for (raw, (taken, _)) in fillers.iter_mut().zip(&filled) {
+        raw.append_acked(*taken, Durable, &[b"sent again"]);
+    }
+    daemon.manager.barks_until(|_| page(daemon.pages, "/healthz") == (200, "ok\n".to_owned()));
+    daemon.ends_well(records + 3);
+}
+
+/// The bytes of one connection have a bound of their own, and it is told like that of all: on both transports, at once
+/// where it has been waited for, and taken again when there is room.
+#[test]
+fn a_connections_share_is_refused_at_its_bound() {
+    let daemon = Watched::start(Setup::new());
+    let mut other = daemon.producer();
+    other.append_acked(0, Durable, &[b"before"]);
+    let disk = Holder::of_flushes(&daemon.writers());
+    disk.hold();
+    other.append(1, Durable, &[b"held"]);
+    other.accepted_now();
+    disk.wait_held(1);
+    let status = Admin::at(&daemon.setup.admin_socket()).status().expect("a status");
+    let address = &status.listeners["grpc"];
+
+    let most = SHARE / BODY as u64;
+    let (release, released) = oneshot::channel();
+    let (refused, is_refused) = mpsc::sync_channel(1);
+    let mut framed = daemon.producer();
+    thread::scope(|scope| {
+        let grpc = scope.spawn(|| grpc_fills_its_share(address, refused, released));
+        let (taken, error) = fill(&mut framed);
+        is_for_now(&error);
+        assert_eq!((taken, error.limit), (most, Some(SHARE)));
+        // It has waited long enough once: what is sent behind it is refused without another wait. The time is the daemon's
+        // own bound, of five seconds.
+        let again = Instant::now();
+        for _ in 0..20 {
+            framed.append_payload(taken, Received, false, &payload(&[&[b'f'; BODY]]));
+            is_for_now(&framed.refused().error);
+        }
+        assert!(again.elapsed() < Duration::from_secs(5), "each of them waited");
+        other.append_acked(2, Received, &[b"nobody else is refused"]);
+        is_refused.recv_timeout(PATIENCE).expect("gRPC is refused, too");
+        disk.release();
+        framed.flush(Durable).expect("durable");
+        framed.append_acked(taken, Durable, &[b"sent again"]);
+        release.send(()).expect("gRPC waits for it");
+        assert_eq!(grpc.join().expect("the same by gRPC"), most);
+    });
+    daemon.ends_well(3 + 2 * (most + 1));
+}
+
+/// The same by gRPC: how many were taken before the first refusal.
+#[tokio::main(flavor = "current_thread")]
+async fn grpc_fills_its_share(address: &str, refused: mpsc::SyncSender<()>, released: oneshot::Receiver<()>) -> u64 {
+    let body = "g".repeat(BODY);
+    let mut call = Call::open(address).await;
+    for taken in 0..2 * BUDGET / BODY as u64 {
+        if let Err(error) = call.append(taken, Received, &body).await {
+            is_for_now(&error);
+            assert_eq!(error.limit, Some(SHARE));
+            refused.send(()).expect("somebody waits");
+            released.await.expect("the disk goes on");
+            let accepted = call.append(taken, Durable, "sent again").await.expect("taken");
+            call.reached(Durable, accepted.first_offset + 1).await;
+            return taken;
+        }
+    }
+    panic!("more than twice the budget was taken");
+}
+
+/// Threads that hang without a device: whichever they are, the watchdog is told nothing, and again when they go on.
+#[test]
+fn the_watchdog_hears_nothing_of_a_daemon_that_hangs() {
+    let daemon = Watched::start(Setup::new());
+    let mut raw = daemon.producer();
+    raw.append_acked(0, Durable, &[b"before"]);
+    let workers = threads(daemon.process.pid(), |name| name.starts_with("tokio-r"));
+    for (what, threads) in [("the threads that write", daemon.writers()), ("the workers that serve", workers)] {
+        let frozen = Holder::freeze(&threads);
+        daemon.is_silent(what);
+        drop(frozen);
+        daemon.is_heard(what);
+    }
+    daemon.process.send(Signal::SIGSTOP);
+    daemon.is_silent("the whole process");
+    daemon.process.send(Signal::SIGCONT);
+    daemon.is_heard("the whole process");
+    raw.append_acked(1, Durable, &[b"after"]);
+    daemon.ends_well(2);
+}

@@ -1,0 +1,446 @@
+//! Who waits for the marks, and who is woken when they move.
+//!
+//! What must hold:
+//! - **Only those are woken that have something to say.** Each waits for the offset at which its next answer is due. A
+//!   channel that wakes all of them at every batch costs a thousand waiting connections a thousand wake-ups for each
+//!   write, of which a few are of use.
+//! - **No wake-up is lost.** The teller stores the marks first and looks for those who wait then, under the lock of the
+//!   crowd; who waits enters under that lock first, and looks at the marks then. Of the two, the later sees the earlier.
+//! - What is no watermark (a failure, a new epoch, no space, the end of the journal) wakes everybody.
+//!
+//! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::watch;
+
+use crate::faults::{Fault, Faults};
+use crate::marks::Marks;
+use crate::sync::others_may_run;
+
+/// What somebody waits for: whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// That `written` is this, or above; `u64::MAX` is never.
+    pub written: u64,
+    /// That `durable` is this, or above; `u64::MAX` is never.
+    pub durable: u64,
+}
+
+impl Wants {
+    fn met(&self, marks: &Marks) -> bool {
+        marks.written >= self.written || marks.durable >= self.durable
+    }
+}
+
+/// The journal is gone: its marks do not move any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the journal is closed")]
+pub struct Closed;
+
+/// What wakes everybody when it changes.
+fn standing(marks: &Marks) -> (u32, u32, crate::marks::Accepting) {
+    (marks.failures, marks.epoch, marks.accepting)
+}
+
+/// The marks as they are told, and those who wait for them.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    marks: watch::Sender<Marks>,
+    crowd: Arc<Crowd>,
+    listener: Listener,
+    faults: Faults,
+}
+
+/// Who is told in the thread that moved the marks.
+#[derive(Default)]
+struct Listener(OnceLock<Box<Told>>);
+
+type Told = dyn Fn(&Marks) + Send + Sync;
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "somebody" } else { "nobody" })
+    }
+}
+
+impl Teller {
+    pub(crate) fn new(marks: Marks) -> Self {
+        Self {
+            marks: watch::channel(marks).0,
+            crowd: Arc::default(),
+            listener: Listener::default(),
+            faults: Faults::default(),
+        }
+    }
+
+    /// Wrong on purpose, for tests.
+    pub(crate) fn with(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// Tells the newest marks; of two tellers, the later value wins.
+    pub(crate) fn tell(&self, marks: Marks) {
+        let mut all = false;
+        others_may_run();
+        self.marks.send_if_modified(|old| {
+            let changed = marks.version == old.version && marks.accepting != old.accepting;
+            let newer = marks.version > old.version || changed || self.faults.has(Fault::OlderMarksWin);
+            if newer {
+                all = standing(old) != standing(&marks);
+                *old = marks;
+            }
+            newer
+        });
+        others_may_run();
+        // The newest ones: of two tellers at once, the later may have been here first.
+        let marks = *self.marks.borrow();
+        self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
+        if let Some(told) = self.listener.0.get() {
+            told(&marks);
+        }
+    }
+
+    /// Who is told from now on; the first stays.
+    pub(crate) fn listen(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(told));
+    }
+
+    /// The newest value, not every one.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Marks> {
+        self.marks.subscribe()
+    }
+
+    pub(crate) fn watcher(&self) -> Watcher {
+        let marks = self.marks.subscribe();
+        let seen = *marks.borrow();
+        Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.crowd.wake(Wake::End);
+    }
+}
+
+enum Wake<'a> {
+    Met(&'a Marks),
+    All,
+    End,
+}
+
+// Std's lock in a model too: nothing else is asked for under it, and those who wait leave under it when a model ends.
+#[derive(Debug, Default)]
+struct Crowd(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: u64,
+    waiting: HashMap<u64, (Wants, Waker)>,
+    written: BTreeSet<(u64, u64)>,
+    durable: BTreeSet<(u64, u64)>,
+    /// Kept for its memory.
+    woken: Vec<Waker>,
+    closed: bool,
+}
+
+impl Crowd {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, who: Wake<'_>) {
+        let mut inner = self.inner();
+        let mut woken = std::mem::take(&mut inner.woken);
+        match who {
+            Wake::Met(marks) => inner.take_met(marks, &mut woken),
+            Wake::All | Wake::End => {
+                inner.closed |= matches!(who, Wake::End);
+                inner.written.clear();
+                inner.durable.clear();
+                woken.extend(inner.waiting.drain().map(|(_, (_, waker))| waker));
+            }
+        }
+        drop(inner);
+        if woken.capacity() > 0 {
+            woken.drain(..).for_each(Waker::wake);
+            self.inner().woken = woken;
+        }
+    }
+}
+
+impl Inner {
+    fn enter(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn wait(&mut self, id: u64, wants: Wants, waker: &Waker) {
+        if self.waiting.get(&id).is_some_and(|(earlier, same)| *earlier == wants && same.will_wake(waker)) {
+            return;
+        }
+        self.leave(id);
+        self.written.insert((wants.written, id));
+        self.durable.insert((wants.durable, id));
+        self.waiting.insert(id, (wants, waker.clone()));
+    }
+
+    fn leave(&mut self, id: u64) -> Option<Waker> {
+        let (wants, waker) = self.waiting.remove(&id)?;
+        self.written.remove(&(wants.written, id));
+        self.durable.remove(&(wants.durable, id));
+        Some(waker)
+    }
+
+    fn take_met(&mut self, marks: &Marks, woken: &mut Vec<Waker>) {
+        while let Some(&(_, id)) = self.written.first().filter(|(offset, _)| *offset <= marks.written) {
+            woken.extend(self.leave(id));
+        }
+        while let Some(&(_, id)) = self.durable.first().filter(|(offset, _)| *offset <= marks.durable) {
+            woken.extend(self.leave(id));
+        }
+    }
+}
+
+/// One who waits for the marks.
+#[derive(Debug)]
+pub struct Watcher {
+    marks: watch::Receiver<Marks>,
+    /// As they were when they were looked at last.
+    seen: Marks,
+    crowd: Arc<Crowd>,
+    id: u64,
+    faults: Faults,
+}
+
+impl Watcher {
+    /// The marks now. [`Watcher::reached`] tells what is new beside these.
+    pub fn now(&mut self) -> Marks {
+        self.seen = *self.marks.borrow();
+        self.seen
+    }
+
+    /// Waits until the marks have what is wanted; or, where they do not tell it any more, until something else than a
+    /// watermark has changed since [`Watcher::now`]: the epoch, failures, or whether appends are taken.
+    ///
+    /// # Errors
+    /// [`Closed`] when the journal is gone.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn reached(&mut self, wants: Wants) -> Result<(), Closed> {
+        poll_fn(|context| self.poll(context, wants)).await
+    }
+
+    fn poll(&mut self, context: &Context<'_>, wants: Wants) -> Poll<Result<(), Closed>> {
+        if self.is_new(wants) {
+            return Poll::Ready(Ok(()));
+        }
+        others_may_run();
+        let mut crowd = self.crowd.inner();
+        if crowd.closed {
+            return Poll::Ready(Err(Closed));
+        }
+        crowd.wait(self.id, wants, context.waker());
+        drop(crowd);
+        others_may_run();
+        if self.is_new(wants) && !self.faults.has(Fault::WaitsWithoutALook) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn is_new(&self, wants: Wants) -> bool {
+        let marks = self.marks.borrow();
+        wants.met(&marks) || standing(&marks) != standing(&self.seen)
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.crowd.inner().leave(self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::marks::Accepting;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Task {
+        watcher: Watcher,
+        woken: Arc<Count>,
+    }
+
+    impl Task {
+        fn of(teller: &Teller) -> Self {
+            Self { watcher: teller.watcher(), woken: Arc::default() }
+        }
+
+        fn poll(&mut self, written: u64, durable: u64) -> Poll<Result<(), Closed>> {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            let mut waiting = pin!(self.watcher.reached(Wants { written, durable }));
+            waiting.as_mut().poll(&mut Context::from_waker(&waker))
+        }
+
+        fn woken(&self) -> usize {
+            self.woken.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn marks(version: u64, written: u64, durable: u64) -> Marks {
+        Marks { version, written, durable, ..Marks::default() }
+    }
+
+    const NEVER: u64 = u64::MAX;
+
+    #[test]
+    fn only_those_are_woken_whose_offset_is_reached_and_once() {
+        let teller = Teller::new(Marks::default());
+        let mut tasks: Vec<Task> = (0..1000).map(|_| Task::of(&teller)).collect();
+        for (n, task) in (1..).zip(&mut tasks) {
+            assert!(task.poll(NEVER, n).is_pending());
+        }
+        let woken = |tasks: &[Task]| tasks.iter().map(Task::woken).sum::<usize>();
+        teller.tell(marks(1, 1000, 0));
+        assert_eq!(woken(&tasks), 0, "nobody waits for written");
+        teller.tell(marks(2, 1000, 7));
+        assert_eq!((woken(&tasks), woken(&tasks[..7])), (7, 7));
+        teller.tell(marks(3, 1000, 8));
+        assert_eq!((woken(&tasks), woken(&tasks[..8])), (8, 8));
+        for (n, task) in (1..).zip(&mut tasks) {
+            assert_eq!(task.poll(NEVER, n).is_ready(), n <= 8);
+        }
+        // Of two marks, whichever comes first.
+        assert!(tasks[0].poll(2000, 9).is_pending());
+        teller.tell(marks(4, 2000, 8));
+        assert_eq!(tasks[0].woken(), 2);
+        teller.tell(marks(5, 2000, 9));
+        assert_eq!((tasks[0].woken(), tasks[8].woken()), (2, 1));
+    }
+
+    #[test]
+    fn what_is_no_watermark_wakes_everybody() {
+        let teller = Teller::new(Marks::default());
+        let mut task = Task::of(&teller);
+        let told = [
+            Marks { failures: 1, ..marks(1, 0, 0) },
+            Marks { failures: 1, accepting: Accepting::NoSpace, ..marks(1, 0, 0) },
+            Marks { failures: 1, epoch: 2, ..marks(2, 0, 0) },
+        ];
+        for (n, told) in (1..).zip(told) {
+            assert!(task.poll(NEVER, NEVER).is_pending());
+            teller.tell(told);
+            assert_eq!(task.woken(), n);
+            assert!(task.poll(NEVER, NEVER).is_ready());
+            assert_eq!(task.watcher.now(), told);
+        }
+        assert!(task.poll(NEVER, NEVER).is_pending());
+        drop(teller);
+        assert_eq!((task.woken(), task.poll(NEVER, NEVER)), (4, Poll::Ready(Err(Closed))));
+    }
+
+    /// Woken, and when it looks, all is as it was: it waits on, and is woken again.
+    #[test]
+    fn a_change_that_is_taken_back_loses_nobody() {
+        let teller = Teller::new(Marks::default());
+        let mut task = Task::of(&teller);
+        assert!(task.poll(10, NEVER).is_pending());
+        teller.tell(Marks { accepting: Accepting::NoSpace, ..marks(1, 0, 0) });
+        teller.tell(Marks { accepting: Accepting::Yes, ..marks(2, 0, 0) });
+        assert_eq!(task.woken(), 1);
+        assert!(task.poll(10, NEVER).is_pending());
+        teller.tell(marks(3, 10, 0));
+        assert_eq!(task.woken(), 2);
+    }
+
+    #[test]
+    fn an_older_value_told_late_takes_nothing_back() {
+        let teller = Teller::new(Marks::default());
+        let mut task = Task::of(&teller);
+        teller.tell(marks(2, 20, 20));
+        teller.tell(marks(1, 10, 10));
+        assert_eq!(task.watcher.now().written, 20);
+        assert!(task.poll(20, NEVER).is_ready());
+    }
+
+    #[test]
+    fn who_is_polled_again_by_another_task_or_for_another_offset_is_woken_there() {
+        let teller = Teller::new(Marks::default());
+        let mut task = Task::of(&teller);
+        assert!(task.poll(10, NEVER).is_pending());
+        let first = std::mem::take(&mut task.woken);
+        assert!(task.poll(10, NEVER).is_pending());
+        assert!(task.poll(5, NEVER).is_pending());
+        teller.tell(marks(1, 5, 0));
+        assert_eq!((first.0.load(Ordering::Relaxed), task.woken()), (0, 1));
+        teller.tell(marks(2, 10, 0));
+        assert_eq!(task.woken(), 1, "what it does not wait for any more");
+    }
+
+    #[test]
+    fn who_is_gone_leaves_nothing_behind() {
+        let teller = Teller::new(Marks::default());
+        for _ in 0..100 {
+            let mut task = Task::of(&teller);
+            assert!(task.poll(1, 1).is_pending());
+        }
+        let crowd = teller.crowd.inner();
+        assert_eq!((crowd.waiting.len(), crowd.written.len(), crowd.durable.len()), (0, 0, 0));
+    }
+
+    struct Unpark(std::thread::Thread);
+
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    /// A teller and those who wait at full speed: whoever sleeps over a step stays parked.
+    #[test]
+    fn nobody_sleeps_over_what_it_waits_for() {
+        const STEPS: u64 = 20_000;
+        let teller = Teller::new(Marks::default());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let mut watcher = teller.watcher();
+                scope.spawn(move || {
+                    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+                    let mut next = 1;
+                    while next <= STEPS {
+                        let wants = Wants { written: next, durable: NEVER };
+                        if watcher.poll(&Context::from_waker(&waker), wants).is_pending() {
+                            let began = std::time::Instant::now();
+                            std::thread::park_timeout(std::time::Duration::from_secs(30));
+                            assert!(began.elapsed().as_secs() < 30, "nobody woke it at {next}");
+                        }
+                        next = watcher.now().written + 1;
+                    }
+                });
+            }
+            for step in 1..=STEPS {
+                teller.tell(marks(step, step, 0));
+            }
+        });
+    }
+}

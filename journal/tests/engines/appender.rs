@@ -1,0 +1,241 @@
+//! Threads that append and wait: who writes, who is told what, and that the journal's own threads keep the time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clad_journal::io::uring::Ring;
+use clad_journal::io::{EngineWish, Storage};
+use clad_journal::{Append, AppendError, CommitError, Event, Journal, JournalConfig, Level};
+
+use super::journal::{World, config};
+
+const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
+
+fn append<'a>(producer: u8, sequence: u64, level: Level, payload: &'a [u8]) -> Append<'a> {
+    Append {
+        producer: [producer; 16],
+        owner: 1,
+        producer_epoch: 1,
+        first_sequence: sequence,
+        count: 1,
+        gap: false,
+        level,
+        min_time_ns: 1,
+        max_time_ns: 1,
+        vouch: &[],
+        payload,
+        payload_checksum: clad_journal::format::checksum::plain(payload),
+        permit: None,
+    }
+}
+
+fn payload(producer: u8, sequence: u64) -> Vec<u8> {
+    let bytes = 20 + (sequence * 37 + u64::from(producer)) % 700;
+    (0..bytes).map(|i| (i as u8).wrapping_mul(3) ^ producer ^ sequence as u8).collect()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} never came");
+        thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Every append of every producer, once, in its order; with the offsets that were told.
+fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
+    let mut next = vec![0; usize::from(producers)];
+    let mut reader = journal.reader(0, Level::Durable);
+    while let Some(batch) = reader.next_batch().unwrap() {
+        for chunk in batch.chunks() {
+            let (offset, chunk) = chunk.unwrap();
+            let (producer, sequence) = (chunk.header.producer[0], chunk.header.first_sequence);
+            let told = &offsets[usize::from(producer)];
+            assert_eq!(sequence, next[usize::from(producer)], "producer {producer}");
+            assert_eq!(told[sequence as usize], offset, "append {sequence} of {producer}");
+            assert!(chunk.payload == payload(producer, sequence), "append {sequence} of {producer}");
+            next[usize::from(producer)] += 1;
+        }
+    }
+    for (next, told) in next.iter().zip(offsets) {
+        assert_eq!(*next, told.len() as u64);
+    }
+}
+
+#[test]
+fn the_thread_that_brings_a_lone_append_writes_it() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        let mut appender = world.journal.appender();
+        for sequence in 0..20 {
+            let level = if sequence % 5 == 4 { Level::Written } else { Level::Durable };
+            let payload = payload(0, sequence);
+            let accepted = appender.append(append(0, sequence, level, &payload)).unwrap();
+            assert!(world.journal.marks().of(level) > accepted.first_offset, "{wish:?}: {sequence}");
+            // What was split for `written` has a sync to come; then nothing is under way again.
+            world.until("durable", |w| w.journal.marks().durable > accepted.first_offset);
+        }
+        let by = world.writes.by.lock().unwrap().clone();
+        assert_eq!(by, vec![thread::current().id(); 20], "{wish:?}: nobody else wrote");
+        assert_eq!(world.journal.status().inline_batches, 20, "{wish:?}");
+        assert_eq!(world.storage.ring().map_or(0, Ring::begun), 0, "{wish:?}: no write went to the ring");
+        drop(appender);
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn many_threads_at_every_level_over_rotations() {
+    const THREADS: u8 = 12;
+    for wish in ENGINES {
+        let world = World::new(wish);
+        let rotate = |sequence: u64, producer: u8| {
+            // By command as well, in the middle of everything.
+            if sequence == 100 && producer < 3 {
+                drop(world.journal.rotate());
+            }
+        };
+        let offsets: Vec<Vec<u64>> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|producer| {
+                    let (journal, rotate) = (&world.journal, &rotate);
+                    scope.spawn(move || {
+                        let mut appender = journal.appender();
+                        let levels = [Level::Durable, Level::Written, Level::Durable, Level::Received];
+                        (0..300)
+                            .map(|sequence| {
+                                let (level, payload) = (levels[(sequence % 4) as usize], payload(producer, sequence));
+                                let accepted = appender.append(append(producer, sequence, level, &payload)).unwrap();
+                                assert!(journal.marks().of(level) > accepted.first_offset);
+                                rotate(sequence, producer);
+                                accepted.first_offset
+                            })
+                            .collect()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        world.until("durable", |w| w.journal.marks().durable == u64::from(THREADS) * 300);
+        assert!(world.count(|e| matches!(e, Event::Sealed { .. })) > 0, "{wish:?}: nothing was rotated");
+        check(&world.journal, THREADS, &offsets);
+        // What is there already is told where, at its level.
+        let payload = payload(5, 7);
+        let again = world.journal.appender().append(append(5, 7, Level::Durable, &payload)).unwrap();
+        assert!(again.duplicate && again.first_offset == offsets[5][7], "{wish:?}");
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+/// While one thread is in a slow write, what gathers behind it is due for a write of its own after `max_delay`: somebody
+/// has kept the time, though the one that is next to wake by itself would do so in an hour.
+#[test]
+fn a_slow_write_holds_up_nobody_else() {
+    let rotate_after = Duration::from_secs(3600);
+    let world = World::with(EngineWish::Blocking, JournalConfig { rotate_after, ..config() });
+    let lone = payload(0, 0);
+    world.until("the next segment", |w| w.journal.status().prepared);
+    world.journal.appender().append(append(0, 0, Level::Durable, &lone)).unwrap();
+    vouches(&world, 2);
+    world.writes.hold_one();
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let slow = payload(0, 1);
+            world.journal.appender().append(append(0, 1, Level::Durable, &slow)).unwrap();
+        });
+        until("the slow write", || world.writes.are_held() == 1);
+        let before = world.writes.by.lock().unwrap().len();
+        scope.spawn(|| {
+            let beside = payload(1, 0);
+            let accepted = world.journal.appender().append(append(1, 0, Level::Durable, &beside)).unwrap();
+            written.store(accepted.first_offset, Ordering::SeqCst);
+        });
+        until("a write beside it", || world.writes.by.lock().unwrap().len() > before);
+        assert_eq!(world.writes.are_held(), 1, "the slow one is still under way");
+        // `durable` is in the order of offsets: it waits for the slow one.
+        assert_eq!(written.load(Ordering::SeqCst), 0);
+        world.writes.let_go();
+    });
+    assert_eq!(written.load(Ordering::SeqCst), 2);
+    assert!(world.journal.close(Duration::from_secs(10)));
+}
+
+/// Waits until so many writes were made, the last of them a vouch, by whomever.
+fn vouches(world: &World, writes: u64) {
+    let by_ring = || world.storage.ring().map_or(0, Ring::begun);
+    until("the vouch", || world.writes.by.lock().unwrap().len() as u64 + by_ring() == writes);
+}
+
+/// An idle log vouches for its end, though none of the journal's own threads has written, and all were asleep for good.
+#[test]
+fn an_idle_log_vouches() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        world.until("the next segment", |w| w.journal.status().prepared);
+        for sequence in 0..6 {
+            let payload = payload(0, sequence);
+            world.journal.appender().append(append(0, sequence, Level::Durable, &payload)).unwrap();
+            vouches(&world, 2 * sequence + 2);
+        }
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        let payloads: Vec<Vec<u8>> = (0..2).map(|sequence| payload(0, sequence)).collect();
+        let mut appender = world.journal.appender();
+        appender.append(append(0, 0, Level::Durable, &payloads[0])).unwrap();
+        world.broken.store(true, Ordering::SeqCst);
+        let failed = appender.append(append(0, 1, Level::Durable, &payloads[1]));
+        assert_eq!(failed.unwrap_err(), CommitError::Failed, "{wish:?}");
+        let refused = appender.append(append(0, 2, Level::Durable, b"x"));
+        assert!(matches!(refused, Err(CommitError::Refused(AppendError::Failed { .. }))), "{wish:?}: {refused:?}");
+        world.broken.store(false, Ordering::SeqCst);
+        world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
+        // Whether it was stored or not: sent again, it is, once.
+        let mut again = None;
+        until("the same append again", || {
+            again = appender.append(append(0, 1, Level::Durable, &payloads[1])).ok();
+            again.is_some()
+        });
+        check(&world.journal, 1, &[vec![0, again.unwrap().first_offset]]);
+        drop(appender);
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4u8)
+                .map(|producer| {
+                    let journal = &world.journal;
+                    scope.spawn(move || {
+                        let mut appender = journal.appender();
+                        (0u64..)
+                            .find_map(|sequence| {
+                                let payload = payload(producer, sequence);
+                                appender.append(append(producer, sequence, Level::Durable, &payload)).err()
+                            })
+                            .unwrap()
+                    })
+                })
+                .collect();
+            world.until("some appends", |w| w.journal.marks().durable > 200);
+            assert!(world.journal.close(Duration::from_secs(20)), "{wish:?}: a clean end");
+            for thread in threads {
+                let why = thread.join().unwrap();
+                assert!(matches!(why, CommitError::Refused(AppendError::Closing)), "{wish:?}: {why}");
+            }
+        });
+        let marks = world.journal.marks();
+        assert_eq!((marks.durable, marks.written), (marks.received, marks.received), "{wish:?}: nothing was dropped");
+    }
+}

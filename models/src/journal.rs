@@ -1,0 +1,318 @@
+//! The whole journal: who takes its jobs, what its threads are told of, how it fails, and how it ends.
+//!
+//! What must hold in every order, with no time passing:
+//! - **It never comes to rest with work waiting.** What was accepted reaches the level that its policy releases without a
+//!   timer; a rotation and a sync that were asked for are answered; a close ends, also one that is given up.
+//! - **The marks only grow**, whoever tells them and whoever looks, `received >= written >= durable`, and stand still
+//!   from a failure until the recovery.
+//! - **A clean end has everything**: the next start finds each record that was accepted; a journal that is dropped has none.
+//! - **Every permit comes back.**
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clad_journal::format::segment_name;
+use clad_journal::{
+    Accepted, Accepting, Append, AppendError, Faults, Journal, JournalConfig, Level, Marks, Policy, Wants,
+};
+use clad_sim::disk::{Fault as DiskFault, OpKind};
+use clad_sim::{SimClock, SimDisk};
+use shuttle::future::block_on;
+use shuttle::thread;
+use tokio::sync::Semaphore;
+
+use crate::machine::Machine;
+
+/// Permits in all; each append has its bytes of them.
+const PERMITS: usize = 4 << 20;
+
+/// How a model ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Everything was acknowledged; then it is closed.
+    Closed,
+    /// It is closed while producers append.
+    ClosedMeanwhile,
+    /// It is given up while they do.
+    GivenUp,
+    /// It is dropped when they have done.
+    Dropped,
+}
+
+/// One model.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    /// What it is called.
+    pub name: &'static str,
+    /// How `durable` is reached.
+    pub policy: Policy,
+    /// With a ring beside the thread.
+    pub ring: bool,
+    /// Bytes of the appends of each producer.
+    pub producers: &'static [&'static [usize]],
+    /// Rotations by command.
+    pub rotations: usize,
+    /// Syncs by command.
+    pub syncs: usize,
+    /// A write into a segment fails, once.
+    pub fails: bool,
+    /// How it ends.
+    pub end: End,
+}
+
+/// Bytes that are worth a write of their own, and a little.
+const LARGE: usize = 66 << 10;
+const GROUP: Policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 2 };
+const RANGE: Policy = Policy::SyncFileRange { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 2 };
+const FORGET: Policy = Policy::FireAndForget { sync_interval: Duration::ZERO };
+
+const BASE: Scene = Scene {
+    name: "",
+    policy: GROUP,
+    ring: true,
+    producers: &[&[100, 100], &[LARGE, 100]],
+    rotations: 0,
+    syncs: 0,
+    fails: false,
+    end: End::Closed,
+};
+
+/// All of them.
+pub const SCENES: &[Scene] = &[
+    Scene { name: "group_commit, a ring", ..BASE },
+    Scene { name: "group_commit, a ring, rotations", rotations: 1, producers: &[&[100; 3], &[LARGE; 3]], ..BASE },
+    Scene { name: "group_commit, threads, rotations", ring: false, rotations: 1, syncs: 1, ..BASE },
+    Scene { name: "per_message, a ring", policy: Policy::PerMessage, ..BASE },
+    Scene {
+        name: "per_message, a ring, a full segment",
+        policy: Policy::PerMessage,
+        producers: &[&[LARGE; 3], &[LARGE, 100]],
+        ..BASE
+    },
+    Scene { name: "per_message, threads", policy: Policy::PerMessage, ring: false, rotations: 1, ..BASE },
+    Scene { name: "sync_file_range, a ring", policy: RANGE, rotations: 1, ..BASE },
+    Scene { name: "fire_and_forget, a ring, syncs", policy: FORGET, syncs: 2, rotations: 1, ..BASE },
+    Scene { name: "a failure, a ring", fails: true, ..BASE },
+    Scene { name: "a failure, threads", fails: true, ring: false, ..BASE },
+    Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
+    Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
+    Scene { name: "given up, a ring", end: End::GivenUp, rotations: 1, ..BASE },
+    Scene { name: "given up, threads", end: End::GivenUp, ring: false, ..BASE },
+    Scene { name: "dropped, a ring", end: End::Dropped, ..BASE },
+    Scene { name: "dropped, threads", end: End::Dropped, ring: false, ..BASE },
+];
+
+fn config(scene: &Scene, faults: Faults) -> JournalConfig {
+    JournalConfig {
+        policy: scene.policy,
+        segment_bytes: 256 << 10,
+        max_append_bytes: 128 << 10,
+        reserve_free: 0,
+        faults,
+        ..JournalConfig::default()
+    }
+}
+
+fn open(scene: &Scene, disk: SimDisk, clock: &Arc<SimClock>, ring: bool, faults: Faults) -> Journal {
+    let storage = Machine::new(disk, ring);
+    Journal::open(storage, "model", clock.clone(), config(scene, faults), Arc::new(|_| {})).expect("a sound disk")
+}
+
+/// What a producer got.
+#[derive(Default)]
+struct Got {
+    accepted: u64,
+    /// Of those, told as "maybe written".
+    unsure: u64,
+}
+
+/// Runs a scene in the order that the scheduler picks; panics where something does not hold.
+pub fn run(scene: &Scene, faults: Faults) {
+    let disk = SimDisk::new(1);
+    let clock = SimClock::new([1; 16]);
+    let permits = Arc::new(Semaphore::new(PERMITS));
+    let journal = Arc::new(open(scene, disk.clone(), &clock, scene.ring, faults));
+    if scene.fails {
+        disk.fail_next(OpKind::SyncedWrite, &segment_name(0), DiskFault::Io);
+    }
+    let watcher = watch(&journal);
+    let mut producers = Vec::new();
+    for (number, sizes) in scene.producers.iter().enumerate() {
+        let (journal, permits, scene) = (journal.clone(), permits.clone(), *scene);
+        producers.push(thread::spawn(move || produce(&journal, &scene, number as u8 + 1, sizes, &permits)));
+    }
+    let operator = {
+        let (journal, scene) = (journal.clone(), *scene);
+        thread::spawn(move || operate(&journal, &scene))
+    };
+    let recoverer = scene.fails.then(|| {
+        let (journal, clock) = (journal.clone(), clock.clone());
+        thread::spawn(move || let_recover(&journal, &clock))
+    });
+    let clean = match scene.end {
+        End::Closed | End::Dropped => None,
+        End::ClosedMeanwhile => Some(journal.close(Duration::from_secs(60))),
+        End::GivenUp => Some(journal.close(Duration::ZERO)),
+    };
+    let mut all = Got::default();
+    for producer in producers {
+        let got = producer.join().expect("a producer");
+        all = Got { accepted: all.accepted + got.accepted, unsure: all.unsure + got.unsure };
+    }
+    operator.join().expect("the operator");
+    if let Some(recoverer) = recoverer {
+        recoverer.join().expect("who lets it recover");
+    }
+    let clean = clean.unwrap_or_else(|| scene.end == End::Closed && journal.close(Duration::from_secs(60)));
+    assert!(clean || matches!(scene.end, End::GivenUp | End::Dropped), "the end is clean");
+    let marks = journal.marks();
+    assert_eq!(marks.received, all.accepted, "each record has its offset");
+    assert!(!clean || marks.durable == marks.received, "a clean end has everything: {marks:?}");
+    drop(Arc::into_inner(journal).expect("nobody else has the journal"));
+    watcher.join().expect("the watcher");
+    assert_eq!(permits.available_permits(), PERMITS, "every permit is back");
+    if scene.end != End::GivenUp {
+        let again = open(scene, disk.reopen(), &clock, false, Faults::default());
+        assert_eq!(again.report().clean, clean, "the mark of a clean end");
+        assert!(!clean || again.marks().durable == all.accepted, "the next start finds everything");
+    }
+}
+
+fn append(
+    journal: &Journal,
+    id: u8,
+    sequence: u64,
+    size: usize,
+    durable: bool,
+    permits: &Arc<Semaphore>,
+) -> Result<Accepted, AppendError> {
+    let permit = permits.clone().try_acquire_many_owned(size as u32).expect("there are enough");
+    journal.append(Append {
+        producer: [id; 16],
+        owner: 7,
+        producer_epoch: 1,
+        first_sequence: sequence,
+        count: 1,
+        gap: false,
+        level: if sequence.is_multiple_of(2) || durable { Level::Durable } else { Level::Written },
+        min_time_ns: 0,
+        max_time_ns: 0,
+        vouch: &[],
+        payload: &vec![id; size],
+        payload_checksum: 0,
+        permit: Some(permit),
+    })
+}
+
+fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &Arc<Semaphore>) -> Got {
+    let (mut got, mut sequence, mut last) = (Got::default(), 0, None);
+    for (at, size) in sizes.iter().enumerate() {
+        loop {
+            match append(journal, id, sequence, *size, scene.fails, permits) {
+                Ok(accepted) => {
+                    got.accepted += 1;
+                    sequence += 1;
+                    last = Some(accepted);
+                    break;
+                }
+                Err(AppendError::Failed { .. }) if scene.fails => thread::yield_now(),
+                Err(AppendError::Closing) if scene.end != End::Closed => return got,
+                Err(other) => panic!("refused: {other}"),
+            }
+        }
+        // The one after the other where somebody waits, several at once where nobody does.
+        if at % 2 == usize::from(id) % 2
+            && scene.end == End::Closed
+            && let Some(accepted) = &last
+        {
+            got.unsure += u64::from(!reached(journal, scene, accepted));
+        }
+    }
+    if scene.end == End::Closed
+        && let Some(accepted) = &last
+    {
+        got.unsure += u64::from(!reached(journal, scene, accepted));
+    }
+    got
+}
+
+/// Waits until a record has the highest level that no timer is needed for; `false` where it was told as "maybe written".
+fn reached(journal: &Journal, scene: &Scene, accepted: &Accepted) -> bool {
+    let timed = matches!(scene.policy, Policy::FireAndForget { .. });
+    let (level, end, never) =
+        (if timed { Level::Written } else { Level::Durable }, accepted.first_offset + 1, u64::MAX);
+    let (written, durable) = if timed { (end, never) } else { (never, end) };
+    let wants = Wants { written, durable };
+    let mut marks = journal.watcher();
+    block_on(async move {
+        loop {
+            let now = marks.now();
+            if now.failures > accepted.failures {
+                return false;
+            }
+            if now.of(level) >= end {
+                return true;
+            }
+            marks.reached(wants).await.expect("the journal is there");
+        }
+    })
+}
+
+fn operate(journal: &Journal, scene: &Scene) {
+    for _ in 0..scene.rotations {
+        let answer = block_on(journal.rotate());
+        assert!(scene.end != End::Closed || matches!(answer, Ok(Ok(_))), "a rotation is answered: {answer:?}");
+    }
+    for _ in 0..scene.syncs {
+        let target = journal.request_sync();
+        let mut marks = journal.subscribe();
+        block_on(async move {
+            while marks.borrow_and_update().durable < target {
+                marks.changed().await.expect("the journal is there");
+            }
+        });
+    }
+}
+
+/// Lets time pass, once it has failed, until it takes appends again.
+fn let_recover(journal: &Journal, clock: &SimClock) {
+    let mut marks = journal.subscribe();
+    block_on(async move {
+        while marks.borrow_and_update().failures == 0 {
+            marks.changed().await.expect("the journal is there");
+        }
+    });
+    while journal.marks().accepting == Accepting::Failed {
+        clock.step(Duration::from_secs(1));
+        journal.request_sync(); // whoever sleeps until then looks at the clock
+        thread::yield_now();
+    }
+}
+
+/// Looks at every change that it is told of, until the journal is gone.
+fn watch(journal: &Journal) -> thread::JoinHandle<()> {
+    let mut marks = journal.subscribe();
+    thread::spawn(move || {
+        block_on(async move {
+            let mut before = *marks.borrow_and_update();
+            while marks.changed().await.is_ok() {
+                let now = *marks.borrow_and_update();
+                follows(&before, &now);
+                before = now;
+            }
+        });
+    })
+}
+
+fn follows(before: &Marks, now: &Marks) {
+    assert!(now.version >= before.version, "an older value replaced a newer one: {before:?}, {now:?}");
+    assert!(now.received >= now.written && now.written >= now.durable, "{now:?}");
+    assert!(
+        now.received >= before.received && now.written >= before.written && now.durable >= before.durable,
+        "a mark fell: {before:?}, {now:?}"
+    );
+    let failed = |marks: &Marks| marks.accepting == Accepting::Failed;
+    if failed(before) && failed(now) && before.failures == now.failures {
+        assert_eq!((before.written, before.durable), (now.written, now.durable), "released after a failure");
+    }
+}

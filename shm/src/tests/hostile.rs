@@ -1,0 +1,294 @@
+//! A client that writes whatever it likes, wherever it likes, whenever it likes.
+//!
+//! What must hold: no panic, no call that does not return, no memory beyond what the ring's size allows, and whatever is
+//! taken still has rising numbers, times that do not fall and sequences that add up. Another client's ring is not
+//! touched. Seeded: `CLAD_SEED=N` runs one history again, `CLAD_SHM_RUNS=N` makes more.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use crate::entry::{HEADER, Header};
+use crate::error::Corrupt;
+use crate::layout::{Cursor, Shape, Slot, at};
+use crate::mapped::Mapped;
+use crate::memory::{Memory, Ordering::Relaxed};
+use crate::reader::{Entry, LOOK};
+use crate::{Drain, Peek, Producer, clock, drain};
+
+const SHAPE: Shape = match Shape::new(4096, 32) {
+    Ok(shape) => shape,
+    Err(_) => panic!("a shape"),
+};
+
+/// Numbers that depend on a seed alone (splitmix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")))
+}
+
+fn pair() -> (Drain, Producer, Mapped) {
+    let drain = Drain::create(SHAPE, 1, [0; 16], 1).expect("a ring");
+    let fds = drain.client_fds();
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+    let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
+    let memory = drain::map_ring(&own(fds.ring)).expect("the ring").0;
+    (drain, producer, memory)
+}
+
+/// Writes nonsense somewhere: over the whole file, or where it hurts, with values that nearly make sense.
+fn scribble(ring: &Mapped, chance: &mut Chance, next: u64) {
+    let anywhere = chance.below(SHAPE.ring_bytes() as u64 / 8) as usize * 8;
+    let places =
+        [at::HEAD, at::TAIL, at::RELEASED, at::SLEEP, at::ISLAND_COUNT, at::CHECKPOINTS[0], at::CHECKPOINTS[1]];
+    let near = next + chance.below(6);
+    let place = match chance.below(5) {
+        0 => places[chance.below(places.len() as u64) as usize],
+        1 => at::ISLANDS + chance.below(48) as usize * 8,
+        2 | 3 => SHAPE.slot_at(near),
+        _ => anywhere,
+    };
+    let value = match chance.below(6) {
+        0 => chance.next(),
+        1 => ring.load(place, Relaxed) ^ 1 << chance.below(64),
+        2 => Slot::committed(near, chance.below(1024) as u32).0,
+        3 => Slot::abandoned(near).0,
+        4 => Cursor::new(next + chance.below(40), chance.below(2048) as u32).0,
+        _ => ring.load(place, Relaxed).wrapping_add(chance.below(16)),
+    };
+    ring.store(place, value, Relaxed);
+}
+
+/// What must hold of what a ring gives, whatever it is.
+#[derive(Default)]
+struct Rules {
+    last: Option<Entry>,
+}
+
+impl Rules {
+    fn check(&mut self, entry: Entry, len: usize, released: u64) {
+        if let Some(last) = self.last {
+            assert!(entry.append > last.append && entry.time >= last.time);
+            assert_eq!(entry.sequence, last.sequence.wrapping_add(u64::from(last.records)));
+        }
+        assert!((1..=SHAPE.max_payload()).contains(&len));
+        assert!(entry.append - released < u64::from(SHAPE.slots()), "more than the ring holds");
+        self.last = Some(entry);
+    }
+}
+
+/// One pass over the ring; `false`: it is corrupt.
+fn pass(drain: &mut Drain, rules: &mut Rules) -> bool {
+    let before = clock::now_before_looking();
+    let mut bytes = Vec::new();
+    let mut calls = 0;
+    loop {
+        calls += 1;
+        assert!(calls <= u64::from(SHAPE.slots()) + 2, "a pass without an end");
+        match drain.peek(before) {
+            Ok(Peek::Ready { time }) => {
+                assert!(time < before);
+                bytes.clear();
+                match drain.take(&mut bytes) {
+                    Ok(Some(entry)) => rules.check(entry, bytes.len(), drain.released()),
+                    Ok(None) => panic!("it was seen"),
+                    Err(_) => {
+                        assert!(bytes.is_empty(), "nothing of a corrupt entry is handed out");
+                        return false;
+                    }
+                }
+            }
+            Ok(Peek::Later { .. } | Peek::Empty | Peek::Held { .. }) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+#[test]
+fn nonsense_between_any_two_calls() {
+    let one = setting("CLAD_SEED");
+    let runs = setting("CLAD_SHM_RUNS").unwrap_or(3000);
+    let first = one.unwrap_or_else(clock::now);
+    let (mut corrupt, mut taken) = (0, 0);
+    for seed in first..first + if one.is_some() { 1 } else { runs } {
+        let outcome = std::panic::catch_unwind(|| history(seed));
+        let (is_corrupt, count) = outcome.unwrap_or_else(|_| panic!("again with CLAD_SEED={seed}"));
+        corrupt += u64::from(is_corrupt);
+        taken += count;
+    }
+    if one.is_none() && runs >= 1000 {
+        assert!(corrupt > runs / 4 && taken > runs, "{corrupt} corrupt, {taken} taken of {runs}: this tests little");
+    }
+}
+
+/// An honest client whose memory is scribbled over. Whether the ring was found corrupt, and how much it gave.
+fn history(seed: u64) -> (bool, u64) {
+    let mut chance = Chance(seed);
+    let (mut drain, producer, memory) = pair();
+    let mut rules = Rules::default();
+    let noisy = 1 + chance.below(8);
+    for step in 0..120_u64 {
+        let payload = vec![step as u8; 1 + chance.below(200) as usize];
+        let _ = producer.push(&[&payload], 1 + chance.below(3) as u32);
+        if step > 10 && chance.below(noisy) == 0 {
+            scribble(&memory, &mut chance, drain.next());
+        }
+        if chance.below(2) == 0 && !pass(&mut drain, &mut rules) {
+            drain.cut_off(1);
+            return (true, drain.next());
+        }
+        if drain.peek(clock::now()) == Ok(Peek::Empty) {
+            assert!(drain.sleep(), "an empty ring that keeps its drain awake");
+            drain.awake();
+        }
+        if chance.below(3) == 0 {
+            drain.release(drain.next());
+        }
+        if chance.below(40) == 0 {
+            let fds = drain.client_fds();
+            let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+            match Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2) {
+                Ok(next) => drain = next,
+                Err(_) => return (true, drain.next()),
+            }
+            rules = Rules::default();
+        }
+        if chance.below(50) == 0 {
+            drain.client_gone();
+        }
+    }
+    (false, drain.next())
+}
+
+#[test]
+fn a_client_that_scribbles_all_the_time_costs_itself_alone() {
+    let (mut bad, _, memory) = pair();
+    let (mut good, producer, _) = pair();
+    let (stop, memory) = (AtomicBool::new(false), &memory);
+    let deadline = Instant::now() + Duration::from_millis(1500);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut chance = Chance(clock::now());
+            while !stop.load(Relaxed) {
+                let next = memory.load(at::RELEASED, Relaxed) & 0xFFFF;
+                scribble(memory, &mut chance, next);
+            }
+        });
+        let (mut cut_off, mut count) = (0, 0_u64);
+        while Instant::now() < deadline {
+            assert!(producer.push(&[&count.to_le_bytes()], 1).is_ok(), "the honest ring has space");
+            if !pass(&mut bad, &mut Rules::default()) {
+                cut_off += 1;
+                bad.cut_off(1);
+                bad.release(u64::MAX);
+                let fds = bad.client_fds();
+                let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+                // A daemon would let it go; here it goes on for as long as its tail can be told.
+                if let Ok(next) = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 1) {
+                    bad = next;
+                }
+            }
+            let mut bytes = Vec::new();
+            let seen = good.peek(clock::now_before_looking() + 1).expect("the honest ring is sound");
+            assert!(matches!(seen, Peek::Ready { .. }), "{seen:?}");
+            let entry = good.take(&mut bytes).expect("the honest ring is sound").expect("seen");
+            assert_eq!((entry.append, bytes), (count, count.to_le_bytes().to_vec()));
+            good.release(good.next());
+            count += 1;
+        }
+        stop.store(true, Relaxed);
+        assert!(cut_off > 10 && count > 1000, "{cut_off} times corrupt beside {count} honest appends");
+    });
+}
+
+#[test]
+fn no_row_of_abandoned_slots_is_longer_than_the_ring() {
+    let (mut drain, _, memory) = pair();
+    // More and more appends are said to be given up, in the very slots that are looked at.
+    for n in 0..10 * LOOK {
+        memory.store(SHAPE.slot_at(n), Slot::abandoned(n).0, Relaxed);
+        memory.store(at::HEAD, Cursor::new(n + 1, 0).0, Relaxed);
+        drain.peek(1).expect("not corrupt, only silly");
+    }
+    assert_eq!(drain.next(), u64::from(SHAPE.slots()), "no more than the ring holds is remembered");
+}
+
+#[test]
+fn a_tail_that_cannot_be_is_not_adopted() {
+    let (drain, _, memory) = pair();
+    for append in [1 << 63, u64::MAX, u64::MAX - 5, 7] {
+        memory.store(at::CHECKPOINTS[0] + 8, append, Relaxed);
+        if append != 7 {
+            let word = Cursor::new(append, 0).0;
+            memory.store(at::CHECKPOINTS[0], word, Relaxed);
+            memory.store(at::TAIL, word, Relaxed);
+        }
+        let fds = drain.client_fds();
+        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+        let adopted = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2);
+        assert!(matches!(adopted, Err(crate::OpenError::Corrupt(Corrupt::Tail))), "{append}");
+    }
+}
+
+/// Everything that is checked, broken alone. The rest of the entry is as it should be, its checksum too.
+#[test]
+fn each_nonsense_has_its_name() {
+    type Spoil<'a> = &'a dyn Fn(&Mapped, &mut Header, &mut u32);
+    // The second append, behind a sound first one.
+    let good = |append: u64| Header { len: 8, records: 1, time: clock::now(), append: append as u32, check: 0 };
+    let spoiled: [(&str, Corrupt, Spoil<'_>); 11] = [
+        ("length 0", Corrupt::Length(1), &|_, header, _| header.len = 0),
+        ("length above the limit", Corrupt::Length(1), &|_, header, _| header.len = SHAPE.max_payload() as u32 + 1),
+        ("length u32::MAX", Corrupt::Length(1), &|_, header, _| header.len = u32::MAX),
+        ("beyond the end of the area", Corrupt::Length(1), &|_, header, place| (header.len, *place) = (900, 500)),
+        ("a header beyond the end", Corrupt::Place(1), &|_, _, place| *place = 510),
+        ("a place that is taken", Corrupt::Place(1), &|_, _, place| *place = 1),
+        ("a place a lap ahead", Corrupt::Place(1), &|_, _, place| *place = 600),
+        ("another append's", Corrupt::Number(1), &|_, header, _| header.append = 33),
+        ("a time to come", Corrupt::Time(1), &|_, header, _| header.time += 60_000_000_000),
+        ("no time at all", Corrupt::Time(1), &|_, header, _| header.time = u64::MAX),
+        ("a payload that changed", Corrupt::Checksum(1), &|ring, _, place| {
+            ring.write(SHAPE.place_at(*place) + HEADER, b"payloaD!");
+        }),
+    ];
+    for (what, expected, spoil) in spoiled {
+        let (mut drain, producer, memory) = pair();
+        assert_eq!(producer.push(&[b"payload!"], 1), Ok(0));
+        let mut taken = Vec::new();
+        assert!(matches!(drain.peek(clock::now_before_looking() + 1), Ok(Peek::Ready { .. })));
+        assert!(matches!(drain.take(&mut taken), Ok(Some(Entry { append: 0, .. }))));
+        let (mut header, mut place) = (good(1), 4);
+        memory.write(SHAPE.place_at(place) + HEADER, b"payload!");
+        spoil(&memory, &mut header, &mut place);
+        header.check = header.expected(crate::checksum::of(b"payload!"));
+        for (index, word) in header.words().into_iter().enumerate() {
+            let at = SHAPE.place_at(place) + index * 8;
+            if at < SHAPE.ring_bytes() {
+                memory.store(at, word, Relaxed);
+            }
+        }
+        memory.store(SHAPE.slot_at(1), Slot::committed(1, place).0, Relaxed);
+        memory.store(at::HEAD, Cursor::new(2, place + 4).0, Relaxed);
+        let corrupt = drain.peek(clock::now_before_looking() + 1).and_then(|_| drain.take(&mut taken)).err();
+        assert_eq!((corrupt, taken.as_slice()), (Some(expected), &b"payload!"[..]), "{what}");
+    }
+    for head in [Cursor::new(40, 4), Cursor::new((1 << 31) - 1, 4)] {
+        let (mut drain, _, memory) = pair();
+        memory.store(at::HEAD, head.0, Relaxed);
+        assert_eq!(drain.peek(clock::now()), Err(Corrupt::Head));
+    }
+}

@@ -1,0 +1,258 @@
+//! Models of the protocol: the code of both ends, under every interleaving that loom finds (with at most
+//! [`PREEMPTIONS`] forced switches), on memory as weak as the language allows.
+//!
+//! Each model is also run on a protocol that is broken on purpose ([`memory::Flaw`]), and must fail then.
+
+mod memory;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use loom::thread;
+
+use self::memory::{Flaw, Modelled, Setting};
+use crate::board::{self, Answer};
+use crate::layout::{Shape, at};
+use crate::memory::{Memory, Ordering};
+use crate::producer::push_once;
+use crate::reader::{Patience, Peek, Reader};
+use crate::wake::{self, Event};
+use crate::writer::{self, NoSpace};
+
+const PREEMPTIONS: usize = 4;
+/// Four entries of 8 bytes fit; the fifth goes where the first was, and has its slot.
+const SHAPE: Shape = Shape::tiny(128, 4);
+/// A time after all stamps.
+const LATER: u64 = 1000;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    let bound = std::env::var("CLAD_SHM_PREEMPTIONS").map(|text| text.parse().expect("a number"));
+    builder.preemption_bound = Some(bound.unwrap_or(PREEMPTIONS));
+    builder.check(model);
+}
+
+/// The model holds as it is, and fails with each of these flaws.
+fn holds_but_for(flaws: &[Flaw], model: impl Fn(Setting) + Copy + Sync + Send + 'static) {
+    for linked in [false, true] {
+        explore(move || model(Setting { flaw: None, linked }));
+    }
+    for flaw in flaws.iter().copied() {
+        let fails = |linked| {
+            let broken = Setting { flaw: Some(flaw), linked };
+            catch_unwind(AssertUnwindSafe(|| explore(move || model(broken)))).is_err()
+        };
+        assert!(fails(false) || fails(true), "the model does not see {flaw:?}");
+    }
+}
+
+fn payload(n: u64) -> [u8; 8] {
+    (0x0101_0101_0101_0101 * (n + 1)).to_le_bytes()
+}
+
+fn push(ring: &Modelled, n: u64) -> Option<u64> {
+    push_once(ring, SHAPE, &[&payload(n)], 1, n).expect("there is space")
+}
+
+fn reader(ring: &Modelled) -> Reader {
+    let mut reader = Reader::create(ring, SHAPE, 0);
+    reader.set_patience(Patience { each_ns: 0, percent: 0 });
+    reader
+}
+
+/// Takes what is there; the payloads, which must be whole.
+fn take(ring: &Modelled, reader: &mut Reader) -> Vec<[u8; 8]> {
+    let mut taken = Vec::new();
+    while let Peek::Ready { .. } = reader.peek(ring, LATER).expect("an honest ring is never corrupt") {
+        let mut bytes = Vec::new();
+        reader.take(ring, &mut bytes).expect("an honest ring is never corrupt").expect("it was seen");
+        taken.push(bytes.try_into().expect("eight bytes"));
+    }
+    taken
+}
+
+#[test]
+fn what_is_seen_committed_is_whole() {
+    holds_but_for(&[Flaw::CommitRelaxed, Flaw::SlotLoadRelaxed], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        let theirs = ring.clone();
+        let writer = thread::spawn(move || (push(&theirs, 1), push(&theirs, 2)));
+        let mut taken = take(&ring, &mut reader);
+        writer.join().expect("no panic");
+        taken.extend(take(&ring, &mut reader));
+        assert_eq!(taken, [payload(1), payload(2)]);
+    });
+}
+
+#[test]
+fn two_threads_never_share_space_or_numbers() {
+    holds_but_for(&[Flaw::ReserveByStore], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        let theirs = ring.clone();
+        let writer = thread::spawn(move || push(&theirs, 1));
+        let own = push(&ring, 2);
+        let other = writer.join().expect("no panic");
+        assert_ne!(own, other);
+        let mut taken = take(&ring, &mut reader);
+        taken.sort_unstable();
+        assert_eq!(taken, [payload(1), payload(2)]);
+    });
+}
+
+#[test]
+fn space_is_used_again_only_after_it_was_read() {
+    holds_but_for(&[Flaw::TailStoreRelaxed, Flaw::TailLoadRelaxed], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        for n in 0..4 {
+            push(&ring, n);
+        }
+        let theirs = ring.clone();
+        // The fifth fits when the first was given back, and not before.
+        let writer = thread::spawn(move || match push_once(&theirs, SHAPE, &[&payload(4)], 1, 4) {
+            Ok(pushed) => pushed,
+            Err(crate::PushError::Full) => None,
+            Err(error) => panic!("{error}"),
+        });
+        let mut taken = take(&ring, &mut reader);
+        reader.release(&ring, 4);
+        let fifth = writer.join().expect("no panic");
+        taken.extend(take(&ring, &mut reader));
+        let expected: Vec<_> = (0..4 + u64::from(fifth.is_some())).map(payload).collect();
+        assert_eq!(taken, expected);
+    });
+}
+
+#[test]
+fn an_append_is_delivered_or_its_push_fails() {
+    holds_but_for(&[Flaw::CommitByStore], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        let reserved = writer::reserve(&ring, SHAPE, 8, 0).expect("there is space");
+        push(&ring, 1);
+        let theirs = ring.clone();
+        let stopped = thread::spawn(move || {
+            writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+            writer::commit(&theirs, SHAPE, reserved)
+        });
+        let mut taken = take(&ring, &mut reader);
+        let committed = stopped.join().expect("no panic");
+        taken.extend(take(&ring, &mut reader));
+        let expected = if committed { vec![payload(0), payload(1)] } else { vec![payload(1)] };
+        assert_eq!(taken, expected);
+    });
+}
+
+#[test]
+fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
+    holds_but_for(&[Flaw::IslandsIgnored, Flaw::NoFences], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        let reserved = writer::reserve(&ring, SHAPE, 8, 0).expect("there is space");
+        push(&ring, 1);
+        let theirs = ring.clone();
+        let stopped = thread::spawn(move || {
+            writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+            writer::commit(&theirs, SHAPE, reserved)
+        });
+        let mut taken = take(&ring, &mut reader);
+        reader.release(&ring, reader.next());
+        // The next lap: where the stopped writer is, if it is still there, nothing may go.
+        let mut expected = vec![payload(1)];
+        for n in 2..6 {
+            match push_once(&ring, SHAPE, &[&payload(n)], 1, n) {
+                Ok(Some(_)) => expected.push(payload(n)),
+                Ok(None) => panic!("only the stopped one is ever given up"),
+                Err(error) => assert_eq!(error, crate::PushError::Full),
+            }
+        }
+        taken.extend(take(&ring, &mut reader));
+        if stopped.join().expect("no panic") {
+            expected.insert(0, payload(0));
+        }
+        assert_eq!(taken, expected);
+        // It has left: the island goes with the next release.
+        reader.release(&ring, reader.next());
+        assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0, "an island without a writer");
+    });
+}
+
+#[test]
+fn nobody_sleeps_on_what_was_committed() {
+    holds_but_for(&[Flaw::NoFences], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let reader = reader(&ring);
+        let theirs = ring.clone();
+        let writer = thread::spawn(move || {
+            push(&theirs, 0);
+            let word = wake::sleeper(&theirs);
+            if let Some(word) = word {
+                wake::woken(&theirs, word);
+            }
+            word.is_some()
+        });
+        wake::fall_asleep(&ring);
+        let sleeps = reader.is_quiet(&ring);
+        let woken = writer.join().expect("no panic");
+        assert!(woken || !sleeps, "the drain sleeps, the append lies there");
+    });
+}
+
+#[test]
+fn nobody_waits_for_what_was_announced() {
+    holds_but_for(&[Flaw::NoFences], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let board = Modelled::board(0, setting);
+        let (theirs, mark) = (ring.clone(), board.clone());
+        let daemon = thread::spawn(move || {
+            board::raise(&mark, board::Level::Written, 1);
+            wake::ring_bell(&theirs, Event::Ack)
+        });
+        wake::begin_wait(&ring, Event::Ack);
+        let seen = wake::bell(&ring, Event::Ack);
+        let there = board::marks(&board).written == 1;
+        let rung = daemon.join().expect("no panic");
+        // The futex lets nobody sleep whose bell has changed, and wakes who sleeps on it.
+        let woken = rung || ring.load(Event::Ack.bell(), Ordering::Relaxed) as u32 != seen;
+        assert!(there || woken, "the client sleeps, the mark is raised");
+    });
+}
+
+#[test]
+fn an_answer_is_never_half_of_another() {
+    holds_but_for(&[Flaw::NoFences], |setting| {
+        let board = Modelled::board(8, setting);
+        let answer = |n: u64| Answer { first_offset: n, epoch: n as u32, code: n as u32, detail: n };
+        board::set_answer(&board, SHAPE, 0, answer(1));
+        let theirs = board.clone();
+        let daemon = thread::spawn(move || board::set_answer(&theirs, SHAPE, 0, answer(2)));
+        if let Some(found) = board::answer(&board, SHAPE, 0) {
+            assert!(found == answer(1) || found == answer(2), "{found:?}");
+        }
+        daemon.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_closed_ring_reserves_nothing_more() {
+    holds_but_for(&[], |setting| {
+        let ring = Modelled::ring(SHAPE, setting);
+        let mut reader = reader(&ring);
+        let theirs = ring.clone();
+        let writer = thread::spawn(move || match writer::reserve(&theirs, SHAPE, 8, 0) {
+            Ok(reserved) => {
+                writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+                writer::commit(&theirs, SHAPE, reserved)
+            }
+            Err(why) => {
+                assert_eq!(why, NoSpace::Closed);
+                false
+            }
+        });
+        ring.set_bits(at::HEAD, crate::layout::Cursor::CLOSED);
+        let committed = writer.join().expect("no panic");
+        assert_eq!(take(&ring, &mut reader).len(), usize::from(committed));
+        assert_eq!(reader.peek(&ring, LATER), Ok(Peek::Empty));
+    });
+}

@@ -1,0 +1,305 @@
+//! What the kernel has to do with it: seals, holes, forks, system calls and page faults that are counted, and the order
+//! between rings of processes that talk to each other.
+#![allow(unsafe_code)] // fork, and mappings that a hostile client would make
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clad_shm::{Drain, Patience, Peek, Producer, PushError, Shape, WaitError, clock};
+use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
+
+fn pair(data: u32, slots: u32) -> (Drain, Producer) {
+    let drain = Drain::create(Shape::new(data, slots).expect("a shape"), 1, [0; 16], 1).expect("a ring");
+    let producer = attach(&drain);
+    (drain, producer)
+}
+
+fn own(fd: impl AsFd) -> OwnedFd {
+    fd.as_fd().try_clone_to_owned().expect("a descriptor")
+}
+
+fn attach(drain: &Drain) -> Producer {
+    let fds = drain.client_fds();
+    Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached")
+}
+
+fn take_all(drain: &mut Drain) -> Vec<Vec<u8>> {
+    let before = clock::now_before_looking() + 1;
+    let mut all = Vec::new();
+    while let Peek::Ready { .. } = drain.peek(before).expect("a sound ring") {
+        let mut payload = Vec::new();
+        drain.take(&mut payload).expect("a sound ring");
+        all.push(payload);
+    }
+    drain.release(drain.next());
+    all
+}
+
+#[test]
+fn the_client_can_neither_resize_nor_unseal_nor_write_to_the_board() {
+    let (mut drain, producer) = pair(4096, 16);
+    let (ring, board) = (own(drain.client_fds().ring), own(drain.client_fds().board));
+    for file in [&ring, &board] {
+        let size = rustix::fs::fstat(file).expect("a file").st_size as u64;
+        assert_eq!(rustix::fs::ftruncate(file, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(file, size * 2), Err(Errno::PERM));
+        assert_eq!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE), Err(Errno::PERM));
+        // A new description of the same file, as anybody with the same user id can have it.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        if let Ok(again) = std::fs::OpenOptions::new().read(true).write(true).open(path) {
+            assert!(again.set_len(0).is_err());
+        }
+    }
+    assert_eq!(rustix::io::pwrite(&board, b"x", 0), Err(Errno::PERM));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(rustix::fs::fallocate(&board, punch, 0, 4096), Err(Errno::PERM));
+    // SAFETY: new mappings at addresses that the kernel picks; the one that succeeds is read-only and never reached.
+    unsafe {
+        let writable =
+            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &board, 0);
+        assert_eq!(writable.err(), Some(Errno::PERM));
+        let readable =
+            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &board, 0).expect("read-only");
+        assert_eq!(mprotect(readable, 4096, MprotectFlags::READ | MprotectFlags::WRITE), Err(Errno::ACCESS));
+    }
+    assert_eq!(producer.push(&[b"still sound"], 1), Ok(0));
+    assert_eq!(take_all(&mut drain), [b"still sound"]);
+}
+
+#[test]
+fn a_hole_under_the_drain_reads_as_zeroes_and_ends_that_ring_alone() {
+    // What was committed and not taken is gone, and no more can be known: the ring is corrupt or empty, never a signal.
+    for (from, len) in [(0, 4096), (4096, 4096), (8192, 4096), (0, 12288)] {
+        let (mut drain, producer) = pair(4096, 512);
+        for n in 0..10_u8 {
+            assert!(producer.push(&[&[n; 50]], 1).is_ok());
+        }
+        assert_eq!(take_all(&mut drain).len(), 10);
+        for n in 0..10_u8 {
+            assert!(producer.push(&[&[n; 50]], 1).is_ok());
+        }
+        let ring = own(drain.client_fds().ring);
+        rustix::fs::fallocate(&ring, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len)
+            .expect("the ring's own client may do that to it");
+        let before = clock::now_before_looking() + 1;
+        let mut taken = Vec::new();
+        let end = loop {
+            match drain.peek(before) {
+                Ok(Peek::Ready { .. }) => match drain.take(&mut taken) {
+                    Ok(_) => {}
+                    Err(corrupt) => break Err(corrupt),
+                },
+                Ok(_) => break Ok(()),
+                Err(corrupt) => break Err(corrupt),
+            }
+        };
+        // Only a hole in the header alone leaves what was committed: the drain's own place is its own.
+        let whole = taken.len() == 500;
+        assert!(
+            whole == (from == 0 && len == 4096) && (whole || taken.is_empty()),
+            "{from}+{len}: {} bytes",
+            taken.len()
+        );
+        assert!(end.is_err() || taken.is_empty() || whole, "{from}+{len}: {end:?}");
+        drain.cut_off(1);
+        drain.release(drain.next());
+    }
+}
+
+#[test]
+fn a_fork_gets_an_error_and_never_the_ring_of_its_parent() {
+    let (mut drain, producer) = pair(4096, 16);
+    assert_eq!(producer.push(&[b"parent"], 1), Ok(0));
+    let soon = clock::now() + 1_000_000;
+    // SAFETY: the child makes calls that take no lock and allocate nothing, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let sound = producer.push(&[b"child"], 1) == Err(PushError::Forked)
+            && producer.wait_space(1, soon) == Err(WaitError::Forked)
+            && producer.wait_level(0, clad_shm::Level::Durable, soon) == Err(WaitError::Forked)
+            && producer.is_closed();
+        drop(producer);
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!sound)) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: our own child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child saw something else than Forked, or was killed");
+    assert_eq!(producer.push(&[b"parent again"], 1), Ok(1));
+    assert_eq!(take_all(&mut drain), [b"parent".to_vec(), b"parent again".to_vec()]);
+}
+
+/// A million calls in a process to which the kernel allows `exit_group` alone; page faults are counted beside.
+#[test]
+fn no_system_call_and_no_page_fault_for_each_append() {
+    const CALLS: u64 = 1_000_000;
+    let (mut drain, producer) = pair(1 << 20, 1 << 14);
+    let payload = [7; 128];
+    // The first lap is over, and what is bound late is bound.
+    for _ in 0..20_000 {
+        if producer.push(&[&payload], 1).is_err() {
+            take_all(&mut drain);
+        }
+    }
+    take_all(&mut drain);
+    let (from, waker) = (drain.next(), own(drain.waker()));
+    let (ring, board) = (own(drain.client_fds().ring), own(drain.client_fds().board));
+    let filter = no_system_calls();
+    // SAFETY: this process has other threads; the child allocates (the C library takes care of its own locks) and leaves
+    // by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = match Producer::attach(&ring, &board, waker) {
+            // Never dropped: unmapping is a system call.
+            Ok(producer) => quiet(&std::mem::ManuallyDrop::new(producer), &filter, &payload, CALLS),
+            Err(_) => 1,
+        };
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(child > 0);
+    let (mut status, mut taken) = (0, 0);
+    let mut bytes = Vec::new();
+    loop {
+        // SAFETY: our own child, and a place for its status.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child;
+        let before = clock::now_before_looking() + 1;
+        while let Peek::Ready { .. } = drain.peek(before).expect("a sound ring") {
+            bytes.clear();
+            drain.take(&mut bytes).expect("a sound ring");
+            assert_eq!(bytes, payload);
+            taken += 1;
+        }
+        drain.release(drain.next());
+        if ended {
+            break;
+        }
+    }
+    assert!(!libc::WIFSIGNALED(status), "a system call in the middle: killed by signal {}", libc::WTERMSIG(status));
+    assert_eq!(libc::WEXITSTATUS(status), 0, "2: a push failed; 3: page faults");
+    assert_eq!((taken, drain.next() - from), (CALLS, CALLS));
+    assert_eq!(rustix::io::read(drain.waker(), &mut [0; 8]), Err(Errno::AGAIN), "nobody was woken");
+}
+
+fn no_system_calls() -> seccompiler::BpfProgram {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    // getrusage twice, to count page faults; everything else ends the process.
+    let allowed = [libc::SYS_exit_group, libc::SYS_getrusage].into_iter().map(|call| (call, Vec::new())).collect();
+    let arch = std::env::consts::ARCH.try_into().expect("a known processor");
+    let filter = SeccompFilter::new(allowed, SeccompAction::KillProcess, SeccompAction::Allow, arch);
+    filter.and_then(TryInto::try_into).expect("a filter")
+}
+
+/// Pushes under the filter. 0: all went well.
+fn quiet(producer: &Producer, filter: &seccompiler::BpfProgram, payload: &[u8], calls: u64) -> i32 {
+    if producer.push(&[payload], 1).is_err() || seccompiler::apply_filter(filter).is_err() {
+        return 1;
+    }
+    let faults = minor_faults();
+    let mut done = 1;
+    while done < calls {
+        match producer.push(&[payload], 1) {
+            Ok(_) => done += 1,
+            Err(PushError::Full) => std::hint::spin_loop(),
+            Err(_) => return 2,
+        }
+    }
+    // A handful for what the program itself touches for the first time; a ring has 256 pages, and went around 150 times.
+    if minor_faults() - faults > 16 { 3 } else { 0 }
+}
+
+fn minor_faults() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: a place for what the kernel tells; zeroes are a valid value of it.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init().ru_minflt
+    }
+}
+
+/// A pass over all rings, as `clad_shm::drain` says. Numbers of the rings in the order in which their entries came.
+fn pass(rings: &mut [Drain], out: &mut Vec<(usize, u64)>) {
+    let before = clock::now_before_looking();
+    let mut frontier = before;
+    let mut times: Vec<Option<u64>> = Vec::new();
+    let look = |ring: &mut Drain, frontier: &mut u64| match ring.peek(before).expect("a sound ring") {
+        Peek::Ready { time } => Some(time),
+        Peek::Held { bound } => {
+            *frontier = bound.min(*frontier);
+            None
+        }
+        Peek::Later { .. } | Peek::Empty => None,
+    };
+    for ring in rings.iter_mut() {
+        times.push(look(ring, &mut frontier));
+    }
+    loop {
+        let first = times.iter().enumerate().filter_map(|(ring, time)| time.map(|time| (time, ring))).min();
+        let Some((time, index)) = first else { return };
+        if time >= frontier {
+            return;
+        }
+        let mut bytes = Vec::new();
+        rings[index].take(&mut bytes).expect("a sound ring").expect("it was seen");
+        out.push((index, u64::from_le_bytes(bytes.try_into().expect("eight bytes"))));
+        let upto = rings[index].next();
+        rings[index].release(upto);
+        times[index] = look(&mut rings[index], &mut frontier);
+    }
+}
+
+/// Four threads with a ring each pass a token around: who has it logs, then hands it on. Two more threads a ring log
+/// all the time beside, so that there are entries in the making behind which others are committed.
+#[test]
+fn what_happened_before_stays_before_over_all_rings() {
+    const TURNS: u64 = 1_000;
+    const NOISE: u64 = 1 << 63;
+    let (mut rings, producers): (Vec<_>, Vec<_>) = (0..4).map(|_| pair(1 << 16, 1 << 10)).unzip();
+    for ring in &mut rings {
+        ring.set_patience(Patience { each_ns: 500_000, percent: 50 });
+    }
+    let turn = AtomicU64::new(0);
+    let mut order = Vec::new();
+    std::thread::scope(|threads| {
+        let mut writers = Vec::new();
+        for (index, producer) in producers.iter().enumerate() {
+            let turn = &turn;
+            let push = move |n: u64| while producer.push(&[&n.to_le_bytes()], 1).is_err() {};
+            writers.push(threads.spawn(move || {
+                loop {
+                    let now = turn.load(Ordering::Acquire);
+                    if now >= TURNS {
+                        return;
+                    }
+                    if now % 4 == index as u64 {
+                        push(now);
+                        turn.store(now + 1, Ordering::Release);
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+            }));
+            writers.push(threads.spawn(move || {
+                let mut n = NOISE;
+                while turn.load(Ordering::Relaxed) < TURNS {
+                    push(n);
+                    n += 1;
+                    std::thread::yield_now();
+                }
+            }));
+        }
+        while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            pass(&mut rings, &mut order);
+        }
+    });
+    pass(&mut rings, &mut order);
+    let turns: Vec<u64> = order.iter().map(|(_, n)| *n).filter(|n| n & NOISE == 0).collect();
+    let wrong = turns.iter().enumerate().find(|(at, n)| *at as u64 != **n);
+    assert_eq!(wrong, None, "what came after was taken before");
+    assert_eq!(turns.len() as u64, TURNS);
+    assert!(order.len() as u64 > TURNS, "there was noise");
+}

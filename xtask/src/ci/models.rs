@@ -1,0 +1,43 @@
+//! What threads share, in every order that a scheduler thinks of.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Run, output};
+
+/// `cargo xtask ci models 100000`: so many orders of each model.
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let orders = match run.args.as_slice() {
+        [] => None,
+        [orders] => Some(orders.parse::<u32>().context("cargo xtask ci models [ORDERS]")?),
+        more => anyhow::bail!("cargo xtask ci models [ORDERS], not {}", more.join(" ")),
+    };
+    let root = run.root.clone();
+    let cargo = || {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&root);
+        cargo
+    };
+    run.case("a release build with the models' locks does not compile", || {
+        let args = ["check", "--quiet", "--release", "--package", "clad-journal", "--features", "models"];
+        let refused = cargo().args(args).output()?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(!refused.status.success() && said.contains("must not be in a release build"), "it compiles: {said}");
+        Ok(())
+    });
+    run.case("every order keeps what must hold, and each wrong version is found", || {
+        let mut command = cargo();
+        command.args(["test", "--profile", "sim", "--package", "clad-models", "--features", "journal"]);
+        command.args(["--test", "orders", "--", "--nocapture"]);
+        if let Some(orders) = orders {
+            command.env("CLAD_MODEL_ORDERS", orders.to_string());
+        }
+        let said = output(&mut command)?;
+        let told = || said.lines().filter(|l| ["model", "caught "].iter().any(|start| l.starts_with(start)));
+        told().for_each(|line| println!("          {line}"));
+        ensure!(told().any(|line| line.starts_with("models: ")), "the test said nothing:\n{said}");
+        Ok(())
+    });
+    Ok(())
+}

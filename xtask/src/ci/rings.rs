@@ -1,0 +1,49 @@
+//! Rings in shared memory, for longer than `cargo test` has time for.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Run, output};
+
+/// `cargo xtask ci rings 1000000`: so many histories of hostile clients.
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let runs = match run.args.as_slice() {
+        [] => 50_000,
+        [runs] => runs.parse::<u32>().context("cargo xtask ci rings [HISTORIES]")?,
+        more => anyhow::bail!("cargo xtask ci rings [HISTORIES], not {}", more.join(" ")),
+    };
+    let root = run.root.clone();
+    let cargo = |args: &[&str]| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&root).args(args).args(["--package", "clad-shm"]);
+        cargo
+    };
+    run.case("a release build with stop points does not compile", || {
+        let refused = cargo(&["check", "--quiet", "--release", "--features", "stop-points"]).output()?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(!refused.status.success() && said.contains("must not have it"), "it compiles: {said}");
+        Ok(())
+    });
+    run.case("a program with stop points dies where it is told, and what it had committed is there", || {
+        passed(&mut cargo(&["test", "--features", "stop-points", "--test", "stop_points"]), 2)
+    });
+    run.case("hostile clients: no panic, no call without an end, nobody else's ring", || {
+        let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
+        command.env("CLAD_SHM_RUNS", runs.to_string()).args(["--", "tests::hostile"]);
+        passed(&mut command, 5)
+    });
+    run.case("the models, deeper", || {
+        let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
+        command.env("CLAD_SHM_PREEMPTIONS", "5").args(["--", "tests::model"]);
+        passed(&mut command, 9)
+    });
+    Ok(())
+}
+
+/// Runs tests, of which there must be so many.
+fn passed(command: &mut Command, count: u32) -> Result<()> {
+    let said = output(command)?;
+    ensure!(said.contains(&format!("{count} passed; 0 failed; 0 ignored")), "not {count} tests passed:\n{said}");
+    Ok(())
+}
