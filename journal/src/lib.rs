@@ -19,7 +19,6 @@ compile_error!("clad runs on x86-64 and aarch64");
 
 mod active;
 mod background;
-mod by_hand;
 mod catalog;
 pub mod clock;
 mod committer;
@@ -50,7 +49,6 @@ mod watcher;
 mod window;
 mod workers;
 
-pub use by_hand::{Hand, Owed};
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, AppendError, Hand, Item, Sender};
+use clad_journal::{Accepted, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
@@ -77,13 +77,7 @@ impl Batch {
     }
 
     /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
-    pub(super) fn hand_over(
-        &mut self,
-        rings: &mut [Ring],
-        door: &Door,
-        at: Arrival,
-        hand: &mut Hand,
-    ) -> Option<Handed> {
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
         let mut prepared = Vec::with_capacity(self.taken.len());
         for taken in &self.taken {
             let bytes = &self.bytes[taken.bytes.0..taken.bytes.1];
@@ -95,7 +89,7 @@ impl Batch {
             // More than there is in all can only be one append of the largest size; it waits for everything.
             cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
         };
-        let verdicts = self.append(rings, door, &prepared, permit, at, hand);
+        let verdicts = self.append(rings, door, &prepared, permit, at);
         let handed = self.settle(rings, &prepared, verdicts, at);
         self.bytes.clear();
         self.taken.clear();
@@ -109,7 +103,6 @@ impl Batch {
         prepared: &[Prepared<'_>],
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
         at: Arrival,
-        _hand: &mut Hand,
     ) -> Vec<Result<Accepted, AppendError>> {
         let mut items = Vec::with_capacity(prepared.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
@@ -126,7 +119,7 @@ impl Batch {
         let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
         let mut verdicts = Vec::with_capacity(items.len());
         if !items.is_empty() {
-            drop(door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v)));
+            door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v));
         }
         verdicts
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Hand, Marks};
+use clad_journal::Marks;
 use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{oneshot, watch};
@@ -34,7 +34,6 @@ pub(super) struct Drainage {
     shared: Arc<Shared>,
     rings: Vec<Ring>,
     batch: Batch,
-    hand: Hand,
     marks: watch::Receiver<Marks>,
     epoch: u32,
     /// Nothing is taken until then.
@@ -57,7 +56,6 @@ impl Drainage {
             shared,
             rings,
             batch: Batch::default(),
-            hand: Hand::new(),
             paused: None,
             catching_up: Vec::new(),
             last_work: Instant::now(),
@@ -145,7 +143,7 @@ impl Drainage {
         if worked {
             let door = self.shared.door();
             let arrival = door.arrival();
-            match self.batch.hand_over(&mut self.rings, &door, arrival, &mut self.hand) {
+            match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
                 Some(handed) => (self.paused, self.handed_over) = (handed.paused, true),
             }

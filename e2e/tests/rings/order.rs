@@ -6,6 +6,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clad_client::{AckLevel, Producer};
 use clad_e2e::{Daemon, Setup, readback};
@@ -54,15 +55,14 @@ fn to_and_fro(transport: &str, level: AckLevel) {
             for round in 0..ROUNDS {
                 to_a.read_exact(&mut [0]).expect("A's word");
                 let ticket = submit(&b, level, format!("{}", 2 * round + 1));
-                if level >= AckLevel::Received {
-                    // It is logged when the daemon says so; then A may hear of it.
-                    runtime.block_on(ticket).expect("received");
-                }
+                // It is logged when its receipt says so; then A may hear of it.
+                runtime.block_on(ticket).expect("logged");
                 to_a.write_all(&[0]).expect("told");
             }
         });
         for round in 0..ROUNDS {
-            drop(submit(&a, AckLevel::Posted, format!("{}", 2 * round)));
+            // Until it has its receipt it may queue for the ring.
+            submit(&a, AckLevel::Posted, format!("{}", 2 * round)).wait(Duration::ZERO).expect("posted");
             to_b.write_all(&[0]).expect("told");
             to_b.read_exact(&mut [0]).expect("B's word");
         }

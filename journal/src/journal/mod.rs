@@ -25,6 +25,7 @@ use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
+use crate::gather::Purse;
 use crate::io::{EngineOptions, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
@@ -42,7 +43,7 @@ pub use status::{SegmentSummary, Stalled, Status};
 
 /// An open journal. Dropping it without [`Journal::close`] is an unclean end.
 pub struct Journal {
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -155,7 +156,27 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        drop(self.append_runs([(from, burst)], permit, now, answer));
+        self.append_runs([(from, burst)], permit, now, answer);
+    }
+
+    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
+    /// nobody else's append comes between.
+    pub fn append_runs<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut purse = Purse::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        for (from, burst) in runs {
+            core.committer.append_burst(from, burst, now, &mut purse, &mut answer);
+        }
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
     }
 
     /// The watermarks now.
