@@ -1,6 +1,6 @@
 //! Where a daemon listens.
 //!
-//! Text forms: `unix://PATH`, `tcp://HOST:PORT`, `grpc://HOST:PORT`. Shorter: the two slashes may be left out
+//! Text forms: `unix://PATH`, `shm://PATH` (of the same socket), `tcp://HOST:PORT`, `grpc://HOST:PORT`. Shorter: the two slashes may be left out
 //! (`unix:PATH`), a port that is left out is the daemon's default one, and a text that starts with `/` or `.` is the
 //! path of a Unix socket. A host is a name, an IPv4 address, or an IPv6 address in brackets.
 
@@ -17,6 +17,8 @@ pub const DEFAULT_GRPC_PORT: u16 = 7441;
 pub enum Address {
     /// The framed protocol on a Unix socket.
     Unix(PathBuf),
+    /// A ring of shared memory, asked for on this Unix socket; the socket itself where no ring is given.
+    Shm(PathBuf),
     /// The framed protocol on TCP.
     Tcp(HostPort),
     /// gRPC.
@@ -38,13 +40,13 @@ pub struct HostPort {
 #[non_exhaustive]
 pub enum ParseAddressError {
     /// Nothing before a colon that names a transport.
-    #[error("`{0}` is not an address: unix://PATH, tcp://HOST:PORT or grpc://HOST:PORT is wanted")]
+    #[error("`{0}` is not an address: unix://PATH, shm://PATH, tcp://HOST:PORT or grpc://HOST:PORT is wanted")]
     NoScheme(String),
     /// A transport that this build does not speak.
-    #[error("`{0}` is not a transport of this client: unix, tcp{grpc} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" })]
+    #[error("`{0}` is not a transport of this client: unix, shm, tcp{grpc} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" })]
     UnknownScheme(String),
-    /// A Unix address without a path.
-    #[error("`{0}` names no path: unix://PATH is wanted")]
+    /// A Unix or shared-memory address without a path.
+    #[error("`{0}` names no path: unix://PATH or shm://PATH is wanted")]
     NoPath(String),
     /// Not a host and a port.
     #[error("`{0}` is not HOST:PORT")]
@@ -55,6 +57,11 @@ impl Address {
     /// The address of a Unix socket.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self::Unix(path.into())
+    }
+
+    /// The address of a Unix socket on which a ring of shared memory is asked for.
+    pub fn shm(path: impl Into<PathBuf>) -> Self {
+        Self::Shm(path.into())
     }
 
     /// The address of a framed TCP listener.
@@ -70,7 +77,7 @@ impl Address {
 
     /// Whether the daemon knows who we are by the socket alone; elsewhere a secret binds the producer id.
     pub(crate) const fn knows_its_peer(&self) -> bool {
-        matches!(self, Self::Unix(_))
+        matches!(self, Self::Unix(_) | Self::Shm(_))
     }
 }
 
@@ -78,6 +85,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Shm(path) => write!(f, "shm://{}", path.display()),
             Self::Tcp(at) => write!(f, "tcp://{at}"),
             #[cfg(feature = "grpc")]
             Self::Grpc(at) => write!(f, "grpc://{at}"),
@@ -105,8 +113,9 @@ impl FromStr for Address {
         let (scheme, rest) = text.split_once(':').ok_or_else(|| ParseAddressError::NoScheme(text.to_owned()))?;
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         match scheme {
-            "unix" if rest.is_empty() => Err(ParseAddressError::NoPath(text.to_owned())),
+            "unix" | "shm" if rest.is_empty() => Err(ParseAddressError::NoPath(text.to_owned())),
             "unix" => Ok(Self::unix(rest)),
+            "shm" => Ok(Self::shm(rest)),
             "tcp" => host_port(rest, DEFAULT_TCP_PORT).map(Self::Tcp),
             #[cfg(feature = "grpc")]
             "grpc" => host_port(rest, DEFAULT_GRPC_PORT).map(Self::Grpc),
@@ -147,6 +156,7 @@ mod tests {
             ("unix:/run/clad/clad.sock", "unix:///run/clad/clad.sock"),
             ("unix:clad-data/clad.sock", "unix://clad-data/clad.sock"),
             ("./clad-data/clad.sock", "unix://./clad-data/clad.sock"),
+            ("shm:///run/clad/clad.sock", "shm:///run/clad/clad.sock"),
             ("tcp://127.0.0.1:7440", "tcp://127.0.0.1:7440"),
             ("tcp://localhost", "tcp://localhost:7440"),
             ("tcp:[::1]:99", "tcp://[::1]:99"),
@@ -166,7 +176,7 @@ mod tests {
         for (text, error) in [
             ("", NoScheme("".into())),
             ("clad.sock", NoScheme("clad.sock".into())),
-            ("shm:///run/x", UnknownScheme("shm".into())),
+            ("shm://", NoPath("shm://".into())),
             ("http://x", UnknownScheme("http".into())),
             ("unix://", NoPath("unix://".into())),
             ("tcp://:7440", HostPort(":7440".into())),

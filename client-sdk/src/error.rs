@@ -255,6 +255,13 @@ pub enum SubmitError {
         /// What was reserved.
         reserved: usize,
     },
+    /// There is no room in the ring, and the producer was told to drop what finds none
+    /// ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)). It is counted ([`Stats::dropped`](crate::Stats)).
+    #[error("the ring is full; the record is dropped")]
+    RingFull,
+    /// This process is a fork of the one that has the producer's ring: it needs a producer of its own.
+    #[error("this process was forked from the one that made the producer; make another one here")]
+    Forked,
     /// The producer has ended.
     #[error(transparent)]
     Ended(AppendError),

@@ -31,6 +31,11 @@
 //! checksum that are made at submit are what lies on the disk. On `grpc://` (feature `grpc`, on by default) the daemon
 //! encodes, and record fields that OTLP has no place for are left out.
 //!
+//! `shm://` asks for a ring of shared memory on the Unix socket: a submit puts its record there in the calling thread, by
+//! no system call, and the level `posted` is reached when it returns; the other levels as everywhere. Where no ring is
+//! given ([`Producer::why_no_ring`]) it goes over the socket. A record must fit a quarter of the ring; a longer one is
+//! refused. A child of `fork` is refused ([`SubmitError::Forked`]) and makes a producer of its own.
+//!
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
 //! `give_up_after`, `linger`, `drop_timeout`.
 
@@ -42,6 +47,7 @@ mod error;
 mod log_info;
 mod producer;
 mod reader;
+mod ring;
 mod session;
 
 pub use address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};

@@ -4,9 +4,10 @@ use clad_journal::Journal;
 
 use crate::health::Health;
 use crate::metrics::{self, Watermark};
+use crate::rings::Rings;
 
 /// Brings the gauges up to date. Asks the file system for its space.
-pub(crate) fn look(journal: &Journal, health: &Health, reserve_free: u64) {
+pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_free: u64) {
     let s = journal.status();
     metrics::offset(Watermark::Received, s.marks.received);
     metrics::offset(Watermark::Written, s.marks.written);
@@ -16,5 +17,7 @@ pub(crate) fn look(journal: &Journal, health: &Health, reserve_free: u64) {
     metrics::horizon(s.lowest_offset, s.oldest_segment_ns);
     metrics::segments(s.segments as u64, s.bytes, s.prepared);
     metrics::disk(s.space.free, s.space.total, reserve_free);
+    let (rings, bytes) = rings.totals();
+    metrics::rings(rings as u64, bytes as u64);
     metrics::ready(health.state().not_ready.is_none());
 }

@@ -25,13 +25,17 @@ enum Socket {
 pub struct Held(Vec<Socket>);
 
 impl Held {
-    /// Those of this process. To be asked once, before there are threads: the variables that tell of them are removed.
+    /// Those of this process, but for descriptors with a name that `is_other` says is something else. To be asked once,
+    /// before there are threads: the variables that tell of them are removed.
     ///
     /// # Errors
     /// Where something was handed over that is not a listening stream socket.
-    pub fn of_process() -> io::Result<Self> {
+    pub fn of_process(is_other: impl Fn(&str) -> bool) -> io::Result<Self> {
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let others: Vec<bool> = names.split(':').map(is_other).collect();
         let mut handed = ListenFd::from_env();
-        (0..handed.len()).map(|at| taken(&mut handed, at)).collect::<io::Result<_>>().map(Self)
+        let sockets = (0..handed.len()).filter(|at| !others.get(*at).copied().unwrap_or(false));
+        sockets.collect::<Vec<_>>().into_iter().map(|at| taken(&mut handed, at)).collect::<io::Result<_>>().map(Self)
     }
 
     /// The sockets that no listener of this configuration has, in words that say what to do.

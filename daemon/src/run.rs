@@ -25,10 +25,12 @@ use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
 use crate::ingest::{Budget, Current, Door, FramedService, Listeners, bind_unix};
+use crate::keep::{Keeper, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::read::Reads;
 use crate::reload::Outcomes;
+use crate::rings::{self, Rings};
 use crate::status::Statement;
 use crate::systemd::Notifier;
 use crate::{advice, events, gauges, grpc, hint, ingest, metrics, setup};
@@ -40,7 +42,8 @@ const MORE_TIME: Duration = Duration::from_secs(30);
 #[must_use]
 pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     // First of all, while there are no threads.
-    let held = Held::of_process();
+    let stored = Stored::of_process();
+    let held = Held::of_process(Stored::is_name);
     let style = Style::choose(loaded.config.log.format, Surroundings::of_process());
     let logging = match Logging::start(loaded.config.log.level, style) {
         Ok(logging) => logging,
@@ -52,6 +55,10 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     let held = match held {
         Ok(held) => held,
         Err(e) => return failed("take the sockets of the service manager", &e),
+    };
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(e) => return failed("take what the service manager stored", &e),
     };
     let strangers = held.strangers(&loaded.config);
     if !strangers.is_empty() {
@@ -71,7 +78,7 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
     };
-    let exit = runtime.block_on(live(loaded.config, args, logging, held));
+    let exit = runtime.block_on(live(loaded.config, args, logging, held, stored));
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
@@ -82,7 +89,7 @@ fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     Exit::Failed
 }
 
-async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held) -> Exit {
+async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
     let notifier = match Notifier::of_process() {
         Ok(notifier) => notifier,
         Err(e) => return failed("reach the service manager", &e),
@@ -101,10 +108,8 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held) -> E
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
-    let (watched, state, reserve) = (journal.clone(), health.clone(), config.journal.reserve_free);
-    scrape.look_with(move || gauges::look(&watched, &state, reserve));
     let world = World { config, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
-    let served = match world.serve(scrape, held, &args).await {
+    let served = match world.serve(scrape, held, stored, &args).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
@@ -130,11 +135,11 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held) -> E
         statement: served.statement,
     };
     running.until_told(&mut signals).await;
-    drain(&running, &stop, &served.sockets).await
+    drain(&running, &stop, &served.sockets, &served.rings).await
 }
 
 /// Stops taking, answers what was taken, seals, and marks a clean end.
-async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf]) -> Exit {
+async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf], rings: &Rings) -> Exit {
     let patience = running.config.daemon.drain_timeout;
     let until = Instant::now() + patience;
     running.notifier.stopping("draining");
@@ -145,6 +150,9 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     for path in sockets {
         let _ = std::fs::remove_file(path);
     }
+    // What lies in the rings is taken before the journal closes.
+    let rings = rings.clone();
+    let _ = tokio::task::spawn_blocking(move || rings.stop(until)).await;
     running.journal.begin_close();
     while running.listeners.open() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -244,10 +252,17 @@ struct Served {
     statement: Statement,
     /// Files of the sockets that are ours to remove.
     sockets: Vec<PathBuf>,
+    rings: Rings,
 }
 
 impl World {
-    async fn serve(&self, scrape: metrics::Scrape, mut held: Held, args: &LoadArgs) -> Result<Served, Exit> {
+    async fn serve(
+        &self,
+        scrape: metrics::Scrape,
+        mut held: Held,
+        stored: Stored,
+        args: &LoadArgs,
+    ) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
         let reach = self.substrate.reach(config.journal.power_loss_protected);
@@ -271,10 +286,15 @@ impl World {
             window: setup::WINDOW,
             budget: Budget::new(budget_bytes),
         });
+        let rings = self.rings(&door, stored).await?;
+        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
+        let seen = rings.clone();
+        scrape.look_with(move || gauges::look(&journal, &seen, &health, reserve));
         let reads = Reads::new(self.journal.clone());
         let service = FramedService {
             door: door.clone(),
             reads: reads.clone(),
+            rings: rings.clone(),
             assembly: Budget::new(budget_bytes),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
@@ -331,7 +351,20 @@ impl World {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
-        Ok(Served { listeners, current, statement, sockets })
+        Ok(Served { listeners, current, statement, sockets, rings })
+    }
+
+    /// Goes on with the rings that were kept, and is ready to give out others.
+    async fn rings(&self, door: &Arc<Door>, stored: Stored) -> Result<Rings, Exit> {
+        let Some(socket) = &self.config.ingest.unix.path else { return Ok(Rings::default()) };
+        let folder = socket.parent().unwrap_or(Path::new(".")).to_owned();
+        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored)).await;
+        let (keeper, kept) = found.map_err(|e| failed("look for rings that were kept", &e))?;
+        let settings = rings::Settings::of(&self.config.ingest.shm);
+        if !self.config.ingest.shm.enabled && kept.is_empty() {
+            return Ok(Rings::default());
+        }
+        Rings::start(settings, door.clone(), keeper, kept).map_err(|e| failed("start the drain of rings", &e))
     }
 
     /// The socket that is held for us, or one of our own.

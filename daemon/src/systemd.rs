@@ -29,8 +29,7 @@ impl Notifier {
     /// # Errors
     /// Where the variable names a socket that cannot be reached.
     pub fn of_process() -> io::Result<Self> {
-        let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
-        Self::to(name.as_deref())
+        notify_socket().map(|socket| Self { socket })
     }
 
     /// A notifier to that socket; a leading `@` stands for the abstract name space.
@@ -38,17 +37,7 @@ impl Notifier {
     /// # Errors
     /// Where the socket cannot be reached.
     pub fn to(name: Option<&OsStr>) -> io::Result<Self> {
-        let Some(name) = name else {
-            return Ok(Self { socket: None });
-        };
-        let address = match name.as_bytes() {
-            [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
-            _ => SocketAddr::from_pathname(name)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        socket.connect_addr(&address)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { socket: Some(socket) })
+        name.map(connect).transpose().map(|socket| Self { socket })
     }
 
     /// Recovery is over and the sockets listen.
@@ -96,6 +85,23 @@ impl Notifier {
             tracing::warn!(%error, message = text.trim_end(), "the service manager was not told");
         }
     }
+}
+
+/// A socket to what `$NOTIFY_SOCKET` names, if anything.
+pub(crate) fn notify_socket() -> io::Result<Option<UnixDatagram>> {
+    let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
+    name.as_deref().map(connect).transpose()
+}
+
+fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
+        _ => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok(socket)
 }
 
 /// A status is one line of the protocol.

@@ -96,7 +96,7 @@ impl Daemon {
     #[must_use]
     pub fn address(&self, transport: &str) -> String {
         match transport {
-            "unix" => format!("unix://{}", self.socket().display()),
+            "unix" | "shm" => format!("{transport}://{}", self.socket().display()),
             other => format!("{other}://{}", self.port(other)),
         }
     }
@@ -105,6 +105,24 @@ impl Daemon {
     #[must_use]
     pub fn admin(&self) -> Admin {
         Admin::at(&self.setup.admin_socket())
+    }
+
+    /// A metric, by its name and labels as the page shows them; 0 where it is not there.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        crate::web::metrics(self.port("metrics")).get(name).copied().unwrap_or_default()
+    }
+
+    /// Waits until there are so many rings of shared memory.
+    ///
+    /// # Panics
+    /// When that does not come to be.
+    pub fn wait_for_rings(&self, rings: u32) {
+        let until = Instant::now() + PATIENCE;
+        while self.metric("clad_shm_rings") != f64::from(rings) {
+            assert!(Instant::now() < until, "{rings} rings were waited for\n{}", self.process.said());
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// `Admin.Status`.

@@ -101,6 +101,8 @@ fn again(frame: &Frame) {
         Frame::Gap(f) => f.encode(&mut buf),
         Frame::CaughtUp(f) => f.encode(&mut buf),
         Frame::ReadEnd(f) => f.encode(&mut buf),
+        Frame::Ring(f) => f.encode(&mut buf),
+        Frame::RingGiven(f) => f.encode(&mut buf),
     }
     let second = FrameDecoder::new(MAX_APPEND).next(&mut buf);
     assert_eq!(second.as_ref().ok().and_then(Option::as_ref), Some(frame), "it came back as {second:?}");

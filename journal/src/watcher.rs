@@ -11,8 +11,9 @@
 //! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
@@ -51,12 +52,30 @@ fn standing(marks: &Marks) -> (u32, u32, crate::marks::Accepting) {
 pub(crate) struct Teller {
     marks: watch::Sender<Marks>,
     crowd: Arc<Crowd>,
+    listener: Listener,
     faults: Faults,
+}
+
+/// Who is told in the thread that moved the marks.
+#[derive(Default)]
+struct Listener(OnceLock<Box<Told>>);
+
+type Told = dyn Fn(&Marks) + Send + Sync;
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "somebody" } else { "nobody" })
+    }
 }
 
 impl Teller {
     pub(crate) fn new(marks: Marks) -> Self {
-        Self { marks: watch::channel(marks).0, crowd: Arc::default(), faults: Faults::default() }
+        Self {
+            marks: watch::channel(marks).0,
+            crowd: Arc::default(),
+            listener: Listener::default(),
+            faults: Faults::default(),
+        }
     }
 
     /// Wrong on purpose, for tests.
@@ -82,11 +101,14 @@ impl Teller {
         // The newest ones: of two tellers at once, the later may have been here first.
         let marks = *self.marks.borrow();
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
+        if let Some(told) = self.listener.0.get() {
+            told(&marks);
+        }
     }
 
-    /// The marks do not move any more.
-    pub(crate) fn end(&self) {
-        self.crowd.wake(Wake::End);
+    /// Who is told from now on; the first stays.
+    pub(crate) fn listen(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(told));
     }
 
     /// The newest value, not every one.

@@ -66,6 +66,8 @@ pub enum ErrorCode {
     TooManyConnections,
     /// A defect of the daemon.
     Internal,
+    /// No ring of shared memory for this client: what it has to say goes over the socket.
+    RingUnavailable,
     /// A code of a newer version.
     Other(u16),
 }
@@ -73,7 +75,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 26] = {
+const ROWS: [Row; 27] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -102,6 +104,7 @@ const ROWS: [Row; 26] = {
         (IdleTimeout, 24, "idle_timeout", true, false),
         (TooManyConnections, 25, "too_many_connections", true, false),
         (Internal, 26, "internal", true, true),
+        (RingUnavailable, 27, "ring_unavailable", false, false),
     ]
 };
 

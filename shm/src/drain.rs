@@ -89,6 +89,11 @@ impl Drain {
         Ok(drain)
     }
 
+    /// Begins anew at the tail: what was taken and not given back comes again, with the same numbers and sequences.
+    pub fn rewind(&mut self) {
+        self.reader.rewind();
+    }
+
     /// How large the ring is.
     #[must_use]
     pub fn shape(&self) -> Shape {

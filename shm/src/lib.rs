@@ -36,6 +36,7 @@ pub mod clock;
 pub mod drain;
 mod entry;
 mod error;
+pub mod inherited;
 mod layout;
 mod mapped;
 mod memory;
@@ -46,6 +47,7 @@ mod space;
 #[cfg(feature = "stop-points")]
 pub mod stop;
 mod wake;
+mod watch;
 mod writer;
 
 #[cfg(test)]
@@ -57,3 +59,4 @@ pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
 pub use layout::{ISLANDS, Shape};
 pub use producer::Producer;
 pub use reader::{Entry, LOOK, Patience, Peek, Stamps};
+pub use watch::Watch;

@@ -124,6 +124,14 @@ impl Producer {
         self.wait(Event::Ack, deadline, || (self.marks().of(level) > append).then_some(()))
     }
 
+    /// Waits until the watermarks are others than `seen`, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed.
+    ///
+    /// # Errors
+    /// See [`WaitError`].
+    pub fn wait_change(&self, seen: Marks, deadline: u64) -> Result<Marks, WaitError> {
+        self.wait(Event::Ack, deadline, || Some(self.marks()).filter(|now| *now != seen))
+    }
+
     fn wait<T>(&self, event: Event, deadline: u64, mut look: impl FnMut() -> Option<T>) -> Result<T, WaitError> {
         if !self.ring.is_ours() {
             return Err(WaitError::Forked);

@@ -178,6 +178,13 @@ impl Reader {
         }
     }
 
+    /// Reads on at the tail.
+    pub(crate) fn rewind(&mut self) {
+        let kept = (self.patience, self.stamps, self.gone);
+        *self = Self::at_tail(self.shape, self.tail);
+        (self.patience, self.stamps, self.gone) = kept;
+    }
+
     pub(crate) fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
         self.credit_ns = signed(patience.each_ns);

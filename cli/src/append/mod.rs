@@ -47,8 +47,8 @@ pub(crate) struct AppendArgs {
     /// last \n is a line too.
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How safe each line must be before it counts: none, received, written or durable [default: the highest that the
-    /// log offers]
+    /// How safe each line must be before it counts: none, posted (with shm:// only), received, written or durable
+    /// [default: the highest that the log offers]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) ack: Option<AckLevel>,
     /// The component (service.name) that the lines are from
@@ -69,6 +69,9 @@ pub(crate) struct AppendArgs {
 pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     let address = context.which.server(&context.around)?;
     let done = context.block_on(append(args, address))?;
+    if let Some(why) = &done.no_ring {
+        context.output.note(&format!("clactl: no ring of shared memory, the lines went over the socket: {why}"))?;
+    }
     let exit = if done.trouble.is_none() { Exit::Done } else { Exit::Failed };
     match args.output {
         Form::Json => context.output.line(&done.json())?,
@@ -88,6 +91,8 @@ struct Done {
     level: AckLevel,
     reached: Reached,
     trouble: Option<Trouble>,
+    /// Why there was no ring, though one was asked for.
+    no_ring: Option<String>,
 }
 
 async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
@@ -97,7 +102,16 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
     let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
+    if args.ack == Some(AckLevel::Posted)
+        && let Some(why) = producer.why_no_ring()
+    {
+        return Err(Stop::Failed(anyhow!("`posted` needs a ring of shared memory: {why}; nothing was sent")));
+    }
+    if args.ack == Some(AckLevel::Posted) && !producer.has_ring() {
+        return Err(Stop::usage("--ack posted: that level exists with --server shm://PATH only"));
+    }
     let level = level(args.ack, &log)?;
+    let no_ring = producer.why_no_ring().map(|why| why.to_string());
     let inputs = inputs(&args.files);
     let size = args.batch.map_or(ADAPTIVE, |lines| GroupSize { lines: lines as usize, wait: true, ..ADAPTIVE_BYTES });
     // The longest append must hold the longest line with the group before it.
@@ -116,7 +130,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
             None => Some(Trouble { at: None, error: anyhow!("interrupted") }),
         };
     }
-    Ok(Done { inputs, log, level, reached, trouble })
+    Ok(Done { inputs, log, level, reached, trouble, no_ring })
 }
 
 /// With a size in lines, bytes are bounded by what an append may have: `flow` splits there.
@@ -202,6 +216,7 @@ impl Done {
                 format!("{lines} {}, offsets {} to {}", self.level, count(first), count(last))
             }
             _ if self.level == AckLevel::None => format!("{lines} sent; at level none nothing is promised"),
+            _ if self.level == AckLevel::Posted => format!("{lines} posted; they have no offset yet"),
             _ => format!("{lines}: nothing to append"),
         }
     }

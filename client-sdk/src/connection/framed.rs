@@ -4,7 +4,7 @@ use super::{Answer, out_buffer::OutBuffer, stream::Stream};
 use crate::{Address, ConnectError, session::Out};
 use bytes::BytesMut;
 use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Welcome};
-use std::{io, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 use tokio::io::Interest;
 
 /// How much is read at once at least.
@@ -17,6 +17,8 @@ pub(crate) struct Framed {
     decoder: FrameDecoder,
     input: BytesMut,
     out: OutBuffer,
+    /// Descriptors are expected, and those that came.
+    fds: Option<Vec<OwnedFd>>,
     /// Said once everything that came before it was given.
     failed: Option<ConnectError>,
 }
@@ -31,6 +33,7 @@ impl Framed {
             decoder: FrameDecoder::default(),
             input: BytesMut::with_capacity(READ_BYTES),
             out: OutBuffer::default(),
+            fds: None,
             failed: None,
         };
         framed.out.write(|buf| hello.encode(buf));
@@ -45,7 +48,7 @@ impl Framed {
         Ok((framed, welcome))
     }
 
-    fn protocol(&self, what: impl Into<String>) -> ConnectError {
+    pub(crate) fn protocol(&self, what: impl Into<String>) -> ConnectError {
         ConnectError::Protocol { address: self.address.clone(), what: what.into() }
     }
 
@@ -68,6 +71,16 @@ impl Framed {
             }
             Out::Flush { id, level } => self.out.write(|buf| Flush { request_id: id, level }.encode(buf)),
         }
+    }
+
+    /// From now on, descriptors that come are kept.
+    pub(crate) fn expect_fds(&mut self) {
+        self.fds.get_or_insert_default();
+    }
+
+    /// The descriptors that came; no more are expected.
+    pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
+        self.fds.take().unwrap_or_default()
     }
 
     pub(crate) fn ping(&mut self) {
@@ -142,7 +155,11 @@ impl Framed {
     /// False when there was nothing to read.
     fn read_now(&mut self) -> Result<bool, ConnectError> {
         self.input.reserve(READ_BYTES);
-        match self.stream.try_read_buf(&mut self.input) {
+        let read = match &mut self.fds {
+            None => self.stream.try_read_buf(&mut self.input),
+            Some(fds) => self.stream.try_read_fds(&mut self.input, fds),
+        };
+        match read {
             Ok(0) => Err(ConnectError::Closed { address: self.address.clone() }),
             Ok(_) => Ok(true),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),

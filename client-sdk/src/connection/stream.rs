@@ -2,11 +2,21 @@
 
 use crate::{Address, address::HostPort};
 use bytes::BytesMut;
-use std::io::{self, IoSlice};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+};
 use tokio::{
     io::{AsyncWriteExt, Interest, Ready},
     net::{TcpStream, UnixStream},
 };
+
+/// Descriptors in one message at most.
+const MAX_FDS: usize = 3;
+/// Frames with descriptors are short.
+const FRAME_BYTES: usize = 4096;
 
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -17,7 +27,7 @@ pub(super) enum Stream {
 impl Stream {
     pub(super) async fn connect(address: &Address) -> io::Result<Self> {
         match address {
-            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
+            Address::Unix(path) | Address::Shm(path) => UnixStream::connect(path).await.map(Self::Unix),
             Address::Tcp(HostPort { host, port }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?; // an append must not wait for the answer to the one before
@@ -42,6 +52,14 @@ impl Stream {
         }
     }
 
+    /// As [`Self::try_read_buf`], with the descriptors that come along.
+    pub(super) fn try_read_fds(&self, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(stream, buf, fds)),
+            Self::Tcp(stream) => stream.try_read_buf(buf),
+        }
+    }
+
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write_vectored(slices),
@@ -55,4 +73,18 @@ impl Stream {
             Self::Unix(stream) => stream.shutdown().await,
         }
     }
+}
+
+fn receive(socket: impl AsFd, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut bytes = [0; FRAME_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights.take(MAX_FDS.saturating_sub(fds.len())));
+        }
+    }
+    buf.extend_from_slice(bytes.get(..got.bytes).unwrap_or_default());
+    Ok(got.bytes)
 }

@@ -36,6 +36,7 @@ pub(crate) struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) give_up_after: Duration,
     pub(crate) drop_timeout: Duration,
+    pub(crate) drop_when_full: bool,
 }
 
 /// Makes a [`Producer`]. Every setting has a default; [`connect`](Self::connect) or [`start`](Self::start) ends it.
@@ -64,6 +65,7 @@ impl ProducerBuilder {
             connect_timeout: Duration::from_secs(5),
             give_up_after: DEFAULT_GIVE_UP_AFTER,
             drop_timeout: Duration::from_secs(2),
+            drop_when_full: false,
         })
     }
 
@@ -180,6 +182,15 @@ impl ProducerBuilder {
     /// How long the task goes on after the last handle was dropped, to bring home what was submitted. Default: 2 s.
     pub const fn drop_timeout(mut self, time: Duration) -> Self {
         self.0.drop_timeout = time;
+        self
+    }
+
+    /// What becomes of a record that finds a ring of shared memory full. False, the default: it queues for room, in its
+    /// order and within [`max_buffered_bytes`](Self::max_buffered_bytes), for at most
+    /// [`give_up_after`](Self::give_up_after); await its ticket to wait for it. True: its submit ends with
+    /// [`SubmitError::RingFull`](crate::SubmitError::RingFull), and it is counted as dropped.
+    pub const fn drop_when_full(mut self, drop: bool) -> Self {
+        self.0.drop_when_full = drop;
         self
     }
 

@@ -53,6 +53,9 @@ impl Producer {
     /// Dropped before it is done, nothing is taken; the place in the queue is lost.
     pub async fn reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
         let permits = self.permits(bytes)?;
+        if self.shared.budget.available_permits() < permits as usize {
+            self.shared.look_at_board();
+        }
         match self.shared.budget.clone().acquire_many_owned(permits).await {
             Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
             Err(_) => Err(ReserveError::Ended(self.shared.why_ended())),
@@ -65,6 +68,9 @@ impl Producer {
     /// As [`Self::reserve`], and [`ReserveError::Full`] when there is none now.
     pub fn try_reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
         let permits = self.permits(bytes)?;
+        if self.shared.budget.available_permits() < permits as usize {
+            self.shared.look_at_board();
+        }
         match self.shared.budget.clone().try_acquire_many_owned(permits) {
             Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
             Err(TryAcquireError::NoPermits) => Err(ReserveError::Full { bytes }),
@@ -172,6 +178,19 @@ impl Producer {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.shared.options.address
+    }
+
+    /// Whether appends go to a ring of shared memory now.
+    #[must_use]
+    pub fn has_ring(&self) -> bool {
+        self.shared.port().is_some()
+    }
+
+    /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix socket
+    /// then. Nothing before the first greeting, and where there is a ring.
+    #[must_use]
+    pub fn why_no_ring(&self) -> Option<clad_proto::ErrorInfo> {
+        self.shared.why_no_ring()
     }
 
     /// What was counted so far.

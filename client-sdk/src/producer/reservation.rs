@@ -44,7 +44,7 @@ impl Reservation {
     /// # Errors
     /// The record is not handed over, has no place in the order and is certainly not written.
     pub fn submit(self, record: &Record) -> Result<Ticket, SubmitError> {
-        let (sender, ticket) = Ticket::new();
+        let (sender, ticket) = Ticket::new(&self.shared);
         self.submit_with(record, Some(sender)).map(|()| ticket)
     }
 
@@ -58,7 +58,7 @@ impl Reservation {
     /// As [`Self::submit`]; no record is handed over then.
     pub fn submit_many(self, records: &[Record]) -> Result<Ticket, SubmitError> {
         let payload = self.shared.encode(records)?;
-        let (sender, ticket) = Ticket::new();
+        let (sender, ticket) = Ticket::new(&self.shared);
         self.shared.submit_payload(payload, self.level, self.permit, Some(sender)).map(|()| ticket)
     }
 
@@ -70,7 +70,7 @@ impl Reservation {
         let (mut permit, len) = (self.permit, batch.len_bytes());
         self.shared.fit(&mut permit, len)?;
         let payload = batch.take()?;
-        let (sender, ticket) = Ticket::new();
+        let (sender, ticket) = Ticket::new(&self.shared);
         self.shared.submit_payload(payload, self.level, permit, Some(sender)).map(|()| ticket)
     }
 }

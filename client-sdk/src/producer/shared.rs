@@ -12,13 +12,21 @@ use super::{
     ticket::TicketSender,
     waiters::{Claim, Share, Waiters},
 };
-use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, session::Append};
+use crate::{
+    AppendError, ConnectError, LogInfo, SubmitError,
+    clock::now,
+    ring::{Port, Posted},
+    session::Append,
+};
 use clad_proto::{
-    AckLevel, EncodeError, Payload, PayloadBuilder, PayloadView, Record,
+    AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, PayloadView, Record,
     frame::Welcome,
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock,
+    atomic::{AtomicBool, Ordering},
+};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::Instant,
@@ -26,6 +34,9 @@ use tokio::{
 
 /// What an append costs of the budget besides its payload: its place in queues, its ticket.
 pub(crate) const APPEND_OVERHEAD: usize = 256;
+
+/// Builders that are kept.
+const SPARE_BUILDERS: usize = 64;
 
 pub(crate) type FlushSender = oneshot::Sender<Result<(), AppendError>>;
 
@@ -69,8 +80,16 @@ struct Open {
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) budget: Arc<Semaphore>,
-    pub(crate) counters: Counters,
-    pub(crate) wake: Notify,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) wake: Arc<Notify>,
+    /// The ring that there is now.
+    port: RwLock<Option<Arc<Port>>>,
+    /// Nothing waits for room in it: submits go there in their caller's thread.
+    direct: AtomicBool,
+    /// Why there is no ring though one was asked for.
+    no_ring: Mutex<Option<ErrorInfo>>,
+    /// Builders for who submits at once, kept for their memory.
+    builders: Mutex<Vec<PayloadBuilder>>,
     done: watch::Sender<bool>,
     log: Mutex<Option<LogInfo>>,
     inbox: Mutex<Inbox>,
@@ -90,8 +109,12 @@ impl Shared {
         Ok(Self {
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
             options,
-            counters: Counters::default(),
-            wake: Notify::new(),
+            counters: Arc::default(),
+            wake: Arc::default(),
+            port: RwLock::default(),
+            direct: AtomicBool::new(false),
+            no_ring: Mutex::default(),
+            builders: Mutex::default(),
             done: watch::Sender::new(false),
             log: Mutex::new(None),
             inbox: Mutex::new(inbox),
@@ -139,6 +162,14 @@ impl Shared {
         ticket: Option<TicketSender>,
     ) -> Result<(), SubmitError> {
         let bad = |error| SubmitError::Record { index: 0, error };
+        let waiters = |ticket: Option<TicketSender>| ticket.map_or(Waiters::Nobody, Waiters::Whole);
+        if self.options.max_records <= 1
+            && let Some(port) = self.direct()
+        {
+            let payload = self.encode_apart(record).map_err(bad)?;
+            self.fit(&mut permit, payload.bytes.len())?;
+            return self.post(&port, payload, level, permit, waiters(ticket));
+        }
         let mut inbox = self.open_inbox()?;
         if self.options.max_records > 1 {
             inbox.scratch.push(record).map_err(bad)?;
@@ -149,8 +180,7 @@ impl Shared {
             inbox.builder.push(record).map_err(bad)?;
             let payload = inbox.builder.finish();
             self.fit(&mut permit, payload.bytes.len())?;
-            self.put(&mut inbox, payload, level, permit, ticket.map_or(Waiters::Nobody, Waiters::Whole));
-            Ok(())
+            self.put(&mut inbox, payload, level, permit, waiters(ticket))
         }
     }
 
@@ -162,10 +192,15 @@ impl Shared {
         ticket: Option<TicketSender>,
     ) -> Result<(), SubmitError> {
         self.fit(&mut permit, payload.bytes.len())?;
+        let waiters = ticket.map_or(Waiters::Nobody, Waiters::Whole);
+        if self.options.max_records <= 1
+            && let Some(port) = self.direct()
+        {
+            return self.post(&port, payload, level, permit, waiters);
+        }
         let mut inbox = self.open_inbox()?;
         self.close_group(&mut inbox);
-        self.put(&mut inbox, payload, level, permit, ticket.map_or(Waiters::Nobody, Waiters::Whole));
-        Ok(())
+        self.put(&mut inbox, payload, level, permit, waiters)
     }
 
     /// Adds one encoded record to the append that is being grouped.
@@ -207,7 +242,8 @@ impl Shared {
     fn close_group(&self, inbox: &mut Inbox) {
         if let Some(open) = inbox.open.take() {
             let payload = inbox.builder.finish();
-            self.put(inbox, payload, open.level, open.permit, Waiters::Shares(open.shares));
+            // Whoever is refused here holds a ticket that says so.
+            let _ = self.put(inbox, payload, open.level, open.permit, Waiters::Shares(open.shares));
         }
     }
 
@@ -218,11 +254,124 @@ impl Shared {
         level: Option<AckLevel>,
         permit: OwnedSemaphorePermit,
         waiters: Waiters,
-    ) {
+    ) -> Result<(), SubmitError> {
+        let (append, claim) = self.append_of(payload, level, permit, waiters);
+        let (append, claim) = match self.direct() {
+            Some(port) => match self.try_post(&port, append, claim)? {
+                Some(left) => left,
+                None => return Ok(()),
+            },
+            None => (append, claim),
+        };
+        self.queue(inbox, append, claim);
+        Ok(())
+    }
+
+    fn append_of(
+        &self,
+        payload: Payload,
+        level: Option<AckLevel>,
+        permit: OwnedSemaphorePermit,
+        waiters: Waiters,
+    ) -> (Append, Claim) {
         self.counters.submitted.add(payload.count.into());
         let append =
             Append { crc: payload.checksum(), count: payload.count, payload: payload.bytes, level, submitted: now() };
-        self.push(inbox, Item::Append(append, Claim { waiters, permit }));
+        (append, Claim { waiters, permit })
+    }
+
+    fn queue(&self, inbox: &mut Inbox, append: Append, claim: Claim) {
+        // From here on everything queues behind it.
+        self.direct.store(false, Ordering::Release);
+        self.push(inbox, Item::Append(append, claim));
+    }
+
+    /// The ring, if submits may go there at once.
+    fn direct(&self) -> Option<Arc<Port>> {
+        match self.direct.load(Ordering::Acquire) {
+            true => self.port(),
+            false => None,
+        }
+    }
+
+    /// The ring that there is now. Never waits: where it changes just now, there is none.
+    pub(crate) fn port(&self) -> Option<Arc<Port>> {
+        self.port.try_read().ok()?.clone()
+    }
+
+    /// An append goes to the ring, or queues for it.
+    fn post(
+        &self,
+        port: &Arc<Port>,
+        payload: Payload,
+        level: Option<AckLevel>,
+        permit: OwnedSemaphorePermit,
+        waiters: Waiters,
+    ) -> Result<(), SubmitError> {
+        let (append, claim) = self.append_of(payload, level, permit, waiters);
+        if let Some((append, claim)) = self.try_post(port, append, claim)? {
+            let mut inbox = self.open_inbox()?;
+            self.queue(&mut inbox, append, claim);
+        }
+        Ok(())
+    }
+
+    /// An append goes to the ring; given back where it must wait.
+    fn try_post(&self, port: &Arc<Port>, append: Append, claim: Claim) -> Result<Option<(Append, Claim)>, SubmitError> {
+        match port.post(append, claim) {
+            Posted::Done => Ok(None),
+            Posted::Forked(..) => Err(SubmitError::Forked),
+            Posted::Wait(append, claim) if self.options.drop_when_full && !claim.is_shared() && !port.is_closed() => {
+                self.counters.dropped.add(append.count.into());
+                Err(SubmitError::RingFull)
+            }
+            Posted::Wait(append, claim) => Ok(Some((append, claim))),
+        }
+    }
+
+    /// Encodes one record without the inbox: several threads at once do not wait for each other.
+    fn encode_apart(&self, record: &Record) -> Result<Payload, EncodeError> {
+        let spare = self.builders.try_lock().ok().and_then(|mut builders| builders.pop());
+        let mut builder = spare.unwrap_or_else(|| self.new_builder());
+        builder.push(record)?;
+        let payload = builder.finish();
+        if let Ok(mut builders) = self.builders.try_lock()
+            && builders.len() < SPARE_BUILDERS
+        {
+            builders.push(builder);
+        }
+        Ok(payload)
+    }
+
+    /// Another ring, or none.
+    pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
+        self.direct.store(false, Ordering::Release);
+        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+    }
+
+    /// Nothing waits for room in the ring any more: submits go there at once, unless something has come in between.
+    pub(crate) fn post_directly(&self) {
+        let inbox = lock(&self.inbox);
+        if inbox.items.is_empty() && matches!(inbox.life, Life::Open) {
+            self.direct.store(true, Ordering::Release);
+        }
+    }
+
+    /// The board of the ring is looked at for whoever waits for room or for an answer.
+    pub(crate) fn look_at_board(&self) {
+        if let Some(port) = self.port() {
+            port.pump();
+            port.want();
+        }
+    }
+
+    /// A ring was asked for, and there is none.
+    pub(crate) fn has_no_ring(&self, why: ErrorInfo) {
+        *lock(&self.no_ring) = Some(why);
+    }
+
+    pub(crate) fn why_no_ring(&self) -> Option<ErrorInfo> {
+        lock(&self.no_ring).clone()
     }
 
     fn push(&self, inbox: &mut Inbox, item: Item) {
@@ -272,6 +421,7 @@ impl Shared {
             self.close_group(&mut inbox);
             self.push(&mut inbox, Item::Flush(self.options.level, sender));
             inbox.life = Life::Closing(None);
+            self.direct.store(false, Ordering::Release);
             self.budget.close();
         }
         self.wake.notify_one();
@@ -286,6 +436,7 @@ impl Shared {
         let mut inbox = lock(&self.inbox);
         if matches!(inbox.life, Life::Open) {
             inbox.life = Life::Closing(Some(now() + self.options.drop_timeout));
+            self.direct.store(false, Ordering::Release);
             self.wake.notify_one();
         }
     }
@@ -324,6 +475,7 @@ impl Shared {
         if inbox.limits != limits {
             self.close_group(&mut inbox);
             inbox.limits = limits;
+            lock(&self.builders).clear();
             // A group that is too long for this daemon stays with the old builder; the daemon refuses it by name.
             let builder = || PayloadBuilder::with_limits(&self.options.group, limits.0, limits.1);
             if let (Ok(builder), Ok(scratch)) = (builder(), builder()) {

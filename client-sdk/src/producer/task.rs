@@ -7,16 +7,18 @@
 
 use super::{
     dial::greeting,
+    ringed::Ringed,
     shared::{FlushSender, Item, Life, Shared},
     waiters::Claim,
 };
 use crate::{
-    AppendError, ConnectError,
+    Address, AppendError, ConnectError,
     backoff::{Backoff, random},
     clock::now,
-    connection::{Answer, Connection},
+    connection::{Answer, Connection, Framed},
     session::{Out, Outcome, Session},
 };
+use clad_proto::frame::Welcome;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
@@ -26,7 +28,7 @@ const PING_AFTER: Duration = Duration::from_secs(15);
 const PONG_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why the task ends.
-type End = AppendError;
+pub(super) type End = AppendError;
 
 /// Whatever ends the task, also a runtime that goes down, nobody waits for it for ever.
 struct Gone(Arc<Shared>);
@@ -40,17 +42,19 @@ impl Drop for Gone {
 }
 
 pub(super) struct Task {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     _gone: Gone,
-    session: Session<Claim, FlushSender>,
+    pub(super) session: Session<Claim, FlushSender>,
+    /// With a ring, or before it is known whether there is one.
+    pub(super) ringed: Option<Ringed>,
     connection: Option<Connection>,
     backoff: Backoff,
     retry_at: Option<Instant>,
     dialled: bool,
     items: Vec<Item>,
-    answers: Vec<Answer>,
+    pub(super) answers: Vec<Answer>,
     /// When what is being grouped is due.
-    linger: Option<Instant>,
+    pub(super) linger: Option<Instant>,
     /// An append ended with this and nobody was there to hear it.
     unheard: Option<AppendError>,
     heard_at: Instant,
@@ -64,6 +68,7 @@ impl Task {
         Self {
             session: Session::new(options.max_in_flight, options.give_up_after, backoff()),
             backoff: backoff(),
+            ringed: matches!(options.address, Address::Shm(_)).then(Ringed::default),
             connection: None,
             retry_at: None,
             dialled: false,
@@ -87,7 +92,11 @@ impl Task {
                     ControlFlow::Break(end) => break end,
                 },
             };
-            if let ControlFlow::Break(end) = self.serve(connection).await {
+            let served = match self.ringed {
+                Some(_) => self.serve_ring(connection).await,
+                None => self.serve(connection).await,
+            };
+            if let ControlFlow::Break(end) = served {
                 break end;
             }
         };
@@ -97,18 +106,27 @@ impl Task {
     /// Connects once and keeps the connection.
     pub(super) async fn connect_once(&mut self) -> Result<(), ConnectError> {
         self.dialled = true;
-        let options = &self.shared.options;
+        let shared = self.shared.clone();
+        let options = &shared.options;
         let hello = greeting(options);
-        let (connection, welcome) = Connection::connect(&options.address, &hello, options.connect_timeout).await?;
+        let (mut connection, mut welcome) =
+            Connection::connect(&options.address, &hello, options.connect_timeout).await?;
         if welcome.producer_id != options.producer_id {
             let what = "it welcomes another producer than was named".to_owned();
             return Err(ConnectError::Protocol { address: options.address.clone(), what });
         }
-        self.session.connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
-            address: options.address.clone(),
-            producer: options.producer_id,
-            stored: shared.0,
-        })?;
+        let ringed = match &mut connection {
+            Connection::Framed(framed) => self.get_ring_in_time(framed, &mut welcome).await?,
+            #[cfg(feature = "grpc")]
+            Connection::Grpc(_) => false,
+        };
+        if !ringed {
+            self.session.connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
+                address: options.address.clone(),
+                producer: options.producer_id,
+                stored: shared.0,
+            })?;
+        }
         self.shared.greeted(&welcome);
         self.shared.counters.connects.add(1);
         (self.heard_at, self.pinged_at) = (now(), None);
@@ -121,7 +139,8 @@ impl Task {
     async fn dial(&mut self) -> ControlFlow<End, Connection> {
         loop {
             self.take_in(now())?;
-            let wanted = !self.dialled || !self.session.is_idle();
+            // What goes to a ring does not come by here: its new board is fetched whether or not anybody waits now.
+            let wanted = !self.dialled || !self.is_idle() || self.ringed.as_ref().is_some_and(Ringed::has_port);
             if wanted && self.retry_at.is_none_or(|time| time <= now()) {
                 match self.connect_once().await {
                     Ok(()) => {
@@ -133,7 +152,8 @@ impl Task {
                     Err(error) => self.lost_connection(&error),
                 }
             }
-            let until = self.next_timer(self.retry_at.filter(|_| wanted));
+            let other = [self.retry_at.filter(|_| wanted), self.ring_timer()].into_iter().flatten().min();
+            let until = self.next_timer(other);
             self.pause(until).await;
         }
     }
@@ -145,7 +165,23 @@ impl Task {
         }
     }
 
-    fn lost_connection(&mut self, error: &ConnectError) {
+    async fn get_ring_in_time(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
+        if self.ringed.is_none() {
+            return Ok(false);
+        }
+        let (address, timeout) = (self.shared.options.address.clone(), self.shared.options.connect_timeout);
+        match tokio::time::timeout(timeout, self.get_ring(framed, welcome)).await {
+            Ok(asked) => asked,
+            Err(_) => Err(ConnectError::Timeout { address, timeout }),
+        }
+    }
+
+    /// Whether nobody waits for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.session.is_idle() && self.ringed.as_ref().is_none_or(Ringed::is_idle)
+    }
+
+    pub(super) fn lost_connection(&mut self, error: &ConnectError) {
         let now = now();
         tracing::debug!(address = %self.shared.options.address, %error, pending = self.session.pending(), "no connection");
         self.session.disconnected(now, &error.to_string());
@@ -189,6 +225,8 @@ impl Task {
     /// Everything that can be done without waiting.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<ControlFlow<End>, ConnectError> {
         self.hear(now)?;
+        // Before the inbox: what came in with the close, or before it, is taken out below.
+        let life = self.shared.life();
         if let ControlFlow::Break(end) = self.take_in(now) {
             return Ok(ControlFlow::Break(end));
         }
@@ -203,7 +241,7 @@ impl Task {
         self.deliver();
         self.check_pulse(connection, now)?;
         // What was just sent may have been the last thing to do.
-        Ok(self.over(&self.shared.life(), now))
+        Ok(self.over(&life, now))
     }
 
     /// Tells the session what was answered.
@@ -231,24 +269,30 @@ impl Task {
     }
 
     /// Takes from the inbox; ends when there is nothing more to do.
-    fn take_in(&mut self, now: Instant) -> ControlFlow<End> {
+    pub(super) fn take_in(&mut self, now: Instant) -> ControlFlow<End> {
         // Looked at first: once it is closing, nothing comes in after what is taken out now.
         let life = self.shared.life();
         self.linger = self.shared.drain(now, &mut self.items);
-        for item in self.items.drain(..) {
-            match item {
-                Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender) => self.session.flush(level, sender, now),
+        match &mut self.ringed {
+            Some(ringed) => ringed.take_in(self.items.drain(..)),
+            None => {
+                for item in self.items.drain(..) {
+                    match item {
+                        Item::Append(append, claim) => self.session.submit(append, claim),
+                        Item::Flush(level, sender) => self.session.flush(level, sender, now),
+                    }
+                }
             }
         }
+        self.tick_ring(now, "there is no daemon");
         self.session.tick(now);
         self.deliver();
         self.over(&life, now)
     }
 
-    fn over(&self, life: &Life, now: Instant) -> ControlFlow<End> {
+    pub(super) fn over(&self, life: &Life, now: Instant) -> ControlFlow<End> {
         match life {
-            Life::Closing(_) if self.session.is_idle() => {}
+            Life::Closing(_) if self.is_idle() => {}
             Life::Closing(Some(deadline)) if *deadline <= now => {}
             _ => return ControlFlow::Continue(()),
         }
@@ -281,7 +325,9 @@ impl Task {
                 Outcome::Flush { .. } => {}
             }
         }
-        counters.pending_appends.set(self.session.pending() as u64);
+        if self.ringed.is_none() {
+            counters.pending_appends.set(self.session.pending() as u64);
+        }
     }
 
     fn next_timer(&self, other: Option<Instant>) -> Option<Instant> {
@@ -316,6 +362,10 @@ impl Task {
 
     fn finish(mut self, end: &End) {
         let late = self.shared.end(end.clone());
+        if let Some(mut ringed) = self.ringed.take() {
+            self.shared.set_port(None);
+            ringed.end(&self.shared, end);
+        }
         for item in late {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
@@ -327,6 +377,6 @@ impl Task {
     }
 }
 
-fn failed(error: ConnectError) -> End {
+pub(super) fn failed(error: ConnectError) -> End {
     AppendError::Failed { error: Box::new(error), maybe_written: false }
 }

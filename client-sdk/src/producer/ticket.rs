@@ -1,13 +1,19 @@
 //! What an append gives back: a ticket, and what it resolves to.
 
-use crate::AppendError;
+use super::shared::Shared;
+use crate::{Address, AppendError};
 use clad_proto::{AckLevel, LogId};
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 use tokio::sync::oneshot;
+
+/// How long a wait sleeps at most before it looks whether there is still a ring.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The daemon's word that records have reached a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +43,8 @@ pub(crate) type TicketSender = oneshot::Sender<Result<Receipt, AppendError>>;
 
 /// Resolves once, when the records have reached their level or it is known that they will not.
 ///
-/// At level `none` it resolves as soon as the append was handed to the connection.
+/// At level `none` it resolves as soon as the append was handed to the connection, at level `posted` as soon as it is in
+/// the ring.
 ///
 /// # Cancel safety
 /// Dropping a ticket cancels nothing: the append goes on. Its error, if it ends with one, is then told by the next
@@ -45,22 +52,58 @@ pub(crate) type TicketSender = oneshot::Sender<Result<Receipt, AppendError>>;
 /// awaited again.
 #[derive(Debug)]
 #[must_use = "the ticket tells whether the records have reached their level"]
-pub struct Ticket(oneshot::Receiver<Result<Receipt, AppendError>>);
+pub struct Ticket {
+    answer: oneshot::Receiver<Result<Receipt, AppendError>>,
+    /// Where there may be a ring, whose board whoever waits looks at himself.
+    shared: Option<Arc<Shared>>,
+}
 
 impl Ticket {
-    pub(crate) fn new() -> (TicketSender, Self) {
-        let (sender, receiver) = oneshot::channel();
-        (sender, Self(receiver))
+    pub(crate) fn new(shared: &Arc<Shared>) -> (TicketSender, Self) {
+        let (sender, answer) = oneshot::channel();
+        let shared = matches!(shared.options.address, Address::Shm(_)).then(|| shared.clone());
+        (sender, Self { answer, shared })
     }
+
+    /// Waits in the calling thread. With a ring it looks at the ring's board for `spin` without sleeping, then sleeps
+    /// until that changes: no other thread has to be woken in between.
+    ///
+    /// # Errors
+    /// As the ticket, awaited.
+    ///
+    /// # Panics
+    /// In a task of a runtime, where there is no ring: await it there.
+    pub fn wait(mut self, spin: Duration) -> Result<Receipt, AppendError> {
+        let start = std::time::Instant::now();
+        while let Some(port) = self.shared.as_ref().and_then(|shared| shared.port()) {
+            let seen = port.marks();
+            port.pump();
+            match self.answer.try_recv() {
+                Ok(answer) => return answer,
+                Err(oneshot::error::TryRecvError::Closed) => return gone(),
+                Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::hint::spin_loop(),
+                // It may queue for room, or the ring end: then nothing on the board says so.
+                Err(oneshot::error::TryRecvError::Empty) => port.wait_change(seen, LOOK),
+            }
+        }
+        self.answer.blocking_recv().unwrap_or_else(|_| gone())
+    }
+}
+
+/// The task went away with its runtime; what it had sent by then nobody knows.
+fn gone() -> Result<Receipt, AppendError> {
+    Err(AppendError::Closed { maybe_written: true })
 }
 
 impl Future for Ticket {
     type Output = Result<Receipt, AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map(|answer| {
-            // The task went away with its runtime; what it had sent by then nobody knows.
-            answer.unwrap_or(Err(AppendError::Closed { maybe_written: true }))
-        })
+        let mut answer = Pin::new(&mut self.answer).poll(cx);
+        if let (Poll::Pending, Some(shared)) = (&answer, &self.shared) {
+            shared.look_at_board();
+            answer = Pin::new(&mut self.answer).poll(cx);
+        }
+        answer.map(|answer| answer.unwrap_or_else(|_| gone()))
     }
 }

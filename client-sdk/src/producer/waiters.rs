@@ -30,6 +30,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// Whether records that were submitted one by one wait for it.
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self.waiters, Waiters::Shares(_))
+    }
+
     /// Tells everybody. False when it was an error and somebody was not there to hear it.
     pub(crate) fn resolve(self, outcome: &Result<Receipt, AppendError>) -> bool {
         // The room is free before its owner is told, so that who heard may reserve at once.

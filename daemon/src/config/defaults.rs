@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
-    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, UnixSocket,
+    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
 
 const MIB: u64 = 1 << 20;
@@ -60,6 +60,16 @@ impl Default for Config {
                 tcp: loopback_listener(7440),
                 unix: UnixSocket { path: Some(Path::new(LOCAL_DIR).join(INGEST_SOCKET)) },
                 grpc: loopback_listener(7441),
+                shm: SharedMemory {
+                    // It costs nothing before the first ring, and who names shm:// asked for it.
+                    enabled: true,
+                    // Some thousand lines: what a program logs while the daemon is being started again.
+                    ring_bytes: MIB,
+                    // With it, all rings together take about 100 MiB at most.
+                    max_rings: 64,
+                    // About what it takes to fall asleep and be woken: whoever logs again within it pays neither.
+                    spin: Duration::from_micros(50),
+                },
             },
             admin: Admin { path: Some(Path::new(LOCAL_DIR).join(ADMIN_SOCKET)) },
             metrics: Metrics { listen: Some(loopback(9744)), allow_plaintext: false },

@@ -38,10 +38,10 @@ pub use reload::{Change, ReloadRefused, reload_diff};
 pub use source::{Provenance, Source};
 pub use types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
-    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, UnixSocket,
+    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
 pub use validate::{
-    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MIN_BYTES, MIN_RETAINED_SEGMENTS,
-    SEGMENT_SLACK, SEGMENT_STEP,
+    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_BYTES,
+    MIN_RETAINED_SEGMENTS, RING_BYTES, SEGMENT_SLACK, SEGMENT_STEP,
 };
 pub use value::BadValue;

@@ -118,6 +118,22 @@ pub(super) const KEYS: &[Key] = &[
     key!(ingest.grpc.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
     key!(ingest.grpc.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(
+        ingest.shm.enabled,
+        RESTART,
+        "Give out rings of shared memory on ingest.unix.path, to any local user; each half of ingest.shm.max_rings at most, but for root."
+    ),
+    key!(
+        ingest.shm.ring_bytes,
+        RESTART,
+        "Size of a ring: a power of two from 64KiB to 256MiB; the tables beside it take about a third more. The longest append is a quarter of it."
+    ),
+    key!(ingest.shm.max_rings, RESTART, "Rings at once, 1 to 1024; whoever comes after that logs over the socket."),
+    key!(
+        ingest.shm.spin,
+        RESTART,
+        "After it found something the drain looks for more for so long before it sleeps, up to 10ms: less latency, for CPU time."
+    ),
+    key!(
         admin.path,
         RESTART,
         "Socket that takes orders; \"\" is off. Default: admin.sock in $RUNTIME_DIRECTORY, else in the data folder."
@@ -139,7 +155,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.
-pub(super) const RESERVED: &[&str] = &["ingest.shm", "tls"];
+pub(super) const RESERVED: &[&str] = &["tls"];
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {

@@ -106,6 +106,8 @@ pub struct Ingest {
     pub unix: UnixSocket,
     /// gRPC.
     pub grpc: Listener,
+    /// Rings of shared memory.
+    pub shm: SharedMemory,
 }
 
 /// `[ingest.tcp]` and `[ingest.grpc]`
@@ -124,6 +126,19 @@ pub struct Listener {
 pub struct UnixSocket {
     /// Path of the socket; `None` is off.
     pub path: Option<PathBuf>,
+}
+
+/// `[ingest.shm]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// Whether rings are given out.
+    pub enabled: bool,
+    /// Data bytes of a ring, where its client does not ask for less.
+    pub ring_bytes: u64,
+    /// Rings that there may be.
+    pub max_rings: u32,
+    /// How long the drain looks at the rings without sleeping, after it found something.
+    pub spin: Duration,
 }
 
 /// `[admin]`

@@ -4,6 +4,7 @@
 //! somebody set, so that the line to change is the line that is named.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,6 +31,13 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const MIN_BYTES: u64 = 1 << 10;
 
+/// Smallest and largest ring.
+pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=256 << 20;
+/// Most rings at once: each takes four descriptors of the daemon.
+pub const MAX_RINGS: u32 = 1024;
+/// Longest useful spin: beyond it somebody mistook the unit.
+pub const MAX_SPIN: Duration = Duration::from_millis(10);
+
 /// Checks everything; `refused` keys are left out, for they hold no value of the operator's.
 pub(super) fn validate(config: &Config, provenance: &Provenance, refused: &[&str]) -> Vec<ConfigError> {
     let mut checks = Checks { provenance, refused, errors: Vec::new() };
@@ -38,6 +46,7 @@ pub(super) fn validate(config: &Config, provenance: &Provenance, refused: &[&str
     retention(config, &mut checks);
     limits(config, &mut checks);
     addresses(config, &mut checks);
+    shared_memory(config, &mut checks);
     sockets(config, &mut checks);
     checks.errors
 }
@@ -76,6 +85,22 @@ impl Checks<'_> {
             )
         });
     }
+}
+
+/// Rings: what they can be made of, and that somebody can ask for one.
+fn shared_memory(config: &Config, checks: &mut Checks<'_>) {
+    let shm = &config.ingest.shm;
+    let ring = shm.ring_bytes;
+    checks.require(ring.is_power_of_two() && RING_BYTES.contains(&ring), "ingest.shm.ring_bytes", &[], || {
+        let (least, most) = (show_size(*RING_BYTES.start()), show_size(*RING_BYTES.end()));
+        format!("{} is not a power of two from {least} to {most}", show_size(ring))
+    });
+    checks.require((1..=MAX_RINGS).contains(&shm.max_rings), "ingest.shm.max_rings", &[], || {
+        format!("{} is not from 1 to {MAX_RINGS}; `ingest.shm.enabled = false` turns rings off", shm.max_rings)
+    });
+    checks.require(shm.spin <= MAX_SPIN, "ingest.shm.spin", &[], || {
+        format!("{} is more than {}", show_duration(shm.spin), show_duration(MAX_SPIN))
+    });
 }
 
 /// The chain of sizes: a record in an append, an append in a connection's share, a share in the whole.

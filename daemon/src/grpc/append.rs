@@ -223,6 +223,8 @@ impl Conversation {
     }
 
     async fn append(&mut self, producer: &Producer, append: v1::Append) -> Result<(), End> {
+        // What came by a ring before this came goes to the journal before it.
+        self.service.rings.catch_up().await;
         let stated = append.level().level();
         let level = stated.unwrap_or(AckLevel::Received);
         let first_seq = append.first_seq;

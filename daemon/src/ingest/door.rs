@@ -46,6 +46,12 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
+    /// Its session begins.
+    pub(crate) fn begin(journal: Arc<Journal>, id: ProducerId, owner: u64, epoch: u32) -> Self {
+        journal.connect(id.as_bytes(), epoch);
+        Self { journal, id, owner, epoch, forget: false }
+    }
+
     /// The client said that it is done with its producer, and has nothing unanswered.
     pub(crate) fn forget(&mut self) {
         self.forget = true;
@@ -69,6 +75,13 @@ pub(crate) struct Admitted {
 pub(crate) struct Arrival {
     pub(crate) since: Instant,
     moment: Moment,
+}
+
+impl Arrival {
+    /// As the journal takes it.
+    pub(crate) fn moment(&self) -> Moment {
+        self.moment
+    }
 }
 
 impl Door {
@@ -128,8 +141,7 @@ impl Door {
         }
         welcome.producer_id = id;
         welcome.producer_epoch = hello.producer_epoch;
-        self.journal.connect(id.as_bytes(), hello.producer_epoch);
-        Ok(Producer { journal: self.journal.clone(), id, owner, epoch: hello.producer_epoch, forget: false })
+        Ok(Producer::begin(self.journal.clone(), id, owner, hello.producer_epoch))
     }
 
     /// Bytes that an append of this payload is counted with.
@@ -205,6 +217,25 @@ impl Door {
             payload_checksum: head.payload_crc,
             share: self.cost(view.payload.len()) as usize,
         })
+    }
+
+    /// Why [`Self::item`] gave nothing.
+    pub(crate) fn why_not(&self, view: &AppendView<'_>) -> ErrorInfo {
+        if let Err(error) = self.check_level(view.head.level) {
+            return error;
+        }
+        if !view.checksum_holds() {
+            return bad_checksum();
+        }
+        match scan(view.payload, view.head.count, self.max_record) {
+            Err(error) => error.into(),
+            Ok(_) => ErrorInfo::new(ErrorCode::Internal, "it was refused, and there is nothing wrong with it"),
+        }
+    }
+
+    /// What appends that are counted together take of the budget.
+    pub(crate) fn cost_in_all(&self, cost: usize) -> u32 {
+        self.budget.share(cost)
     }
 
     /// The clocks now.
@@ -313,7 +344,13 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
     metrics::rejected(reason, records);
 }
 
-fn random<const N: usize>() -> Result<[u8; N], ErrorInfo> {
+/// A payload that is not what its sender made.
+pub(crate) fn bad_checksum() -> ErrorInfo {
+    let text = "the payload does not fit its checksum: it was damaged on the way, or made wrongly";
+    ErrorInfo::new(ErrorCode::BadChecksum, text)
+}
+
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], ErrorInfo> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| ErrorInfo::new(ErrorCode::Internal, format!("no random numbers: {e}")))?;
     Ok(bytes)

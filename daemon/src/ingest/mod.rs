@@ -22,8 +22,8 @@ use crate::metrics;
 
 pub(crate) use budget::Budget;
 pub(crate) use current::Current;
-pub(crate) use door::{ADMISSION_WAIT, Door, Producer, count_refusal};
+pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};
 pub(crate) use framed::Service as FramedService;
 pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};
-pub(crate) use peer::Peer;
+pub(crate) use peer::{Peer, start_time};
 pub(crate) use session::{Answer, Session};

@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Peer {
     pub(crate) transport: Transport,
     pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    process: (u32, u64),
     pub(crate) may_read: bool,
     /// The vouched fields, encoded once.
     pub(crate) vouch: Vec<u8>,
@@ -21,22 +23,32 @@ pub(crate) struct Peer {
 impl Peer {
     /// A peer on a Unix socket.
     pub(crate) fn unix(uid: u32, gid: u32, pid: Option<u32>, may_read: bool) -> Self {
-        let vouched = Vouched {
-            transport: Some(Transport::Unix),
-            pid,
-            pid_start: pid.and_then(start_time),
-            uid: Some(uid),
-            gid: Some(gid),
-            unknown: Vec::new(),
-        };
+        Self { may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid.and_then(start_time)) }
+    }
+
+    /// Whoever a ring was given to, as it was known on the Unix socket.
+    pub(crate) fn shm(uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
+        Self::local(Transport::Shm, uid, gid, pid, pid_start)
+    }
+
+    fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
+        let (uid_seen, gid_seen) = (Some(uid), Some(gid));
+        let vouched =
+            Vouched { transport: Some(transport), pid, pid_start, uid: uid_seen, gid: gid_seen, unknown: Vec::new() };
         let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
-        Self { transport: Transport::Unix, uid: Some(uid), may_read, vouch: vouched.to_bytes(), name }
+        let process = (pid.unwrap_or_default(), pid_start.unwrap_or_default());
+        Self { transport, uid: uid_seen, gid: gid_seen, process, may_read: false, vouch: vouched.to_bytes(), name }
+    }
+
+    /// Process id and start time, 0 where they are not known.
+    pub(crate) fn process(&self) -> (u32, u64) {
+        self.process
     }
 
     /// A peer on a network socket.
     pub(crate) fn network(transport: Transport, address: String, may_read: bool) -> Self {
         let vouched = Vouched { transport: Some(transport), ..Vouched::default() };
-        Self { transport, uid: None, may_read, vouch: vouched.to_bytes(), name: address }
+        Self { transport, uid: None, gid: None, process: (0, 0), may_read, vouch: vouched.to_bytes(), name: address }
     }
 
     /// Who a producer id belongs to when this peer uses it.
@@ -52,6 +64,7 @@ impl Peer {
         match self.transport {
             Transport::Unix => crate::metrics::Transport::Unix,
             Transport::Grpc => crate::metrics::Transport::Grpc,
+            Transport::Shm => crate::metrics::Transport::Shm,
             _ => crate::metrics::Transport::Tcp,
         }
     }
@@ -66,7 +79,7 @@ fn secret_owner(secret: &[u8]) -> u64 {
 }
 
 /// When a process started, in clock ticks since boot: with the pid it names one process for ever.
-fn start_time(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold spaces and parentheses itself: count from the last one. Field 22 is wanted.
     let (_, rest) = stat.rsplit_once(')')?;

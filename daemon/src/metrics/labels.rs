@@ -41,6 +41,8 @@ label! {
         Tcp = "tcp",
         /// gRPC.
         Grpc = "grpc",
+        /// A ring of shared memory.
+        Shm = "shm",
     }
 }
 

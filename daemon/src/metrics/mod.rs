@@ -106,6 +106,28 @@ pub fn inflight_bytes(bytes: u64) {
     }
 }
 
+/// Rings of shared memory, and the memory that they take.
+pub fn rings(count: u64, bytes: u64) {
+    if let Some(m) = meters() {
+        m.rings.set(float(count));
+        m.ring_bytes.set(float(bytes));
+    }
+}
+
+/// A ring was cut off.
+pub fn ring_cut_off() {
+    if let Some(m) = meters() {
+        m.rings_cut_off.increment(1);
+    }
+}
+
+/// The drain of the rings was woken.
+pub fn ring_wakeup() {
+    if let Some(m) = meters() {
+        m.ring_wakeups.increment(1);
+    }
+}
+
 /// A connection that is counted for as long as this lives.
 #[derive(Debug)]
 #[must_use = "dropping it ends the connection's count"]

@@ -68,6 +68,10 @@ metrics_table! {
     INLINE_BATCHES = "clad_inline_batches_total", Counter, "", "Batches written by the thread that took them, with nothing in flight.";
     INFLIGHT_BYTES = "clad_inflight_bytes", Gauge, "", "Bytes of appends held in memory.";
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
+    RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that are given out or not drained to their end.";
+    RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory that they take.";
+    RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because what lay in them was nonsense.";
+    RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times the drain of the rings was woken from its sleep.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
     LOWEST_OFFSET = "clad_lowest_offset", Gauge, "", "Lowest offset that is kept: what was below it was removed by retention.";
@@ -168,6 +172,10 @@ pub(super) struct Meters {
     pub(super) inline_batches: Counter,
     pub(super) inflight_bytes: Gauge,
     pub(super) inflight_limit: Gauge,
+    pub(super) rings: Gauge,
+    pub(super) ring_bytes: Gauge,
+    pub(super) rings_cut_off: Arc<Total>,
+    pub(super) ring_wakeups: Arc<Total>,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
     pub(super) lowest_offset: Gauge,
@@ -232,6 +240,10 @@ impl Meters {
             inline_batches: counter!(INLINE_BATCHES),
             inflight_bytes: gauge!(INFLIGHT_BYTES),
             inflight_limit: gauge!(INFLIGHT_LIMIT),
+            rings: gauge!(RINGS),
+            ring_bytes: gauge!(RING_BYTES),
+            rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
+            ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),
             lowest_offset: gauge!(LOWEST_OFFSET),

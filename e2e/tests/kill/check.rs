@@ -11,6 +11,7 @@ use crate::world::{Ack, World};
 /// What was looked for.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    posted: u64,
     received: u64,
     written: u64,
     durable: u64,
@@ -19,17 +20,19 @@ pub(crate) struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { received, written, durable, gone } = self;
+        let Self { posted, received, written, durable, gone } = self;
         write!(
             f,
-            "received {received}, of whose records {gone} went with the daemon; written {written}, durable {durable}"
+            "posted {posted}, received {received}, of whose records {gone} went with the daemon; written {written}, durable \
+             {durable}"
         )
     }
 }
 
 /// Every record that is there is one that was sent, whole, once, in its producer's order; every ack at `written` or above
-/// has its records, at their offsets. Density is seen to where the log is read.
-pub(crate) fn all(world: &World, acks: &[Ack], stored: &[Stored]) -> Counts {
+/// has its records, at their offsets; what went by a ring is there whatever its ack. Density is seen to where the log is
+/// read; `ended`: nothing is under way any more.
+pub(crate) fn all(world: &World, acks: &[Ack], stored: &[Stored], ended: bool) -> Counts {
     let mut places: HashMap<(u64, u64), u64> = HashMap::new();
     let mut last: HashMap<u64, (u64, ProducerId, u64)> = HashMap::new();
     for record in stored {
@@ -47,11 +50,24 @@ pub(crate) fn all(world: &World, acks: &[Ack], stored: &[Stored]) -> Counts {
         }
     }
     let mut counts = Counts::default();
-    for Ack { client, first, receipt } in acks {
-        let at = receipt.first_offset.expect("an offset");
+    for Ack { client, first, ring, receipt } in acks {
+        let Some(at) = receipt.first_offset else {
+            // Posted; or its offset was told by a daemon that is gone, and not heard.
+            assert!(*ring, "an ack without an offset");
+            // While the load goes on it may still be in the ring, and what is read is `written`.
+            let must = ended || receipt.level >= AckLevel::Written;
+            let lost =
+                (*first..*first + u64::from(receipt.count)).find(|index| !places.contains_key(&(*client, *index)));
+            assert_eq!(lost.filter(|_| must), None, "client {client} lost a record that was acked {}", receipt.level);
+            counts.posted += u64::from(receipt.level == AckLevel::Posted);
+            continue;
+        };
         for (index, offset) in (*first..).zip(at..at + u64::from(receipt.count)) {
             let found = places.get(&(*client, index)).copied();
-            if receipt.level == AckLevel::Received {
+            if *ring && receipt.level == AckLevel::Received {
+                // The next daemon takes it from the ring again, in its turn.
+                assert!(found.is_some() || !ended, "record {index} of client {client} was in a ring, and is lost");
+            } else if receipt.level == AckLevel::Received {
                 // It may be gone; it cannot be elsewhere, as its client had no reason to send it again.
                 assert!(found.is_none_or(|found| found == offset), "{client}:{index} is at {found:?}, not at {offset}");
                 counts.gone += u64::from(found.is_none());

@@ -1,5 +1,5 @@
-//! The clients: one for each transport × level, one for each transport that mixes levels, and one in each round that
-//! leaves without hearing an answer.
+//! The clients: one for each transport × level, one for each transport that mixes levels, one that logs at `posted`, and
+//! one in each round that leaves without hearing an answer.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,9 @@ use tokio::sync::Semaphore;
 
 use crate::world::World;
 
-pub(crate) const TRANSPORTS: [&str; 3] = ["unix", "tcp", "grpc"];
+pub(crate) const TRANSPORTS: [&str; 4] = ["unix", "tcp", "grpc", RING];
+/// What a ring holds outlives the daemon, whatever its level.
+const RING: &str = "shm";
 pub(crate) const LEVELS: [AckLevel; 3] = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
 /// Appends that a client has in flight.
 const IN_FLIGHT: u32 = 24;
@@ -43,6 +45,10 @@ impl Client {
                 all.push(Arc::new(Self { number, address: address(name), level, levels, transport, producer }));
             }
         }
+        // Never in flight: it has its receipt when it is in the ring.
+        let (number, address, producer) = (all.len() as u64, address(RING), OnceLock::new());
+        let (level, levels, transport) = (Some(AckLevel::Posted), levels.to_vec(), TRANSPORTS.len() - 1);
+        all.push(Arc::new(Self { number, address, level, levels, transport, producer }));
         all
     }
 
@@ -56,6 +62,10 @@ impl Client {
     pub(crate) fn cell(&self) -> Option<usize> {
         let level = self.levels.iter().position(|level| Some(*level) == self.level)?;
         Some(self.transport * self.levels.len() + level)
+    }
+
+    fn has_ring(&self) -> bool {
+        TRANSPORTS.get(self.transport) == Some(&RING)
     }
 
     /// Records that were sent.
@@ -98,12 +108,12 @@ impl Client {
             records.iter().for_each(|record| batch.push(record).expect("it fits"));
             let room = producer.reserve(batch.len_bytes()).await.expect("room");
             let ticket = room.at(level).submit_batch(&mut batch).expect("submitted");
-            let world = world.clone();
+            let (world, ring) = (world.clone(), self.has_ring());
             tokio::spawn(async move {
                 let late =
                     Err(AppendError::GivenUp { waited: PATIENCE, reason: "no answer".into(), maybe_written: true });
                 let answer = tokio::time::timeout(PATIENCE, ticket).await;
-                world.heard(client, first, level, answer.unwrap_or(late));
+                world.heard(client, first, level, ring, answer.unwrap_or(late));
                 drop(place);
             });
         }

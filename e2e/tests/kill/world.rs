@@ -14,6 +14,8 @@ pub(crate) struct Ack {
     pub(crate) client: u64,
     /// Its first record, by the client's own count.
     pub(crate) first: u64,
+    /// It went by a ring.
+    pub(crate) ring: bool,
     /// What the daemon said.
     pub(crate) receipt: Receipt,
 }
@@ -70,12 +72,20 @@ impl World {
     ///
     /// Whoever has a record in the log is known for ever. Whoever has none may be told, after two crashes in a row, that
     /// it is not known and its records may be written: then they are like those that were never acknowledged.
-    pub(crate) fn heard(&self, client: u64, first: u64, level: AckLevel, answer: Result<Receipt, AppendError>) {
+    pub(crate) fn heard(
+        &self,
+        client: u64,
+        first: u64,
+        level: AckLevel,
+        ring: bool,
+        answer: Result<Receipt, AppendError>,
+    ) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = |ack: &Ack| ack.client == client && ack.first < first && ack.receipt.level > AckLevel::Received;
         match answer {
-            Ok(receipt) if receipt.level == level => heard.acks.push(Ack { client, first, receipt }),
-            Err(AppendError::Forgotten) if !heard.acks.iter().any(kept) => heard.forgotten += 1,
+            Ok(receipt) if receipt.level == level => heard.acks.push(Ack { client, first, ring, receipt }),
+            // A ring is never forgotten: somebody keeps it.
+            Err(AppendError::Forgotten) if !ring && !heard.acks.iter().any(kept) => heard.forgotten += 1,
             other => heard.failure = Some(format!("client {client}, record {first}, at {level}: {other:?}")),
         }
         drop(heard);

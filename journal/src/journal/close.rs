@@ -52,7 +52,6 @@ impl Journal {
                 drop(core);
                 self.shared.marks.end();
                 self.shared.wake_all();
-                self.shared.marks.end();
                 return false;
             }
             core = self.shared.ended.wait_timeout(core, left).expect("the journal's state is whole").0;

@@ -156,10 +156,24 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
+        self.append_runs([(from, burst)], permit, now, answer);
+    }
+
+    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
+    /// nobody else's append comes between.
+    pub fn append_runs<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
         let mut purse = Purse::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
-        core.committer.append_burst(from, burst, now, &mut purse, answer);
+        for (from, burst) in runs {
+            core.committer.append_burst(from, burst, now, &mut purse, &mut answer);
+        }
         let wake = self.shared.wants_waking(&mut core, before, now);
         drop(core);
         self.shared.wake_one(wake);
@@ -173,6 +187,12 @@ impl Journal {
     /// The watermarks as they move: the newest value, not every one.
     pub fn subscribe(&self) -> watch::Receiver<Marks> {
         self.shared.marks.subscribe()
+    }
+
+    /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. For one
+    /// listener: a second call changes nothing.
+    pub fn on_marks(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+        self.shared.marks.listen(told);
     }
 
     /// To wait for offsets, and be woken for no others.

@@ -13,6 +13,7 @@ use super::{
     header::{FrameError, FrameHeader, FrameType, KnownHeader},
     read::{CaughtUp, Flush, Gap, Read, ReadEnd},
     records::Records,
+    ring::{RingGiven, RingWanted},
 };
 use crate::limits::{FRAME_HEADER_BYTES, MAX_APPEND_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
@@ -37,6 +38,8 @@ pub enum Frame {
     CancelRead(u32),
     /// The client is done with its producer.
     Bye,
+    /// Asks for a ring of shared memory.
+    Ring(RingWanted),
     /// Answers HELLO.
     Welcome(Welcome),
     /// An append has its offsets.
@@ -57,6 +60,8 @@ pub enum Frame {
     CaughtUp(CaughtUp),
     /// A READ ended well.
     ReadEnd(ReadEnd),
+    /// A ring is given.
+    RingGiven(RingGiven),
 }
 
 /// A whole frame at the front of some bytes, its body not looked at.
@@ -202,6 +207,8 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
         FrameType::Gap => Frame::Gap(Gap::decode(fields)?),
         FrameType::CaughtUp => Frame::CaughtUp(CaughtUp::decode(fields)?),
         FrameType::ReadEnd => Frame::ReadEnd(ReadEnd::decode(fields)?),
+        FrameType::Ring => Frame::Ring(RingWanted::decode(fields)?),
+        FrameType::RingGiven => Frame::RingGiven(RingGiven::decode(fields)?),
         FrameType::Ping => fields.end().map(|()| Frame::Ping(id))?,
         FrameType::Pong => fields.end().map(|()| Frame::Pong(id))?,
         FrameType::CancelRead => fields.end().map(|()| Frame::CancelRead(id))?,
@@ -233,6 +240,8 @@ impl Frame {
             Self::Gap(_) => FrameType::Gap,
             Self::CaughtUp(_) => FrameType::CaughtUp,
             Self::ReadEnd(_) => FrameType::ReadEnd,
+            Self::Ring(_) => FrameType::Ring,
+            Self::RingGiven(_) => FrameType::RingGiven,
         }
     }
 
@@ -256,6 +265,8 @@ impl Frame {
             Self::Gap(frame) => frame.encode(buf),
             Self::CaughtUp(frame) => frame.encode(buf),
             Self::ReadEnd(frame) => frame.encode(buf),
+            Self::Ring(frame) => frame.encode(buf),
+            Self::RingGiven(frame) => frame.encode(buf),
         }
     }
 }

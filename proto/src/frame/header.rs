@@ -32,6 +32,8 @@ pub enum FrameType {
     CancelRead = 0x06,
     /// The client is done with its producer.
     Bye = 0x07,
+    /// Asks for a ring of shared memory.
+    Ring = 0x08,
     /// Answers HELLO.
     Welcome = 0x41,
     /// An append has its offsets.
@@ -52,11 +54,13 @@ pub enum FrameType {
     CaughtUp = 0x49,
     /// A READ has given all that was asked for.
     ReadEnd = 0x4A,
+    /// Answers RING; descriptors come with it.
+    RingGiven = 0x4B,
 }
 
 impl FrameType {
     /// All types.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Hello,
         Self::Append,
         Self::Flush,
@@ -64,6 +68,7 @@ impl FrameType {
         Self::Read,
         Self::CancelRead,
         Self::Bye,
+        Self::Ring,
         Self::Welcome,
         Self::Accepted,
         Self::Watermark,
@@ -74,6 +79,7 @@ impl FrameType {
         Self::Gap,
         Self::CaughtUp,
         Self::ReadEnd,
+        Self::RingGiven,
     ];
 
     /// The code on the wire.

@@ -28,6 +28,7 @@ mod handshake;
 mod header;
 mod read;
 mod records;
+mod ring;
 mod vouched;
 
 pub use answer::{Accepted, Refused, Watermark};
@@ -38,6 +39,7 @@ pub use handshake::{Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
+pub use ring::{RingAppendHead, RingGiven, RingId, RingWanted};
 pub use vouched::{Transport, Vouched};
 
 use bytes::BytesMut;

@@ -32,7 +32,9 @@ fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::AppendTooLarge
         | ErrorCode::BadRecord => Code::InvalidArgument,
         ErrorCode::BadChecksum => Code::DataLoss,
-        ErrorCode::UnsupportedVersion | ErrorCode::LevelUnreachable => Code::FailedPrecondition,
+        ErrorCode::UnsupportedVersion | ErrorCode::LevelUnreachable | ErrorCode::RingUnavailable => {
+            Code::FailedPrecondition
+        }
         ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Code::OutOfRange,
         ErrorCode::ProducerFenced => Code::Aborted,
         ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Code::PermissionDenied,

@@ -327,6 +327,26 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         ("records", Frame::Records(records)),
         ("gap", Frame::Gap(Gap { request_id: 7, from: 10, to: 20, epoch: 3, reason: GapReason::Retention })),
         ("caught_up", Frame::CaughtUp(CaughtUp { request_id: 7, cursor: cursor() })),
+        (
+            "ring",
+            Frame::Ring(RingWanted {
+                request_id: 7,
+                known: Some(RingId::from_bytes([0x5A; 16])),
+                clock_ns: 0x0102_0304_0506_0708,
+                bytes: 1 << 20,
+            }),
+        ),
+        (
+            "ring_given",
+            Frame::RingGiven(RingGiven {
+                request_id: 7,
+                id: RingId::from_bytes([0x5A; 16]),
+                known: false,
+                other_clock: true,
+                bytes: 1 << 20,
+                max_payload_bytes: 1 << 18,
+            }),
+        ),
         ("read_end", Frame::ReadEnd(ReadEnd { request_id: 7, cursor: cursor(), reason: ReadEndReason::Limit })),
     ]
 }

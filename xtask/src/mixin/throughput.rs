@@ -71,6 +71,16 @@ fn throughput() -> Row {
                 .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait.")
                 .query(by("instance", gauge("clad_inflight_bytes")), "{{instance}}")
                 .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit"),
+            Panel::new(Look::Lines, "Rings of shared memory", "short")
+                .about("Rings that are given out, or not drained to their end, and those that were cut off because what lay in them was nonsense.")
+                .query(by("instance", gauge("clad_shm_rings")), "{{instance}}")
+                .query(rate_by("instance", "clad_shm_rings_cut_off_total"), "{{instance}} cut off per second"),
+            Panel::new(Look::Lines, "Memory of rings", "bytes")
+                .about("What the rings and their boards take, beside the bytes in memory.")
+                .query(by("instance", gauge("clad_shm_ring_bytes")), "{{instance}}"),
+            Panel::new(Look::Lines, "Wake-ups by rings", "ops")
+                .about("How often the drain of the rings was woken from its sleep. Under load it does not sleep; a trickle wakes it once a record at most.")
+                .query(rate_by("instance", "clad_shm_wakeups_total"), "{{instance}}"),
             Panel::new(Look::Lines, "CPU", "percentunit")
                 .about("Cores that the daemon uses: 100 % is one core.")
                 .query(rate_by("instance", "process_cpu_seconds_total"), "{{instance}}"),

@@ -6,7 +6,7 @@ use clad_proto::frame::AppendView;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
-use crate::ingest::door::{ADMISSION_WAIT, Admitted};
+use crate::ingest::door::{ADMISSION_WAIT, Admitted, bad_checksum};
 
 impl Connection {
     pub(super) fn append(&mut self, body: &[u8]) -> Flow {
@@ -16,6 +16,10 @@ impl Connection {
         };
         if self.producer.is_none() {
             let text = "HELLO did not say that this connection appends";
+            return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+        }
+        if self.has_ring() {
+            let text = "this connection's appends come by its ring";
             return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         }
         match self.append_alone(&view) {
@@ -69,8 +73,7 @@ impl Connection {
     fn take(&self, view: &AppendView<'_>, admitted: Admitted) -> Result<clad_journal::Accepted, ErrorInfo> {
         let door = &self.service.door;
         if !view.checksum_holds() {
-            let text = "the payload does not fit its checksum: it was damaged on the way, or made wrongly";
-            return Err(ErrorInfo::new(ErrorCode::BadChecksum, text));
+            return Err(bad_checksum());
         }
         if self.session.unanswered() >= door.window as usize {
             let text = format!("more than {} appends are unanswered", door.window);

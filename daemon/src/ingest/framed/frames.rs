@@ -91,7 +91,9 @@ impl Connection {
             Ok(Frame::Read(read)) => self.read(read),
             Ok(Frame::Ping(request_id)) => encode_pong(&mut self.out, request_id),
             Ok(Frame::CancelRead(request_id)) => self.cancel(request_id),
+            Ok(Frame::Ring(wanted)) => return self.ask_for_ring(wanted),
             Ok(Frame::Bye) => {
+                self.says_bye = true;
                 if self.session.unanswered() == 0
                     && let Some(producer) = &mut self.producer
                 {

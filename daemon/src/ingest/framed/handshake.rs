@@ -41,7 +41,10 @@ impl Connection {
             Err(_) => Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, format!("no HELLO within {timeout:?}"))),
         };
         let answer = match hello {
-            Ok(Frame::Hello(hello)) => self.service.door.welcome(&hello, &self.peer),
+            Ok(Frame::Hello(hello)) => {
+                self.service.rings.meet(&hello, &self.peer).await;
+                self.service.door.welcome(&hello, &self.peer)
+            }
             Ok(_) => Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the first frame must be HELLO")),
             Err(e) => Err(e),
         };
@@ -49,6 +52,7 @@ impl Connection {
             Ok((welcome, producer)) => {
                 welcome.encode(&mut self.out);
                 self.producer = producer;
+                self.welcomed = crate::rings::now();
                 wr.write_all_buf(&mut self.out).await?;
                 Ok(true)
             }

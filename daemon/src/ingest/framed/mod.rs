@@ -15,18 +15,20 @@ mod frames;
 mod handshake;
 mod orders;
 mod quiet;
+mod ring;
 mod room;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use clad_journal::{AppendError, Watcher};
-use clad_proto::frame::{ErrorFrame, KnownHeader};
+use clad_proto::frame::{ErrorFrame, KnownHeader, RingId};
 use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
@@ -39,6 +41,7 @@ use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
 use crate::read::Reads;
+use crate::rings::{Given, Rings};
 
 /// Output that waits for the peer at most, before its input is left alone.
 const OUT_LIMIT: usize = 256 * 1024;
@@ -58,6 +61,7 @@ const CHUNK_MAX: usize = 128 * 1024;
 pub(crate) struct Service {
     pub(crate) door: Arc<Door>,
     pub(crate) reads: Arc<Reads>,
+    pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
     pub(crate) assembly: Arc<Budget>,
     pub(crate) handshake_timeout: Duration,
@@ -84,7 +88,15 @@ struct OpenRead {
     follows: bool,
 }
 
+/// What a RING will be answered, with its request id.
+type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<Given, ErrorInfo>> + Send>>)>;
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
+
+/// Where descriptors can go along.
+pub(crate) trait GiveFds {
+    /// Sends bytes and descriptors, as much as can be sent now.
+    fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
+}
 
 pub(super) struct Connection {
     pub(super) service: Service,
@@ -112,13 +124,21 @@ pub(super) struct Connection {
     known_header: KnownHeader,
     pub(super) known_group: KnownGroup,
     pub(super) verdicts: Vec<Result<clad_journal::Accepted, AppendError>>,
+    /// When WELCOME was sent, by the clock of rings.
+    welcomed: u64,
+    /// A RING that is being answered.
+    asking: Asking,
+    /// The ring that its appends come by.
+    ring: Option<RingId>,
+    /// The client has said that it will not come back.
+    says_bye: bool,
 }
 
 /// Serves one connection to its end.
 pub(crate) async fn serve<R, W>(service: Service, peer: Peer, mut rd: R, mut wr: W)
 where
     R: AsyncRead + Unpin + Send,
-    W: AsyncWrite + Unpin + Send,
+    W: AsyncWrite + GiveFds + Unpin + Send,
 {
     let name = peer.name.clone();
     let marks = service.door.journal.watcher();
@@ -144,9 +164,16 @@ where
         known_header: KnownHeader::default(),
         known_group: KnownGroup::default(),
         verdicts: Vec::new(),
+        welcomed: 0,
+        asking: None,
+        ring: None,
+        says_bye: false,
         service,
     };
     let ended = connection.run(&mut rd, &mut wr, marks).await;
+    if let Some(ring) = connection.ring {
+        connection.service.rings.gone(ring, connection.says_bye);
+    }
     for (_, read) in connection.reads.drain() {
         read.task.abort();
     }
@@ -164,7 +191,7 @@ impl Connection {
     async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
-        W: AsyncWrite + Unpin + Send,
+        W: AsyncWrite + GiveFds + Unpin + Send,
     {
         if !self.handshake(rd, wr).await? {
             return self.last_words(wr).await;
@@ -172,11 +199,18 @@ impl Connection {
         let mut stop = self.service.stop.clone();
         let mut alarm = Alarm::new();
         loop {
+            if !self.buf.is_empty() {
+                // What came by a ring before these bytes came goes to the journal before them.
+                self.service.rings.catch_up().await;
+            }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
             self.release(&marks.now());
             if flow == Flow::Close {
                 return self.last_words(wr).await;
+            }
+            if self.asking.is_some() {
+                self.answer_ring(wr).await?;
             }
             if stopping && self.session.unanswered() == 0 {
                 let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);

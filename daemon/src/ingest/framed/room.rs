@@ -49,7 +49,7 @@ impl Connection {
     /// Whether silence has a bound now: nothing is under way in either direction.
     fn idles(&self, flow: Flow) -> bool {
         let bounded = !self.service.idle_timeout.is_zero();
-        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty()
+        bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty() && !self.has_ring()
     }
 
     pub(super) fn timed_out(&mut self, flow: Flow) -> bool {

@@ -1,0 +1,328 @@
+//! The task of a producer with a ring: feeds it what found no room in it, asks for flushes, goes on with it after the
+//! daemon was started again.
+//!
+//! Submits go to the ring in their caller's thread ([`Shared`] decides that, while nothing waits here); what comes to
+//! this task is what must wait, in its order.
+
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
+
+use clad_proto::{
+    AckLevel, ErrorInfo,
+    frame::{Watermark, Welcome},
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    shared::{FlushSender, Item, Life, Shared},
+    task::{End, Task, failed},
+    waiters::Claim,
+};
+use crate::{
+    AppendError, ConnectError,
+    clock::now,
+    connection::{Answer, Connection, Framed},
+    ring::{Asked, Port, Posted, ask},
+    session::{Append, Out},
+};
+
+/// How often it looks whether the ring has room again.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+
+/// A flush under way.
+#[derive(Debug)]
+struct Flush {
+    level: AckLevel,
+    /// Every ticket of an append below is to be answered first.
+    upto: u64,
+    id: u32,
+    state: Asking,
+    sender: FlushSender,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Asking {
+    Not,
+    Sent,
+    Answered,
+}
+
+/// What the task knows of its ring.
+#[derive(Debug, Default)]
+pub(super) struct Ringed {
+    port: Option<Arc<Port>>,
+    /// In the order of the submits.
+    backlog: VecDeque<Item>,
+    flushes: VecDeque<Flush>,
+    flush_id: u32,
+}
+
+impl Ringed {
+    pub(super) fn is_idle(&self) -> bool {
+        self.backlog.is_empty() && self.flushes.is_empty() && self.port.as_ref().is_none_or(|port| port.pending() == 0)
+    }
+
+    pub(super) fn has_port(&self) -> bool {
+        self.port.is_some()
+    }
+
+    pub(super) fn take_in(&mut self, items: impl Iterator<Item = Item>) {
+        self.backlog.extend(items);
+    }
+
+    /// What waits here, for who goes on without a ring.
+    fn take_backlog(&mut self) -> Vec<Item> {
+        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender));
+        flushes.chain(self.backlog.drain(..)).collect()
+    }
+
+    /// Puts into the ring what has room there.
+    fn feed(&mut self, shared: &Shared) {
+        let Some(port) = &self.port else { return };
+        while let Some(item) = self.backlog.pop_front() {
+            match item {
+                Item::Append(append, claim) => match port.post(append, claim) {
+                    Posted::Done => {}
+                    Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
+                        return self.backlog.push_front(Item::Append(append, claim));
+                    }
+                },
+                Item::Flush(level, sender) => {
+                    let highest = shared.log_info().map_or(AckLevel::Written, |log| log.highest_ack);
+                    let level = level.unwrap_or(highest);
+                    self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
+                    let (upto, id) = (port.last(), self.flush_id + 1);
+                    // What is in the ring is posted; there is nothing to ask for.
+                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not };
+                    self.flushes.push_back(Flush { level, upto, id, state, sender });
+                }
+            }
+        }
+        shared.post_directly();
+    }
+
+    /// Ends what has waited for too long.
+    fn give_up(&mut self, shared: &Shared, now: Instant, why: &str) {
+        let patience = shared.options.give_up_after;
+        while let Some(Item::Append(append, _)) = self.backlog.front()
+            && append.submitted + patience <= now
+        {
+            let Some(Item::Append(append, claim)) = self.backlog.pop_front() else { return };
+            let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
+            end(shared, append, claim, error);
+        }
+    }
+
+    fn give_up_at(&self, shared: &Shared) -> Option<Instant> {
+        match self.backlog.front()? {
+            Item::Append(append, _) => Some(append.submitted + shared.options.give_up_after),
+            Item::Flush(..) => None,
+        }
+    }
+
+    /// Asks for flushes whose appends are all in the ring, and ends those that are over.
+    fn flush(&mut self, connection: &mut Connection) -> Result<(), ConnectError> {
+        for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Not) {
+            flush.state = Asking::Sent;
+            connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
+        }
+        let Some(port) = &self.port else { return Ok(()) };
+        port.pump();
+        while let Some(flush) = self.flushes.front()
+            && flush.state == Asking::Answered
+            && port.is_answered_below(flush.upto)
+        {
+            let Some(flush) = self.flushes.pop_front() else { break };
+            let unheard = port.take_unheard().map_or(Ok(()), Err);
+            // Nobody listens any more if this fails; then nobody is told.
+            let _ = flush.sender.send(unheard);
+        }
+        if !self.flushes.is_empty() {
+            port.want();
+        }
+        Ok(())
+    }
+
+    fn flush_answered(&mut self, mark: &Watermark) {
+        if let Some(flush) = self.flushes.iter_mut().find(|flush| flush.id == mark.request_id) {
+            flush.state = Asking::Answered;
+        }
+    }
+
+    fn flush_refused(&mut self, id: u32, error: ErrorInfo) {
+        if let Some(at) = self.flushes.iter().position(|flush| flush.id == id)
+            && let Some(flush) = self.flushes.remove(at)
+        {
+            let maybe_written = error.maybe_written;
+            let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
+        }
+    }
+
+    /// The connection is gone; the ring is not.
+    fn disconnected(&mut self) {
+        for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Sent) {
+            flush.state = Asking::Not;
+        }
+    }
+
+    /// Everything ends.
+    pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
+        if let Some(port) = self.port.take() {
+            port.end(error);
+        }
+        for item in self.take_backlog() {
+            match item {
+                Item::Append(append, claim) => end(shared, append, claim, error.clone().with_maybe_written(false)),
+                Item::Flush(_, sender) => drop(sender.send(Err(error.clone()))),
+            }
+        }
+    }
+}
+
+fn end(shared: &Shared, append: Append, claim: Claim, error: AppendError) {
+    shared.counters.failed.add(append.count.into());
+    claim.resolve(&Err(error));
+}
+
+impl Task {
+    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket is
+    /// used.
+    pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
+        let Some(ringed) = &mut self.ringed else { return Ok(false) };
+        let mut asked = ask(framed, ringed.port.as_ref().map(|port| port.id)).await?;
+        if let (Asked::Refused(why), Some(port)) = (&asked, &ringed.port) {
+            tracing::warn!(ring = %port.id, %why, "the ring is gone; what was not answered may be written");
+            self.shared.set_port(None);
+            port.end(&AppendError::Forgotten);
+            ringed.port = None;
+            asked = ask(framed, None).await?;
+        }
+        match asked {
+            Asked::New { id, ring, other_clock } => {
+                if other_clock {
+                    tracing::info!(
+                        "this process has another clock than the daemon: its records are ordered by when they are drained"
+                    );
+                }
+                let wake = self.shared.wake.clone();
+                let counters = self.shared.counters.clone();
+                let port = Port::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                ringed.port = Some(Arc::new(port));
+            }
+            Asked::Known { board } => {
+                if let Some(port) = &ringed.port {
+                    port.attach_board(&board).map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                }
+            }
+            Asked::Refused(why) => {
+                tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
+                self.shared.has_no_ring(why);
+                self.leave_ring();
+                return Ok(false);
+            }
+        }
+        if let Some(port) = &ringed.port {
+            welcome.max_append_bytes = welcome.max_append_bytes.min(port.max_append_bytes());
+            self.shared.set_port(Some(port.clone()));
+        }
+        Ok(true)
+    }
+
+    /// From now on there is no ring.
+    fn leave_ring(&mut self) {
+        let Some(mut ringed) = self.ringed.take() else { return };
+        for item in ringed.take_backlog() {
+            match item {
+                Item::Append(append, claim) => self.session.submit(append, claim),
+                Item::Flush(level, sender) => self.session.flush(level, sender, now()),
+            }
+        }
+    }
+
+    /// Works on one connection with its ring until the connection is lost.
+    pub(super) async fn serve_ring(&mut self, mut connection: Connection) -> ControlFlow<End> {
+        loop {
+            let now = now();
+            let error = match self.turn_ring(&mut connection, now) {
+                Ok(ControlFlow::Continue(until)) => {
+                    tokio::select! {
+                        driven = connection.drive(&mut self.answers) => driven.err(),
+                        () = self.shared.wake.notified() => None,
+                        () = sleep_until(until.unwrap_or(now)), if until.is_some() => None,
+                    }
+                }
+                Ok(ControlFlow::Break(end)) => {
+                    let done = self.is_idle() && !self.shared.options.comes_back;
+                    connection.end(done).await;
+                    return ControlFlow::Break(end);
+                }
+                Err(error) => Some(error),
+            };
+            let Some(error) = error else { continue };
+            self.answers.clear();
+            if let Some(ringed) = &mut self.ringed {
+                ringed.disconnected();
+            }
+            if error.is_final() {
+                return ControlFlow::Break(failed(error));
+            }
+            self.lost_connection(&error);
+            return ControlFlow::Continue(());
+        }
+    }
+
+    /// Everything that can be done without waiting; says until when to wait then.
+    fn turn_ring(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Result<ControlFlow<End, Option<Instant>>, ConnectError> {
+        let life = self.shared.life();
+        if let ControlFlow::Break(end) = self.take_in(now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        let linger = self.linger;
+        let shared = self.shared.clone();
+        let Some(ringed) = &mut self.ringed else { return Ok(ControlFlow::Continue(None)) };
+        for answer in self.answers.drain(..) {
+            match answer {
+                Answer::Watermark(mark) => ringed.flush_answered(&mark),
+                Answer::FlushRefused { id, error } => ringed.flush_refused(id, error),
+                Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
+            }
+        }
+        ringed.feed(&shared);
+        ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
+        ringed.flush(connection)?;
+        if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
+            return Err(ConnectError::Closed { address: shared.options.address.clone() });
+        }
+        if !matches!(life, Life::Open)
+            && let Some(port) = &ringed.port
+        {
+            port.want(); // the end waits for its tickets
+        }
+        let room = (!ringed.backlog.is_empty()).then(|| now + ROOM_LOOK);
+        let give_up = ringed.give_up_at(&shared);
+        shared.counters.pending_appends.set(ringed.port.as_ref().map_or(0, |port| port.pending()) as u64);
+        let deadline = match &life {
+            Life::Closing(deadline) => *deadline,
+            _ => None,
+        };
+        if let ControlFlow::Break(end) = self.over(&life, now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        Ok(ControlFlow::Continue([linger, room, give_up, deadline].into_iter().flatten().min()))
+    }
+
+    /// Gives up what waits for a daemon.
+    pub(super) fn tick_ring(&mut self, now: Instant, why: &str) {
+        let shared = self.shared.clone();
+        if let Some(ringed) = &mut self.ringed {
+            ringed.give_up(&shared, now, why);
+        }
+    }
+
+    pub(super) fn ring_timer(&self) -> Option<Instant> {
+        self.ringed.as_ref().and_then(|ringed| ringed.give_up_at(&self.shared))
+    }
+}

@@ -1,0 +1,50 @@
+//! Asking for a ring.
+
+use std::os::fd::OwnedFd;
+
+use clad_proto::{
+    ErrorInfo,
+    frame::{ErrorFrame, Frame, RingId, RingWanted},
+};
+use clad_shm::{Producer, clock};
+
+use crate::{ConnectError, connection::Framed};
+
+/// The one RING of a connection, or the second where the first named a ring that is gone.
+const REQUEST: u32 = 1;
+
+/// What the daemon says.
+pub(crate) enum Asked {
+    /// A new ring.
+    New { id: RingId, ring: Box<Producer>, other_clock: bool },
+    /// The new board of the ring that we have.
+    Known { board: OwnedFd },
+    /// None, and why.
+    Refused(ErrorInfo),
+}
+
+/// Asks for a ring, or to go on with one, on a connection that was just greeted.
+pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<Asked, ConnectError> {
+    let wanted = RingWanted { request_id: REQUEST, known, clock_ns: clock::now(), bytes: 0 };
+    framed.write(|buf| wanted.encode(buf));
+    framed.expect_fds();
+    let given = loop {
+        match framed.next_frame().await? {
+            Frame::RingGiven(given) => break given,
+            Frame::Error(ErrorFrame { error, .. }) => return Ok(Asked::Refused(error)),
+            // Marks are told also when nobody waits.
+            Frame::Watermark(_) => {}
+            other => return Err(framed.protocol(format!("{:?} where RING_GIVEN belongs", other.kind()))),
+        }
+    };
+    let mut fds = framed.take_fds().into_iter();
+    match (given.known, fds.next(), fds.next(), fds.next()) {
+        (true, Some(board), None, None) => Ok(Asked::Known { board }),
+        (false, Some(board), Some(ring), Some(waker)) => {
+            let attached = Producer::attach(&ring, &board, waker);
+            let ring = Box::new(attached.map_err(|e| framed.protocol(format!("its ring: {e}")))?);
+            Ok(Asked::New { id: given.id, ring, other_clock: given.other_clock })
+        }
+        _ => Err(framed.protocol("RING_GIVEN without the descriptors that belong to it")),
+    }
+}

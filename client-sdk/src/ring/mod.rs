@@ -1,0 +1,18 @@
+//! A ring of shared memory: appends go to the daemon without a system call, in the caller's thread.
+//!
+//! ```text
+//! submit ─▶ Port::post ─▶ ring ─▶ (the daemon) ─▶ board ─▶ Port::pump ─▶ tickets
+//! ```
+//! What must hold:
+//! - Nothing of the caller's runs between taking space in the ring and committing it; no lock is held meanwhile, so a
+//!   thread that is stopped there holds up no other.
+//! - An append of level `posted` has its receipt when it is committed. Others wait on the board: whoever polls a ticket
+//!   looks there himself; a thread of the port sleeps on the board's futex only while somebody waits.
+//! - The order of submits is the order in the ring: while anything waits for room, everything queues behind it.
+
+mod attach;
+mod port;
+mod waiting;
+
+pub(crate) use attach::{Asked, ask};
+pub(crate) use port::{Port, Posted};

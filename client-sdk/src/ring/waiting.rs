@@ -1,0 +1,72 @@
+//! Who waits for which append of a ring.
+
+use std::collections::VecDeque;
+
+use clad_proto::AckLevel;
+use clad_shm::Marks;
+
+use crate::producer::Claim;
+
+/// An append whose answer is due.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) append: u64,
+    pub(super) count: u32,
+    pub(super) level: AckLevel,
+    pub(super) claim: Claim,
+}
+
+/// Those of all levels, each in the order of the ring.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    received: VecDeque<Waiting>,
+    written: VecDeque<Waiting>,
+    durable: VecDeque<Waiting>,
+}
+
+impl Queues {
+    pub(super) fn is_empty(&self) -> bool {
+        self.received.is_empty() && self.written.is_empty() && self.durable.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.received.len() + self.written.len() + self.durable.len()
+    }
+
+    /// The lowest append that has no answer.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        [&self.received, &self.written, &self.durable].into_iter().filter_map(|q| q.front()).map(|w| w.append).min()
+    }
+
+    pub(super) fn insert(&mut self, waiting: Waiting) {
+        let queue = match waiting.level {
+            AckLevel::Durable => &mut self.durable,
+            AckLevel::Written => &mut self.written,
+            _ => &mut self.received,
+        };
+        // Threads come here in another order than to the ring, but not by far.
+        let at = queue.iter().rposition(|before| before.append < waiting.append).map_or(0, |at| at + 1);
+        queue.insert(at, waiting);
+    }
+
+    /// Takes out those that the marks cover.
+    pub(super) fn covered(&mut self, marks: &Marks, into: &mut Vec<Waiting>) {
+        let queues = [
+            (&mut self.received, marks.received),
+            (&mut self.written, marks.written),
+            (&mut self.durable, marks.durable),
+        ];
+        for (queue, mark) in queues {
+            while queue.front().is_some_and(|waiting| waiting.append < mark) {
+                into.extend(queue.pop_front());
+            }
+        }
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Waiting> {
+        let mut all: Vec<Waiting> = self.received.drain(..).collect();
+        all.extend(self.written.drain(..));
+        all.extend(self.durable.drain(..));
+        all
+    }
+}

@@ -1,0 +1,80 @@
+//! Descriptors over Unix sockets (`SCM_RIGHTS`).
+//!
+//! What must hold: a message has at most [`MAX_FDS`] descriptors, and one that comes with more is refused; what was
+//! received and is not wanted is closed; every descriptor that comes is closed on exec.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Most descriptors in one message.
+pub(crate) const MAX_FDS: usize = 3;
+
+/// Sends bytes, the descriptors with the first of them. On a stream fewer bytes may be taken; then the descriptors went
+/// with those that were.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    // The space is rounded up: the count is what is looked at.
+    if fds.len() > MAX_FDS || (!fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds))) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Receives bytes and the descriptors that come with them.
+pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if fds.len() > MAX_FDS || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message with more than belongs in it"));
+    }
+    Ok((got.bytes, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_arrives_with_its_bytes_and_is_the_same_file() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        assert_eq!(send(&a, b"here", &[far.as_fd()]).unwrap(), 4);
+        drop(far);
+        let mut bytes = [0; 16];
+        let (n, mut fds) = receive(&b, &mut bytes).unwrap();
+        assert_eq!((&bytes[..n], fds.len()), (&b"here"[..], 1));
+        UnixStream::from(fds.remove(0)).write_all(b"through it").unwrap();
+        let mut text = String::new();
+        near.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through it");
+    }
+
+    #[test]
+    fn more_than_belongs_in_a_message_is_refused_on_both_sides() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let many = vec![a.as_fd(); MAX_FDS + 1];
+        assert_eq!(send(&a, b"x", &many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&a, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(receive(&b, &mut [0; 4]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,90 @@
+//! RING: the connection becomes the control of a ring.
+//!
+//! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
+//! have two orders. The ring ends with the connection.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use bytes::{Buf, BytesMut};
+use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
+use clad_proto::{ErrorCode, ErrorInfo};
+use tokio::io::{AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::{UnixStream, tcp, unix};
+
+use super::{Connection, Flow, GiveFds};
+use crate::fds;
+use crate::ingest::door::count_refusal;
+use crate::rings::{self, Asker, borrowed};
+
+impl GiveFds for unix::OwnedWriteHalf {
+    async fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let stream: &UnixStream = self.as_ref();
+        stream.async_io(Interest::WRITABLE, || fds::send(stream, bytes, fds)).await
+    }
+}
+
+impl GiveFds for tcp::OwnedWriteHalf {
+    async fn give(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into()) // nothing is given where the peer is not known
+    }
+}
+
+impl Connection {
+    /// Whether its appends come by a ring, or will.
+    pub(in crate::ingest) fn has_ring(&self) -> bool {
+        self.ring.is_some() || self.asking.is_some()
+    }
+
+    pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
+        let refuse = |text| ErrorInfo::new(ErrorCode::MalformedFrame, text);
+        let Some(producer) = &self.producer else {
+            return self.fatal(refuse("HELLO did not say that this connection appends"));
+        };
+        if self.has_ring() || wanted.request_id == 0 {
+            return self.fatal(refuse("a connection has one ring, and a RING a request id"));
+        }
+        if self.session.waits() {
+            return self.fatal(refuse("RING after an APPEND"));
+        }
+        let asker = Asker {
+            peer: self.peer.clone(),
+            producer: producer.id,
+            producer_epoch: producer.epoch,
+            owner: producer.owner,
+            between: (self.welcomed, rings::now()),
+        };
+        let rings = self.service.rings.clone();
+        self.asking = Some((wanted.request_id, Box::pin(async move { rings.give(wanted, asker).await })));
+        Flow::NeedBytes
+    }
+
+    /// Waits for the answer and tells it, with the descriptors.
+    pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
+        let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
+        let given = match answer.await {
+            Ok(given) => given,
+            Err(error) => {
+                count_refusal(clad_proto::AckLevel::Received, error.code, 1);
+                ErrorFrame { request_id, error }.encode(&mut self.out);
+                return Ok(());
+            }
+        };
+        // From here on its end is this connection's.
+        self.ring = Some(given.id);
+        wr.write_all_buf(&mut self.out).await?;
+        let mut frame = BytesMut::new();
+        RingGiven {
+            request_id,
+            id: given.id,
+            known: given.known,
+            other_clock: given.other_clock,
+            bytes: given.shape.data_bytes(),
+            max_payload_bytes: given.shape.max_payload() as u32,
+        }
+        .encode(&mut frame);
+        let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
+        frame.advance(sent);
+        wr.write_all_buf(&mut frame).await
+    }
+}

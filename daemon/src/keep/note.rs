@@ -1,0 +1,75 @@
+//! What must be known of a ring to go on with it, and cannot be read from the ring: its client writes there.
+
+use clad_proto::ProducerId;
+use clad_proto::frame::RingId;
+
+/// Whose ring it is, as the kernel and the handshake told it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) id: RingId,
+    pub(crate) producer: ProducerId,
+    pub(crate) producer_epoch: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// 0: not known.
+    pub(crate) pid: u32,
+    /// Clock ticks since boot; 0: not known.
+    pub(crate) pid_start: u64,
+    /// The client's clock is not ours.
+    pub(crate) other_clock: bool,
+}
+
+impl Note {
+    /// Its length.
+    pub(crate) const BYTES: usize = 16 + 16 + 4 * 4 + 8 + 1;
+
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..16].copy_from_slice(self.id.as_bytes());
+        bytes[16..32].copy_from_slice(self.producer.as_bytes());
+        let words = [self.producer_epoch, self.uid, self.gid, self.pid];
+        for (place, word) in bytes[32..48].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[48..56].copy_from_slice(&self.pid_start.to_le_bytes());
+        bytes[56] = u8::from(self.other_clock);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            std::array::from_fn(|i| bytes[at + i])
+        }
+        let word = |at| u32::from_le_bytes(part(bytes, at));
+        Self {
+            id: RingId::from_bytes(part(bytes, 0)),
+            producer: ProducerId::from_bytes(part(bytes, 16)),
+            producer_epoch: word(32),
+            uid: word(36),
+            gid: word(40),
+            pid: word(44),
+            pid_start: u64::from_le_bytes(part(bytes, 48)),
+            other_clock: bytes[56] != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_read_again() {
+        let note = Note {
+            id: RingId::from_bytes([1; 16]),
+            producer: ProducerId::from_bytes([2; 16]),
+            producer_epoch: 3,
+            uid: 4,
+            gid: 5,
+            pid: 6,
+            pid_start: u64::MAX - 7,
+            other_clock: true,
+        };
+        assert_eq!(Note::decode(&note.encode()), note);
+    }
+}

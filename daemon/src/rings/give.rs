@@ -1,0 +1,223 @@
+//! How a ring comes to be: given to a client, or taken over from a daemon before this one.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use clad_proto::frame::{RingId, RingWanted};
+use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
+use clad_shm::{Drain, OpenError, Shape, Stamps, clock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::sync::oneshot;
+
+use super::ring::Ring;
+use super::{Order, Rings, Shared, duplicate, member, peer_of, shape};
+use crate::ingest::{Peer, Producer, random};
+use crate::keep::{Kept, Note};
+
+const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
+/// The smallest ring that a client can have.
+const LEAST_BYTES: u32 = 16 * 1024;
+
+/// What a client is given, with the descriptors that go with it.
+pub(crate) struct Given {
+    pub(crate) id: RingId,
+    pub(crate) known: bool,
+    pub(crate) other_clock: bool,
+    pub(crate) shape: Shape,
+    /// Board, and for a new ring the ring and its doorbell.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Given {
+    fn new(note: Note, drain: &Drain) -> std::io::Result<Self> {
+        let fds = drain.client_fds();
+        let fds = [fds.board, fds.ring, fds.waker].map(duplicate).into_iter().collect::<std::io::Result<_>>()?;
+        Ok(Self { id: note.id, known: false, other_clock: note.other_clock, shape: drain.shape(), fds })
+    }
+
+    /// The ring that the client has already.
+    pub(super) fn again(note: Note, drain: &Drain) -> std::io::Result<Self> {
+        let board = duplicate(drain.client_fds().board)?;
+        Ok(Self { id: note.id, known: true, other_clock: note.other_clock, shape: drain.shape(), fds: vec![board] })
+    }
+}
+
+/// Who asks for a ring.
+pub(crate) struct Asker {
+    pub(crate) peer: Peer,
+    pub(crate) producer: ProducerId,
+    pub(crate) producer_epoch: u32,
+    pub(crate) owner: u64,
+    /// When WELCOME was sent and when RING came, by the daemon's monotonic clock.
+    pub(crate) between: (u64, u64),
+}
+
+fn unavailable(text: impl Into<String>) -> ErrorInfo {
+    ErrorInfo::new(ErrorCode::RingUnavailable, text)
+}
+
+impl Rings {
+    /// Gives out a ring, or the new board of one that the client has.
+    pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<Given, ErrorInfo> {
+        let Some(shared) = &self.0 else {
+            return Err(unavailable(OFF));
+        };
+        if shared.settings.max_rings == 0 && wanted.known.is_none() {
+            return Err(unavailable(OFF));
+        }
+        let Some(uid) = asker.peer.uid else {
+            return Err(unavailable("rings are given out on the Unix socket only"));
+        };
+        let before = shared.roll.of_producer(&asker.producer);
+        if let Some(known) = wanted.known {
+            let theirs = before.as_ref().is_some_and(|m| m.note.id == known && m.note.uid == uid);
+            return match theirs {
+                true => self.go_on(shared, known).await,
+                false => Err(unavailable("there is no such ring any more")),
+            };
+        }
+        if let Some(before) = before {
+            self.retire(before.note.id, false).await;
+        }
+        let (shared, wanted_bytes) = (shared.clone(), wanted.bytes);
+        let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
+        // Memory is brought in and the keeper is asked: not on a worker.
+        let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
+        let (given, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
+        let _ = added.await;
+        Ok(given)
+    }
+
+    async fn go_on(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
+        let (given, answer) = oneshot::channel();
+        shared.order(Order::GoOn(id, given));
+        answer.await.ok().flatten().ok_or_else(|| unavailable("there is no such ring any more"))
+    }
+}
+
+impl Shared {
+    fn make(
+        self: &Arc<Self>,
+        asker: &Asker,
+        uid: u32,
+        wanted_bytes: u32,
+        other_clock: bool,
+    ) -> Result<(Given, oneshot::Receiver<()>), ErrorInfo> {
+        let (pid, pid_start) = asker.peer.process();
+        let note = Note {
+            id: RingId::from_bytes(random()?),
+            producer: asker.producer,
+            producer_epoch: asker.producer_epoch,
+            uid,
+            gid: asker.peer.gid.unwrap_or_default(),
+            pid,
+            pid_start,
+            other_clock,
+        };
+        let most = self.settings.bytes;
+        let bytes = if wanted_bytes == 0 { most } else { wanted_bytes.clamp(LEAST_BYTES, most).next_power_of_two() };
+        let shape = shape(bytes.min(most)).ok_or_else(|| unavailable("no ring can be of that size"))?;
+        let made = |e: OpenError| unavailable(format!("the ring could not be made: {e}"));
+        let refused = |e| crate::ingest::refusal(&e);
+        let known = self.journal.producer(asker.producer.as_bytes(), asker.owner).map_err(refused)?;
+        let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
+        let marks = self.journal.marks();
+        let mut drain = Drain::create(shape, first, self.journal.meta().log_id, marks.epoch).map_err(made)?;
+        if other_clock {
+            drain.set_stamps(Stamps::Drain);
+        }
+        let member = member(note, &drain).ok_or_else(|| unavailable("no memory for a ring"))?;
+        let (rings, of_one) = (self.settings.max_rings, self.most_of_one(uid));
+        if !self.roll.enter(member.clone(), rings, of_one) {
+            let text =
+                format!("as many rings as [ingest.shm] max_rings allows are given out ({rings}, {of_one} to one user)");
+            return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(of_one as u64).retry_after_ms(1000));
+        }
+        let fds = drain.client_fds();
+        if let Err(e) = self.keeper.keep(&note, [fds.ring, fds.waker]) {
+            self.roll.leave(&member);
+            tracing::error!(error = %e, keeper = self.keeper.name(), "a ring cannot be kept: none is given out");
+            return Err(unavailable(format!("{} does not keep it: {e}", self.keeper.name())));
+        }
+        let given = Given::new(note, &drain).map_err(|e| {
+            self.keeper.forget(&note);
+            self.roll.leave(&member);
+            unavailable(format!("no descriptors for a ring: {e}"))
+        })?;
+        let producer = self.session(&note);
+        let ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process(&note));
+        let (done, added) = oneshot::channel();
+        self.order(Order::Add(Box::new(ring), done));
+        Ok((given, added))
+    }
+
+    /// One user, but for root, gets half of them at most: the others' programs are there, too.
+    fn most_of_one(&self, uid: u32) -> usize {
+        match uid {
+            0 => self.settings.max_rings,
+            _ => self.settings.max_rings.div_ceil(2),
+        }
+    }
+
+    /// The session of a ring's producer.
+    fn session(&self, note: &Note) -> Producer {
+        Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
+    }
+
+    /// Takes over a ring that an earlier daemon had given out.
+    pub(super) fn adopt(&self, kept: Kept) -> Option<Ring> {
+        let note = kept.note;
+        let drop_it = |why: &dyn std::fmt::Display| {
+            tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, %why, "a ring that was kept is let go");
+            self.keeper.forget(&note);
+        };
+        let Ok([ring, waker]) = <[OwnedFd; 2]>::try_from(kept.fds) else { return None };
+        let marks = self.journal.marks();
+        let mut drain = match Drain::adopt(ring, waker, self.journal.meta().log_id, marks.epoch) {
+            Ok(drain) => drain,
+            Err(e) => {
+                crate::metrics::ring_cut_off();
+                drop_it(&e);
+                return None;
+            }
+        };
+        if self.door.highest >= clad_proto::AckLevel::Durable {
+            // What was given back had been written, and recovery has synced all that it kept.
+            drain.raise(clad_shm::Level::Durable, drain.released());
+        }
+        if note.other_clock {
+            drain.set_stamps(Stamps::Drain);
+        }
+        let Some(member) = member(note, &drain) else {
+            drop_it(&"no memory for it");
+            return None;
+        };
+        // Whatever the limit is now: what was given out is drained.
+        self.roll.enter(member.clone(), usize::MAX, usize::MAX);
+        let process = process(&note);
+        let gone = process.is_none() && note.pid != 0;
+        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), self.session(&note), process);
+        if gone {
+            ring.leave(false);
+        }
+        Some(ring)
+    }
+}
+
+/// A descriptor of the client's process, if it lives: a number that another process has by now is not it.
+fn process(note: &Note) -> Option<OwnedFd> {
+    let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let same = crate::ingest::start_time(note.pid).unwrap_or_default() == note.pid_start;
+    same.then_some(process)
+}
+
+/// The daemon's monotonic clock.
+pub(crate) fn now() -> u64 {
+    clock::now()
+}
+
+/// Borrowed, to be sent.
+pub(crate) fn borrowed(fds: &[OwnedFd]) -> Vec<std::os::fd::BorrowedFd<'_>> {
+    fds.iter().map(AsFd::as_fd).collect()
+}

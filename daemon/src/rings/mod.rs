@@ -1,0 +1,241 @@
+//! Rings of shared memory: given out on the Unix socket, drained by one thread, kept over the death of both ends.
+//!
+//! ```text
+//!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ Keeper (kept)        client: push ─▶ ring
+//!         ◀ fds ──                          │                                                │
+//!                                           ▼                                                ▼
+//!                                    orders ─▶ drain thread: pass over all rings, in the order of time
+//!                                                   │ Journal::append_runs            ▲ marks
+//!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
+//! ```
+//! What must hold: a ring belongs to one producer of one connection, and is given only once it is kept. It ends with its
+//! client's process or connection: then it is closed, drained to its end, and let go when all of it is written. What a
+//! client does to its ring costs itself alone.
+//!
+//! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
+//! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
+
+mod give;
+mod pass;
+mod ring;
+mod roll;
+mod thread;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use clad_journal::Journal;
+use clad_proto::ProducerId;
+use clad_proto::frame::{Hello, RingId};
+use clad_shm::{Drain, Shape, clock};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
+
+use crate::config::SharedMemory;
+use crate::ingest::{Door, Peer};
+use crate::keep::{Keeper, Kept, Note};
+pub(crate) use give::{Asker, Given, borrowed, now};
+use ring::Ring;
+use roll::Roll;
+use thread::Drainage;
+
+/// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
+const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
+/// How long a client waits for the end of a ring that its producer had before.
+const RETIRE_WAIT: Duration = Duration::from_secs(5);
+
+/// What the operator set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    bytes: u32,
+    max_rings: usize,
+    spin: Duration,
+}
+
+impl Settings {
+    /// From the configuration, which has checked them.
+    pub(crate) fn of(config: &SharedMemory) -> Self {
+        let bytes = u32::try_from(config.ring_bytes).unwrap_or(u32::MAX);
+        // What an earlier daemon gave out is drained also where no more are given.
+        let max_rings = if config.enabled { config.max_rings as usize } else { 0 };
+        Self { bytes, max_rings, spin: config.spin }
+    }
+}
+
+/// A ring of so many bytes: with a place for an append for every 128 of them, which no append takes less than by much.
+fn shape(bytes: u32) -> Option<Shape> {
+    Shape::new(bytes, (bytes / 128).max(8)).ok()
+}
+
+/// What is wanted of the drain thread.
+enum Order {
+    Add(Box<Ring>, oneshot::Sender<()>),
+    GoOn(RingId, oneshot::Sender<Option<Given>>),
+    Retire { id: RingId, forget: bool, done: Option<oneshot::Sender<()>> },
+    CatchUp(u64, oneshot::Sender<()>),
+    Stop,
+}
+
+struct Shared {
+    settings: Settings,
+    journal: Arc<Journal>,
+    door: Arc<Door>,
+    keeper: Keeper,
+    roll: Roll,
+    orders: Mutex<Vec<Order>>,
+    ordered: AtomicBool,
+    /// The drain thread sleeps until it is woken.
+    asleep: AtomicBool,
+    /// It wants to be woken when the marks move.
+    waits_for_marks: AtomicBool,
+    /// Wakes it.
+    bell: OwnedFd,
+}
+
+impl Shared {
+    fn orders(&self) -> MutexGuard<'_, Vec<Order>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn door(&self) -> Arc<Door> {
+        self.door.clone()
+    }
+
+    fn order(&self, order: Order) {
+        self.orders().push(order);
+        self.ordered.store(true, Ordering::SeqCst);
+        self.ring_bell();
+    }
+
+    fn ring_bell(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// The marks have moved.
+    fn marks_moved(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
+            self.ring_bell();
+        }
+    }
+}
+
+/// The rings of this daemon; clones are the same. Empty where they are turned off.
+#[derive(Clone, Default)]
+pub(crate) struct Rings(Option<Arc<Shared>>);
+
+impl Rings {
+    /// Starts to drain the rings that were kept, and is ready to give out more.
+    pub(crate) fn start(settings: Settings, door: Arc<Door>, keeper: Keeper, kept: Vec<Kept>) -> std::io::Result<Self> {
+        let journal = door.journal.clone();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared {
+            settings,
+            journal: journal.clone(),
+            door,
+            keeper,
+            roll: Roll::default(),
+            orders: Mutex::default(),
+            ordered: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            waits_for_marks: AtomicBool::new(false),
+            bell,
+        });
+        let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
+        if !adopted.is_empty() {
+            tracing::info!(rings = adopted.len(), keeper = shared.keeper.name(), "rings of an earlier daemon go on");
+        }
+        let told = Arc::downgrade(&shared);
+        journal.on_marks(move |_| {
+            if let Some(shared) = told.upgrade() {
+                shared.marks_moved();
+            }
+        });
+        let drainage = Drainage::new(shared.clone(), adopted);
+        std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || drainage.run())?;
+        Ok(Self(Some(shared)))
+    }
+
+    /// Rings, and the memory that they take.
+    pub(crate) fn totals(&self) -> (usize, usize) {
+        self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
+    }
+
+    /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
+    /// socket now may have been caused by it. Cancel safe.
+    pub(crate) async fn catch_up(&self) {
+        let Some(shared) = &self.0 else { return };
+        if !shared.roll.is_behind() {
+            return;
+        }
+        let (done, caught_up) = oneshot::channel();
+        shared.order(Order::CatchUp(clock::now(), done));
+        let _ = tokio::time::timeout(CATCH_UP_WAIT, caught_up).await;
+    }
+
+    /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
+    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this.
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) {
+        let Some(shared) = &self.0 else { return };
+        if hello.producer_id == ProducerId::default() {
+            return;
+        }
+        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return };
+        if peer.uid != Some(member.note.uid) {
+            return; // it is refused for that
+        }
+        let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
+        match same && hello.producer_epoch == member.note.producer_epoch {
+            true => self.catch_up().await,
+            false => self.retire(member.note.id, false).await,
+        }
+    }
+
+    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever.
+    pub(crate) async fn retire(&self, id: RingId, forget: bool) {
+        let Some(shared) = &self.0 else { return };
+        let (done, ended) = oneshot::channel();
+        shared.order(Order::Retire { id, forget, done: Some(done) });
+        let _ = tokio::time::timeout(RETIRE_WAIT, ended).await;
+    }
+
+    /// The connection of a ring has ended.
+    pub(crate) fn gone(&self, id: RingId, forget: bool) {
+        if let Some(shared) = &self.0 {
+            shared.order(Order::Retire { id, forget, done: None });
+        }
+    }
+
+    /// Closes all rings and drains them, until `deadline` at most. What is not drained by then stays kept. Blocks.
+    pub(crate) fn stop(&self, deadline: Instant) {
+        let Some(shared) = &self.0 else { return };
+        shared.order(Order::Stop);
+        while shared.roll.totals().0 > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A descriptor of one's own for the same file.
+fn duplicate(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    fd.as_fd().try_clone_to_owned()
+}
+
+/// What a ring takes in memory, its board included.
+fn memory(shape: Shape) -> usize {
+    shape.ring_bytes() + shape.board_bytes()
+}
+
+/// Whose ring it is, for the journal.
+fn peer_of(note: &Note) -> Peer {
+    let pid = (note.pid != 0).then_some(note.pid);
+    Peer::shm(note.uid, note.gid, pid, (note.pid_start != 0).then_some(note.pid_start))
+}
+
+/// The drain of a new ring, or of one that was kept, with what others need to know of it.
+fn member(note: Note, drain: &Drain) -> Option<Arc<roll::Member>> {
+    let watch = clad_shm::Watch::of(drain).ok()?;
+    Some(Arc::new(roll::Member::new(note, memory(drain.shape()), watch, drain.next())))
+}

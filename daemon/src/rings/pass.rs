@@ -1,0 +1,268 @@
+//! One pass over all rings: what is older than its time, in the order of time, goes to the journal.
+//!
+//! Between rings, what happened before stays before: the pass takes the time, then looks at all rings, and takes only
+//! what is older. Whoever commits after it has looked at his ring has a later time than whatever it then takes from
+//! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
+//!
+//! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
+//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+
+use std::time::{Duration, Instant};
+
+use clad_journal::{Accepted, AppendError, Item, Sender};
+use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+use clad_shm::Entry;
+
+use super::ring::Ring;
+use crate::ingest::{Arrival, Door, refusal};
+use crate::metrics;
+
+/// Most appends in a batch.
+const MAX_APPENDS: usize = 1024;
+/// Most bytes in a batch, unless it is one append.
+const MAX_BYTES: usize = 256 * 1024;
+/// Pause after the journal has refused something for now.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An append that was copied out of its ring.
+struct Taken {
+    ring: usize,
+    bytes: (usize, usize),
+    entry: Entry,
+}
+
+/// What was taken and not yet handed over.
+#[derive(Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    taken: Vec<Taken>,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.taken.len() >= MAX_APPENDS || self.bytes.len() >= MAX_BYTES
+    }
+
+    /// Takes what is older than `before`, in the order of time; says what is left, and up to which time nothing is.
+    pub(super) fn fill(&mut self, rings: &mut [Ring], before: u64) -> (Fill, u64) {
+        let mut frontier = before;
+        for ring in rings.iter_mut() {
+            frontier = frontier.min(ring.look(before));
+        }
+        while !self.is_full() {
+            let Some((at, until)) = next(rings, frontier) else { break };
+            // As long as no other ring has anything older, it goes on with this one.
+            while let Some(time) = rings[at].front
+                && time <= until
+                && time < frontier
+                && !self.is_full()
+            {
+                let from = self.bytes.len();
+                if let Some(entry) = rings[at].take(&mut self.bytes) {
+                    self.taken.push(Taken { ring: at, bytes: (from, self.bytes.len()), entry });
+                }
+                frontier = frontier.min(rings[at].look(before));
+            }
+        }
+        match rings.iter().filter_map(|ring| ring.front).min() {
+            Some(front) if front < frontier => (Fill::More, front),
+            _ if frontier < before => (Fill::Held, frontier),
+            _ => (Fill::All, before),
+        }
+    }
+
+    /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
+        let mut prepared = Vec::with_capacity(self.taken.len());
+        for taken in &self.taken {
+            let bytes = &self.bytes[taken.bytes.0..taken.bytes.1];
+            prepared.push(prepare(&mut rings[taken.ring], &taken.entry, bytes, at));
+        }
+        let cost: usize = prepared.iter().filter_map(|p| p.item.as_ref().ok()).map(|item| item.share).sum();
+        let permit = match cost {
+            0 => None,
+            // More than there is in all can only be one append of the largest size; it waits for everything.
+            cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
+        };
+        let verdicts = self.append(rings, door, &prepared, permit, at);
+        let handed = self.settle(rings, &prepared, verdicts, at);
+        self.bytes.clear();
+        self.taken.clear();
+        Some(handed)
+    }
+
+    fn append(
+        &self,
+        rings: &[Ring],
+        door: &Door,
+        prepared: &[Prepared<'_>],
+        permit: Option<tokio::sync::OwnedSemaphorePermit>,
+        at: Arrival,
+    ) -> Vec<Result<Accepted, AppendError>> {
+        let mut items = Vec::with_capacity(prepared.len());
+        let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
+        for (taken, prepared) in self.taken.iter().zip(prepared) {
+            let Ok(item) = &prepared.item else { continue };
+            items.push(*item);
+            match runs.last_mut() {
+                Some((ring, end)) if *ring == taken.ring => *end = items.len(),
+                _ => runs.push((taken.ring, items.len())),
+            }
+        }
+        let senders: Vec<Sender<'_>> = runs.iter().map(|(ring, _)| rings[*ring].sender()).collect();
+        let mut from = 0;
+        let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
+        let mut verdicts = Vec::with_capacity(items.len());
+        if !items.is_empty() {
+            door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v));
+        }
+        verdicts
+    }
+
+    /// Tells the rings what became of it.
+    fn settle(
+        &self,
+        rings: &mut [Ring],
+        prepared: &[Prepared<'_>],
+        verdicts: Vec<Result<Accepted, AppendError>>,
+        at: Arrival,
+    ) -> Handed {
+        let mut handed = Handed::default();
+        let mut counts = Counts::default();
+        let mut verdicts = verdicts.into_iter();
+        let mut again = vec![false; rings.len()];
+        for (taken, prepared) in self.taken.iter().zip(prepared) {
+            let verdict = match &prepared.item {
+                Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
+                Err(error) => Some((Err(error.clone()), 0)),
+            };
+            let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
+            let ring = &mut rings[taken.ring];
+            match verdict {
+                Ok(accepted) => {
+                    counts.add(&accepted, bytes, prepared.level);
+                    ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
+                }
+                // What is refused for now waits in its ring.
+                Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
+                    again[taken.ring] = true;
+                    handed.paused = Some(Instant::now() + PAUSE);
+                }
+                Err(error) => {
+                    let failures = ring.door.journal.marks().failures;
+                    ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
+                }
+            }
+        }
+        counts.tell(at.since);
+        let mut touched = vec![false; rings.len()];
+        self.taken.iter().for_each(|taken| touched[taken.ring] = true);
+        for ((ring, again), _) in rings.iter_mut().zip(again).zip(touched).filter(|(_, touched)| *touched) {
+            match again {
+                true => ring.rewind(),
+                false => ring.announce(),
+            }
+        }
+        handed
+    }
+}
+
+/// What [`Batch::fill`] left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Nothing that is old enough.
+    All,
+    /// More that is old enough.
+    More,
+    /// Something is held up.
+    Held,
+}
+
+/// What came of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handed {
+    /// The journal refused something for now: nothing is taken until then.
+    pub(super) paused: Option<Instant>,
+}
+
+/// An append as the journal takes it, or why it is not.
+struct Prepared<'a> {
+    level: AckLevel,
+    item: Result<Item<'a>, ErrorInfo>,
+}
+
+fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> Prepared<'a> {
+    let Some((head, payload)) = RingAppendHead::split(bytes) else {
+        let text = "the head of the append is not what belongs there";
+        return Prepared { level: AckLevel::None, item: Err(ErrorInfo::new(ErrorCode::BadRecord, text)) };
+    };
+    // What wants no answer is taken like what has it with its offset.
+    let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
+    let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
+    let gap = ring.may_jump_to(first_seq);
+    let view = AppendView { head: AppendHead { first_seq, count, level, gap, payload_crc }, payload };
+    let item = match ring.door.item(&view, at, &mut ring.known_group) {
+        Some(item) => Ok(item),
+        None => Err(ring.door.why_not(&view)),
+    };
+    if item.is_err() {
+        ring.jump_to(first_seq.wrapping_add(count.into()));
+    }
+    Prepared { level: head.level, item }
+}
+
+/// The ring with the oldest front below the frontier, and the time of the next oldest one.
+fn next(rings: &[Ring], frontier: u64) -> Option<(usize, u64)> {
+    let (mut oldest, mut until) = (None, u64::MAX);
+    for (at, ring) in rings.iter().enumerate() {
+        let Some(time) = ring.front.filter(|time| *time < frontier) else { continue };
+        match oldest {
+            Some((_, before)) if before <= time => until = until.min(time),
+            Some((_, before)) => {
+                until = until.min(before);
+                oldest = Some((at, time));
+            }
+            None => oldest = Some((at, time)),
+        }
+    }
+    oldest.map(|(at, _)| (at, until))
+}
+
+/// What is counted once for all.
+#[derive(Default)]
+struct Counts {
+    fresh: u64,
+    bytes: u64,
+    again: u64,
+    received: (u64, u64),
+}
+
+impl Counts {
+    fn add(&mut self, accepted: &Accepted, bytes: usize, level: AckLevel) {
+        let records = u64::from(accepted.count);
+        match accepted.duplicate {
+            true => self.again += records,
+            false => (self.fresh, self.bytes) = (self.fresh + records, self.bytes + bytes as u64),
+        }
+        if level == AckLevel::Received {
+            self.received = (self.received.0 + 1, self.received.1 + records);
+        }
+    }
+
+    fn tell(&self, since: Instant) {
+        if self.fresh > 0 {
+            metrics::appended(metrics::Transport::Shm, self.fresh, self.bytes);
+        }
+        if self.again > 0 {
+            metrics::deduplicated(self.again);
+        }
+        if self.received.0 > 0 {
+            metrics::acked(metrics::Level::Received, self.received.0, self.received.1, since.elapsed());
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! One ring, as its drain sees it: what was taken and is not given back, and what its client is told.
+//!
+//! What must hold:
+//! - Space is given back only when what was asked for an append is reached, and at least `written`: until then the ring
+//!   has all that is needed to take it again.
+//! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
+//!   by its sequence what of that it has. The client is told nothing of it: its records wait.
+//! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - A ring that is nonsense is cut off, and nobody else is touched.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clad_journal::{Accepted, Marks, Sender};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
+use tokio::sync::oneshot;
+
+use super::roll::Member;
+use crate::ingest::{Door, Peer, Producer, count_refusal};
+use crate::metrics;
+
+/// Appends that were taken together and are not given back.
+struct Out {
+    /// One past the last of them.
+    upto: u64,
+    /// One past their last offset; 0 where all were refused.
+    end: u64,
+    /// How often the journal had failed when they were taken.
+    failures: u32,
+    since: Instant,
+    /// Appends and records that asked for `written`, and for `durable`.
+    written: (u64, u64),
+    durable: (u64, u64),
+}
+
+/// The ring.
+pub(super) struct Ring {
+    pub(super) member: Arc<Member>,
+    pub(super) door: Arc<Door>,
+    pub(super) peer: Peer,
+    pub(super) producer: Producer,
+    pub(super) known_group: KnownGroup,
+    drain: Drain,
+    /// The client's process; its end is the end of the ring.
+    process: Option<OwnedFd>,
+    /// Its time, if the front of the ring is older than this pass.
+    pub(super) front: Option<u64>,
+    /// The sequence to which the next append may jump, because what was before it was refused for good.
+    jump_to: Option<u64>,
+    /// Nothing was taken yet: what a daemon before this one refused is not known.
+    fresh: bool,
+    /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
+    outs: VecDeque<Out>,
+    told_written: usize,
+    told_durable: usize,
+    given_back: usize,
+    /// The client is gone: when everything was taken and given back, so is the ring.
+    leaving: bool,
+    empty: bool,
+    /// Who waits for its end.
+    pub(super) ended: Vec<oneshot::Sender<()>>,
+    _counted: metrics::Connection,
+}
+
+impl Ring {
+    pub(super) fn new(
+        member: Arc<Member>,
+        drain: Drain,
+        door: Arc<Door>,
+        peer: Peer,
+        producer: Producer,
+        process: Option<OwnedFd>,
+    ) -> Self {
+        Self {
+            member,
+            door,
+            peer,
+            producer,
+            known_group: KnownGroup::default(),
+            drain,
+            process,
+            front: None,
+            jump_to: None,
+            fresh: true,
+            outs: VecDeque::new(),
+            told_written: 0,
+            told_durable: 0,
+            given_back: 0,
+            leaving: false,
+            empty: false,
+            ended: Vec::new(),
+            _counted: metrics::Connection::open(metrics::Transport::Shm),
+        }
+    }
+
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.drain.waker()
+    }
+
+    pub(super) fn process(&self) -> Option<&OwnedFd> {
+        self.process.as_ref()
+    }
+
+    pub(super) fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Announces that the drain is about to sleep; `false` when there is something to do.
+    pub(super) fn sleep(&mut self) -> bool {
+        self.drain.sleep()
+    }
+
+    pub(super) fn awake(&mut self) {
+        self.drain.awake();
+    }
+
+    /// Whether answers or space are still due.
+    pub(super) fn waits(&self) -> bool {
+        !self.outs.is_empty()
+    }
+
+    /// Whether it is drained to its end, and all was given back.
+    pub(super) fn is_over(&self) -> bool {
+        self.leaving && self.empty && self.outs.is_empty()
+    }
+
+    /// The client is gone, or its ring is wanted back: nothing new comes in, what was not committed is given up.
+    pub(super) fn leave(&mut self, forget: bool) {
+        if forget {
+            self.producer.forget();
+        }
+        if !self.leaving {
+            self.drain.close();
+            self.drain.client_gone();
+            (self.leaving, self.process) = (true, None);
+        }
+    }
+
+    /// Looks at its front; says up to which time others may be taken.
+    pub(super) fn look(&mut self, before: u64) -> u64 {
+        self.empty = false;
+        let seen = self.drain.peek(before);
+        self.front = None;
+        match seen {
+            Ok(Peek::Ready { time }) => self.front = Some(time),
+            Ok(Peek::Later { .. }) => {}
+            Ok(Peek::Empty) => self.empty = true,
+            Ok(Peek::Held { bound }) => return bound,
+            Err(corrupt) => self.cut_off(corrupt),
+        }
+        before
+    }
+
+    /// Takes its front; the payload is appended to `bytes`.
+    pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
+        match self.drain.take(bytes) {
+            Ok(entry) => entry,
+            Err(corrupt) => {
+                self.cut_off(corrupt);
+                None
+            }
+        }
+    }
+
+    /// The ring is nonsense: it is let go as it is. What was taken of it before is whole.
+    fn cut_off(&mut self, why: Corrupt) {
+        if !self.leaving {
+            metrics::ring_cut_off();
+            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring was cut off");
+        }
+        self.drain.cut_off(ErrorCode::BadRecord.number().into());
+        self.drain.client_gone();
+        (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+    }
+
+    /// As whom the journal takes its appends.
+    pub(super) fn sender(&self) -> Sender<'_> {
+        Sender {
+            producer: *self.producer.id.as_bytes(),
+            owner: self.producer.owner,
+            producer_epoch: self.producer.epoch,
+            vouch: &self.peer.vouch,
+        }
+    }
+
+    /// Whether an append may jump to its sequence.
+    pub(super) fn may_jump_to(&mut self, sequence: u64) -> bool {
+        if std::mem::take(&mut self.fresh) {
+            self.jump_to = Some(sequence);
+        }
+        self.jump_to == Some(sequence)
+    }
+
+    /// What has the sequences before this one is refused for good.
+    pub(super) fn jump_to(&mut self, sequence: u64) {
+        self.jump_to = Some(sequence);
+    }
+
+    /// The last of what was handed over has its answer: the client may see it.
+    pub(super) fn announce(&mut self) {
+        self.drain.raise(Level::Received, self.drain.next());
+        self.member.passed(self.drain.next());
+        self.drain.announce();
+    }
+
+    /// An append was taken by the journal.
+    pub(super) fn accepted(&mut self, entry: &Entry, level: AckLevel, accepted: &Accepted, since: Instant) {
+        if level >= AckLevel::Received {
+            let answer = Answer {
+                first_offset: accepted.first_offset,
+                epoch: accepted.epoch,
+                code: 0,
+                detail: accepted.count.into(),
+            };
+            self.drain.answer(entry.append, answer);
+        }
+        self.jump_to = None;
+        let end = accepted.first_offset + u64::from(accepted.count);
+        self.out(entry, level, end, accepted.failures, since);
+    }
+
+    /// An append was refused for good.
+    pub(super) fn refused(&mut self, entry: &Entry, level: AckLevel, error: &ErrorInfo, failures: u32, since: Instant) {
+        let wanted = if level < AckLevel::Received { AckLevel::None } else { level };
+        count_refusal(wanted, error.code, entry.records);
+        if level >= AckLevel::Received {
+            let detail = error.record_index.map_or_else(|| error.limit.unwrap_or_default(), u64::from);
+            let code = error.code.number().into();
+            self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
+        }
+        self.jump_to(entry.sequence.wrapping_add(entry.records.into()));
+        self.out(entry, AckLevel::None, 0, failures, since);
+    }
+
+    fn out(&mut self, entry: &Entry, level: AckLevel, end: u64, failures: u32, since: Instant) {
+        let one = |wanted| if level == wanted { (1, u64::from(entry.records)) } else { (0, 0) };
+        let (written, durable) = (one(AckLevel::Written), one(AckLevel::Durable));
+        let upto = entry.append + 1;
+        match self.outs.back_mut() {
+            // Taken together, and wanted at the same level: one entry for all of them.
+            Some(out) if out.since == since && out.failures == failures && (out.durable.0 > 0) == (durable.0 > 0) => {
+                (out.upto, out.end) = (upto, out.end.max(end));
+                out.written = (out.written.0 + written.0, out.written.1 + written.1);
+                out.durable = (out.durable.0 + durable.0, out.durable.1 + durable.1);
+            }
+            _ => self.outs.push_back(Out { upto, end, failures, since, written, durable }),
+        }
+    }
+
+    /// Tells the client what the marks say, and gives space back. `false`: the journal has failed under what was taken.
+    pub(super) fn release(&mut self, marks: &Marks) -> bool {
+        if self.outs.is_empty() {
+            return true;
+        }
+        let (mut told, mut failed) = (false, false);
+        while let Some(out) = self.outs.get(self.told_written) {
+            failed = out.failures != marks.failures;
+            if failed || out.end > marks.written {
+                break;
+            }
+            self.drain.raise(Level::Written, out.upto);
+            count(metrics::Level::Written, out.written, out.since);
+            (self.told_written, told) = (self.told_written + 1, true);
+        }
+        while let Some(out) = self.outs.get(self.told_durable) {
+            failed |= out.failures != marks.failures;
+            if failed || out.end > marks.durable {
+                break;
+            }
+            self.drain.raise(Level::Durable, out.upto);
+            count(metrics::Level::Durable, out.durable, out.since);
+            (self.told_durable, told) = (self.told_durable + 1, true);
+        }
+        let mut upto = None;
+        while let Some(out) = self.outs.get(self.given_back) {
+            let wants_durable = out.durable.0 > 0;
+            if self.given_back >= if wants_durable { self.told_durable } else { self.told_written } {
+                break;
+            }
+            upto = Some(out.upto);
+            self.given_back += 1;
+        }
+        if let Some(upto) = upto {
+            self.drain.release(upto);
+        }
+        self.forget_told();
+        if told {
+            self.drain.announce();
+        }
+        !failed
+    }
+
+    /// Lets go of what everything was said about. Where the log has no `durable`, nobody waits for it.
+    fn forget_told(&mut self) {
+        let tracks = self.door.highest >= AckLevel::Durable && !self.leaving;
+        let done = if tracks { self.given_back.min(self.told_durable) } else { self.given_back };
+        self.outs.drain(..done);
+        self.given_back -= done;
+        self.told_written -= done;
+        self.told_durable = self.told_durable.saturating_sub(done);
+    }
+
+    /// Begins anew at what was not given back.
+    pub(super) fn rewind(&mut self) {
+        self.outs.clear();
+        (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
+        self.drain.rewind();
+        (self.front, self.empty) = (None, false);
+    }
+
+    pub(super) fn set_epoch(&mut self, epoch: u32) {
+        self.drain.set_epoch(epoch);
+    }
+}
+
+fn count(level: metrics::Level, (appends, records): (u64, u64), since: Instant) {
+    if appends > 0 {
+        metrics::acked(level, appends, records, since.elapsed());
+    }
+}

@@ -1,0 +1,76 @@
+//! Which rings there are, for everybody but their drain.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use clad_proto::ProducerId;
+use clad_shm::Watch;
+
+use crate::keep::Note;
+
+/// What others than the drain know of a ring.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(super) note: Note,
+    /// Memory that it takes.
+    pub(super) bytes: usize,
+    watch: Watch,
+    /// All its appends below were handed to the journal.
+    passed: AtomicU64,
+}
+
+impl Member {
+    pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
+        Self { note, bytes, watch, passed: AtomicU64::new(next) }
+    }
+
+    pub(super) fn passed(&self, next: u64) {
+        self.passed.store(next, Ordering::Release);
+    }
+
+    /// Whether there is something in it that was not handed over.
+    pub(super) fn is_behind(&self) -> bool {
+        self.watch.is_behind(self.passed.load(Ordering::Acquire))
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Roll(RwLock<Vec<Arc<Member>>>);
+
+impl Roll {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<Member>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a ring, unless there are as many as there may be, over all or of one user.
+    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> bool {
+        let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid).count();
+        let fits = roll.len() < most && of_one < most_of_one;
+        if fits {
+            roll.push(member);
+        }
+        fits
+    }
+
+    pub(super) fn leave(&self, member: &Arc<Member>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, member));
+    }
+
+    /// The ring of a producer.
+    pub(super) fn of_producer(&self, producer: &ProducerId) -> Option<Arc<Member>> {
+        self.read().iter().find(|m| m.note.producer == *producer).cloned()
+    }
+
+    /// Rings, and the memory that they take.
+    pub(super) fn totals(&self) -> (usize, usize) {
+        let roll = self.read();
+        (roll.len(), roll.iter().map(|m| m.bytes).sum())
+    }
+
+    /// Whether something is in any of them that was not handed over.
+    pub(super) fn is_behind(&self) -> bool {
+        self.read().iter().any(|m| m.is_behind())
+    }
+}

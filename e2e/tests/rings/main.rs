@@ -1,0 +1,42 @@
+//! Rings of shared memory, with real daemons and real processes.
+//!
+//! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
+//! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet`: system calls and wake-ups, counted.
+
+mod death;
+mod hostile;
+mod order;
+mod quiet;
+
+use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
+use clad_e2e::Daemon;
+
+/// A runtime for producers.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// A producer with a ring, or over another transport.
+fn producer(runtime: &tokio::runtime::Runtime, daemon: &Daemon, transport: &str) -> Producer {
+    let address = daemon.address(transport).parse().expect("an address");
+    let producer = runtime.block_on(Producer::builder(address).component("rings").connect()).expect("connected");
+    if transport == "shm" {
+        assert!(producer.has_ring(), "{:?}", producer.why_no_ring());
+    }
+    producer
+}
+
+fn record(body: String) -> Record {
+    Record { body: Some(AnyValue::String(body)), ..Record::default() }
+}
+
+/// Hands a record over, without a runtime; waits where there is no room.
+fn submit(producer: &Producer, level: AckLevel, body: String) -> Ticket {
+    let record = record(body);
+    loop {
+        match producer.try_reserve(1024) {
+            Ok(room) => return room.at(level).submit(&record).expect("submitted"),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a log call costs beside the copy, counted: system calls of the writer, wake-ups of the daemon.
+
+use std::time::Duration;
+
+use clad_client::AckLevel;
+use clad_e2e::Setup;
+
+use crate::{producer, runtime, submit};
+
+/// Records of a flood.
+const FLOOD: u64 = 50_000;
+
+/// Switches that a thread made by itself: each time it slept in a system call.
+fn voluntary_switches() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("counted").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_flood_wakes_nobody_for_each_record_and_an_idle_daemon_sleeps() {
+    let runtime = runtime();
+    let daemon = Setup::new().set("ingest.shm.ring_bytes", "64MiB").start();
+    let producer = producer(&runtime, &daemon, "shm");
+    let wakeups = || daemon.metric("clad_shm_wakeups_total");
+    let (before, slept) = (wakeups(), voluntary_switches());
+    for number in 0..FLOOD {
+        drop(submit(&producer, AckLevel::Posted, format!("{number}")));
+    }
+    let (woken, slept) = (wakeups() - before, voluntary_switches() - slept);
+    runtime.block_on(producer.flush(AckLevel::Written)).expect("written");
+    assert!(woken < FLOOD as f64 / 100.0, "{woken} wake-ups for {FLOOD} records");
+    assert!(slept < FLOOD / 100, "the writer slept {slept} times in {FLOOD} calls");
+    assert_eq!(daemon.metric("clad_appended_records_total{transport=\"shm\"}"), FLOOD as f64);
+    // Asleep, the drain does not look: it is woken once, by the next record.
+    std::thread::sleep(Duration::from_millis(100));
+    let asleep = wakeups();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(wakeups(), asleep, "an idle daemon wakes");
+    runtime.block_on(submit(&producer, AckLevel::Durable, "again".to_owned())).expect("durable");
+    assert!(wakeups() > asleep, "it was asleep, and somebody woke it");
+    daemon.wait_for_rings(1);
+}

@@ -1,0 +1,159 @@
+//! RING and RING_GIVEN: how a client on a Unix socket comes by a ring of shared memory.
+//!
+//! * RING: `[16] ring id (zero: a new one), u64 the client's monotonic clock in nanoseconds, u32 bytes wanted (0: what
+//!   the daemon gives by default), [4] reserved`.
+//! * RING_GIVEN: `[16] ring id, u32 bytes of the ring, u32 longest payload of the ring, u8 flags, [3] reserved`. Flags: 1
+//!   it is the ring that the client has already, 2 the clocks differ: records are stamped where they are drained.
+//!
+//! Descriptors come with the first byte of RING_GIVEN, in this order: the board; and unless flag 1 is set the ring and the
+//! doorbell.
+
+use super::{
+    control::{self, Fields},
+    header::{FrameError, FrameType},
+};
+use crate::AckLevel;
+use bytes::{BufMut, BytesMut};
+use std::fmt;
+
+const KNOWN: u8 = 1;
+const OTHER_CLOCK: u8 = 2;
+
+/// A ring's name, for as long as it lives: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct RingId([u8; 16]);
+
+impl RingId {
+    /// The id of these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl From<[u8; 16]> for RingId {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for RingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for RingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RingId({self})")
+    }
+}
+
+/// Asks for a ring, or to go on with one after the daemon was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingWanted {
+    /// The client's number for it, not 0.
+    pub request_id: u32,
+    /// The ring to go on with; nothing: a new one.
+    pub known: Option<RingId>,
+    /// The client's monotonic clock, read after WELCOME came.
+    pub clock_ns: u64,
+    /// How large it should be; 0: what the daemon gives by default. The daemon may give less.
+    pub bytes: u32,
+}
+
+/// A ring is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingGiven {
+    /// The request id of the RING.
+    pub request_id: u32,
+    /// The ring.
+    pub id: RingId,
+    /// It is the one that the client has already: only its new board comes.
+    pub known: bool,
+    /// The clocks differ: what is logged by this ring is ordered by when it is drained.
+    pub other_clock: bool,
+    /// Bytes of the ring.
+    pub bytes: u32,
+    /// The longest payload of the ring: a head ([`RingAppendHead`]) and the payload of an append.
+    pub max_payload_bytes: u32,
+}
+
+/// What stands in front of the payload of an append in a ring: `u8 level, [3] reserved, u32 CRC-32C of the payload`. How
+/// many records it has is said by the ring's own header; its sequence is counted by who drains it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingAppendHead {
+    /// The level that the answer waits for; `none` and `posted` want none.
+    pub level: AckLevel,
+    /// The client's own checksum of the payload.
+    pub payload_crc: u32,
+}
+
+impl RingAppendHead {
+    /// Its length.
+    pub const BYTES: usize = 8;
+
+    /// The bytes.
+    #[must_use]
+    pub const fn encode(&self) -> [u8; Self::BYTES] {
+        let crc = self.payload_crc.to_le_bytes();
+        [self.level.code(), 0, 0, 0, crc[0], crc[1], crc[2], crc[3]]
+    }
+
+    /// The head, and the payload behind it; nothing where it is none.
+    #[must_use]
+    pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let ([level, 0, 0, 0, crc @ ..], payload) = bytes.split_first_chunk::<{ Self::BYTES }>()? else { return None };
+        Some((Self { level: AckLevel::from_code(*level)?, payload_crc: u32::from_le_bytes(*crc) }, payload))
+    }
+}
+
+impl RingWanted {
+    /// Writes the frame.
+    pub fn encode(&self, buf: &mut BytesMut) {
+        control::put(buf, FrameType::Ring, self.request_id, |b| {
+            b.put_slice(self.known.unwrap_or_default().as_bytes());
+            b.put_u64_le(self.clock_ns);
+            b.put_u32_le(self.bytes);
+            b.put_bytes(0, 4);
+        });
+    }
+
+    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
+        let id: RingId = fields.id()?;
+        let (clock_ns, bytes) = (fields.u64()?, fields.u32()?);
+        fields.reserved::<4>()?;
+        fields.end()?;
+        let known = (id != RingId::default()).then_some(id);
+        Ok(Self { request_id: fields.request_id, known, clock_ns, bytes })
+    }
+}
+
+impl RingGiven {
+    /// Writes the frame.
+    pub fn encode(&self, buf: &mut BytesMut) {
+        let flags = if self.known { KNOWN } else { 0 } | if self.other_clock { OTHER_CLOCK } else { 0 };
+        control::put(buf, FrameType::RingGiven, self.request_id, |b| {
+            b.put_slice(self.id.as_bytes());
+            b.put_u32_le(self.bytes);
+            b.put_u32_le(self.max_payload_bytes);
+            b.put_u8(flags);
+            b.put_bytes(0, 3);
+        });
+    }
+
+    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
+        let (id, bytes, max_payload_bytes) = (fields.id()?, fields.u32()?, fields.u32()?);
+        let flags = fields.flags(KNOWN | OTHER_CLOCK)?;
+        fields.reserved::<3>()?;
+        fields.end()?;
+        let (known, other_clock) = (flags & KNOWN != 0, flags & OTHER_CLOCK != 0);
+        Ok(Self { request_id: fields.request_id, id, known, other_clock, bytes, max_payload_bytes })
+    }
+}
