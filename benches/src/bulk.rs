@@ -1,7 +1,7 @@
 //! One large file, handed over in small chunks: one contender, one run, one [`Outcome`].
 //!
 //! What must hold: every contender makes a new file of the same bytes; the time is from making it until it is durable (a
-//! final sync in every contender's time); then it is read back and compared, chunk by chunk.
+//! final sync of the file and of its name in every contender's time); then it is read back and compared, chunk by chunk.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -70,6 +70,8 @@ pub struct Work {
     pub chunk: usize,
     /// Bytes of the file, rounded up to whole chunks.
     pub total: u64,
+    /// Buffers of the journal's file writer, and their bytes: its defaults, but to look for better ones.
+    pub buffers: Option<(usize, usize)>,
 }
 
 /// The chunks of a file.
@@ -139,6 +141,10 @@ impl Work {
             Contender::Bufwriter8k => return self.buffered(by, 8 << 10, dir),
             Contender::Bufwriter2m => return self.buffered(by, 2 << 20, dir),
         };
+        let options = match self.buffers {
+            Some((buffers, bytes)) => options.buffers(buffers).buffer_bytes(bytes),
+            None => options,
+        };
         let mut stats = Stats::default();
         let mut outcome = self.timed(by.name(), &dir.join("file"), |path, chunks| {
             let mut file: BulkWriter = options.create_new(path)?;
@@ -154,7 +160,8 @@ impl Work {
         self.timed(by.name(), &dir.join("file"), |path, chunks| {
             let mut file = BufWriter::with_capacity(capacity, File::create_new(path)?);
             chunks.write_to(&mut file)?;
-            Ok(file.into_inner()?.sync_all()?)
+            file.into_inner()?.sync_all()?;
+            sync_name(path)
         })
     }
 
@@ -184,6 +191,14 @@ impl Work {
     }
 }
 
+/// Makes the name of a new file durable, as the journal's file writer does.
+///
+/// # Errors
+/// What the kernel says.
+pub fn sync_name(path: &Path) -> Result<()> {
+    Ok(File::open(path.parent().context("a file lies in a folder")?)?.sync_all()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +207,7 @@ mod tests {
     fn a_chunk_that_is_lost_moved_or_added_is_found() {
         let folder = crate::test_folder();
         let path = folder.path().join("file");
-        let work = Work { chunk: 800, total: 100 * 800 };
+        let work = Work { chunk: 800, total: 100 * 800, buffers: None };
         let chunks = Chunks::new(&work);
         let good: Vec<u8> = (0..100).flat_map(|number| chunks.get(number).to_vec()).collect();
         let holds = |bytes: &[u8]| {

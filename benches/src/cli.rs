@@ -10,9 +10,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::durable::{self, Engine};
 use crate::outcome::Outcome;
 use crate::place::{On, Place};
-use crate::results::Results;
+use crate::results::{Aim, Results};
 use crate::writers::Limit;
-use crate::{append, bulk, cells, file_writer, read, speed, write_sync};
+use crate::{append, bulk, cells, device_bytes, file_writer, read, speed, write_sync};
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
 #[derive(Parser)]
@@ -41,6 +41,12 @@ enum Bench {
     Cells(Cells),
     /// A segment through its checksums, and one that a crash left, beside plain reads
     Read(Read),
+    /// Bytes that reach the device for each durable record of one writer, preparing segments included; fails where it is
+    /// more than is allowed. Wants `--on`
+    #[command(name = "device_bytes")]
+    DeviceBytes(DeviceBytes),
+    /// Make the tables and plots of docs/BENCHMARKS.md anew from the results in docs/benchmarks
+    Report(Report),
     /// What is to be reached: rows of contenders, ours, fio and peers, in turn
     Speed(Speed),
 }
@@ -112,13 +118,19 @@ pub struct OneBulk {
     /// Megabytes (2^20) of the file
     #[arg(long, default_value_t = 1024)]
     pub mebibytes: u64,
+    /// Buffers of the journal's file writer [default: its own]
+    #[arg(long, requires = "buffer_bytes")]
+    pub buffers: Option<usize>,
+    /// Bytes of each
+    #[arg(long, requires = "buffers")]
+    pub buffer_bytes: Option<usize>,
 }
 
 impl OneBulk {
     /// The same as a run.
     #[must_use]
     pub fn work(&self) -> bulk::Work {
-        bulk::Work { chunk: self.chunk, total: self.mebibytes << 20 }
+        bulk::Work { chunk: self.chunk, total: self.mebibytes << 20, buffers: self.buffers.zip(self.buffer_bytes) }
     }
 }
 
@@ -255,6 +267,29 @@ struct Read {
     size: usize,
 }
 
+/// `device_bytes`
+#[derive(Args)]
+struct DeviceBytes {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Bytes of a record
+    #[arg(long, default_value_t = 128)]
+    size: usize,
+    /// Segments that are filled
+    #[arg(long, default_value_t = 4)]
+    segments: u64,
+}
+
+/// `report`
+#[derive(Args)]
+struct Report {
+    /// The folder with BENCHMARKS.md
+    #[arg(long, default_value = "docs")]
+    docs: PathBuf,
+}
+
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -304,8 +339,11 @@ fn carry_out(bench: Bench) -> Result<()> {
             args.rounds.keep(&plan.run(&args.common.place()?)?)
         }
         Bench::FileWriter(args) => {
-            let works: Vec<_> =
-                args.chunk.iter().map(|chunk| bulk::Work { chunk: *chunk, total: args.mebibytes << 20 }).collect();
+            let works: Vec<_> = args
+                .chunk
+                .iter()
+                .map(|chunk| bulk::Work { chunk: *chunk, total: args.mebibytes << 20, buffers: None })
+                .collect();
             args.rounds.keep(&file_writer::run(&args.common.place()?, args.rounds.rounds, &works)?)
         }
         Bench::Cells(args) => {
@@ -317,6 +355,14 @@ fn carry_out(bench: Bench) -> Result<()> {
             let plan = read::Plan { rounds: args.rounds.rounds, segment: durable::FILE, size: args.size };
             args.rounds.keep(&plan.run(&args.common.place()?)?)
         }
+        Bench::DeviceBytes(args) => {
+            let plan = device_bytes::Plan { rounds: args.rounds.rounds, size: args.size, segments: args.segments };
+            let results = plan.run(&args.common.place()?)?;
+            args.rounds.keep(&results)?;
+            ensure!(results.aims.iter().all(Aim::is_reached), "a record costs the device more than it may");
+            Ok(())
+        }
+        Bench::Report(args) => crate::render::render(&args.docs, true).map(drop),
         Bench::Speed(args) => {
             let plan = speed::Plan {
                 rows: args.row,

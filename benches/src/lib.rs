@@ -21,8 +21,10 @@
 //! | [`cells`] | reads and writes of 4 KiB in twelve ways, beside fio |
 //! | [`read`] | a segment through its checksums, beside plain reads |
 //! | [`speed`] | what is to be reached: rows of contenders, peers and [`fio`] among them, in turn |
+//! | [`device_bytes`] | what a durable record costs the device, counted where the kernel counts |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
+//! | [`render`] | tables and plots for docs/BENCHMARKS.md |
 //! | [`pattern`] | contents that tell who wrote them, and when |
 //! | [`writers`] | threads that do one thing after the other, timed |
 
@@ -31,6 +33,7 @@ pub mod bulk;
 pub mod cells;
 pub mod cli;
 pub mod clock;
+pub mod device_bytes;
 pub mod durable;
 pub mod file_writer;
 pub mod fio;
@@ -38,6 +41,7 @@ pub mod outcome;
 pub mod pattern;
 pub mod place;
 pub mod read;
+pub mod render;
 pub mod results;
 pub mod speed;
 pub mod stats;

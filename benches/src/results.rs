@@ -39,7 +39,7 @@ pub struct Aim {
     pub work: String,
     /// Who of ours.
     pub of: String,
-    /// The best of these, in each round.
+    /// The one of these whose median is the best.
     pub beside: Vec<String>,
     /// Those that were not there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

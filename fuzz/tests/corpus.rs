@@ -37,6 +37,7 @@ fn check(name: &str) {
             format!("input {k} of CLAD_SEED={seed} ({written})")
         });
     }
+    println!("tally: inputs={}", corpus.len() as u64 + runs);
     println!("{name}: {} kept inputs, {runs} made with CLAD_SEED={seed}", corpus.len());
 }
 

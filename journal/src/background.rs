@@ -182,7 +182,8 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     // Out of the list before it is out of the folder: who looks it up from now on is told the gap.
     shared.catalog().remove(sealed.number);
     shared.env().tell(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
-    if summary.is_none_or(|s| s.damaged) || !use_again(shared, sealed) {
+    let suspect = summary.is_none_or(|s| s.damaged) && !shared.env().config.faults.has(Fault::DamagedUsedAgain);
+    if suspect || !use_again(shared, sealed) {
         discard(shared, sealed.number);
     }
     Some(())

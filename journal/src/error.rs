@@ -103,6 +103,9 @@ pub enum AppendError {
         /// The sequence that is next.
         expected: u64,
     },
+    /// Sequences that no number has.
+    #[error("the sequences of this append go past the largest number, 2^64 - 1")]
+    PastTheLast,
     /// Too many producers at once.
     #[error("the log remembers as many producers as it may")]
     TooManyProducers,

@@ -94,6 +94,10 @@ faults! {
     TailNotSetAside,
     /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
     RecycledNotToldApart,
+    /// The file of a segment that is known to be damaged becomes the next one.
+    DamagedUsedAgain,
+    /// An append of a producer's older session is taken.
+    FenceIgnored,
     /// The thread of the ring does not wake the other one when the turn has passed to it.
     TurnNotPassedOn,
     /// A writing thread goes to sleep on a look that it took before it gave the lock back and took it again.

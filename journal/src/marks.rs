@@ -33,6 +33,9 @@ pub struct Marks {
     pub durable: u64,
     /// How often the journal has failed since it was opened.
     pub failures: u32,
+    /// How often it has lost something since it was opened that was told to be written: a failed disk could not give it
+    /// back.
+    pub losses: u32,
     /// Whether it takes appends now, and why not.
     pub accepting: Accepting,
 }

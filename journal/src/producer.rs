@@ -220,6 +220,17 @@ impl ProducerTable {
         }
     }
 
+    /// Takes over what has happened in the live table since this copy of it was made, while nothing was stored: epochs that
+    /// were raised, and who was forgotten.
+    pub(crate) fn catch_up(&mut self, live: &Self) {
+        self.producers.retain(|id, p| {
+            let now = live.producers.get(id);
+            p.epoch = now.map_or(p.epoch, |now| p.epoch.max(now.epoch));
+            now.is_some()
+        });
+        self.ranges = self.producers.values().map(|p| p.ranges.len()).sum();
+    }
+
     /// Forgets a producer (it said goodbye, with nothing unacknowledged).
     pub(crate) fn forget(&mut self, id: &ProducerId) {
         if let Some(p) = self.producers.remove(id) {
@@ -382,5 +393,21 @@ mod tests {
         assert_eq!(back.snapshot(), t.snapshot());
         assert_eq!(back.ranges(), 2);
         assert_eq!(check(&back, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
+    }
+
+    #[test]
+    fn what_recovery_gives_back_takes_no_fence_away() {
+        let none = HashSet::new();
+        let mut live = ProducerTable::new(10, 4, 0);
+        live.store(&append(1, 0, 2), 100, 5, &none);
+        live.store(&append(2, 0, 1), 102, 6, &none);
+        let mut recovered = live.clone();
+        recovered.lose(101, 102);
+        live.raise_epoch(&[1; 16], 9);
+        live.forget(&[2; 16]);
+        recovered.catch_up(&live);
+        assert_eq!((recovered.len(), recovered.ranges()), (1, 1));
+        assert_eq!(check(&recovered, &append(1, 1, 1)), Verdict::Fenced { current: 9 });
+        assert_eq!(check(&recovered, &ChunkHeader { producer_epoch: 9, ..append(1, 1, 1) }), Verdict::Fresh, "lost");
     }
 }

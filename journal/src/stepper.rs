@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::background::{self, RetentionState};
 use crate::clock::Clock;
-use crate::committer::{Accepted, Append, Job, RotateReply, Step};
+use crate::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
 use crate::config::JournalConfig;
 use crate::env::Observer;
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
+use crate::gather::Purse;
 use crate::io::{IoBuf, Storage};
 use crate::journal::{Shared, open_shared};
 use crate::marks::{Level, Marks};
+use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
 
@@ -88,6 +90,32 @@ impl Stepper {
     pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
         let now = self.shared.env().now();
         self.shared.with(|c| c.append(append, now))
+    }
+
+    /// As [`crate::Journal::append_burst`], without a permit.
+    pub fn append_burst(&self, from: &Sender<'_>, burst: &[Item<'_>]) -> Vec<Result<Accepted, AppendError>> {
+        let now = self.shared.env().now();
+        let (mut purse, mut answers) = (Purse::default(), Vec::with_capacity(burst.len()));
+        self.shared.with(|c| c.append_burst(from, burst, now, &mut purse, |answer| answers.push(answer)));
+        answers
+    }
+
+    /// As [`crate::Journal::producer`].
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`].
+    pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.with(|c| c.producer(id, owner))
+    }
+
+    /// As [`crate::Journal::connect`].
+    pub fn connect(&self, id: &ProducerId, epoch: u32) {
+        self.shared.with(|c| c.connect(id, epoch));
+    }
+
+    /// As [`crate::Journal::disconnect`].
+    pub fn disconnect(&self, id: &ProducerId) {
+        self.shared.with(|c| c.disconnect(id, false));
     }
 
     /// The watermarks now.

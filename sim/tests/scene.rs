@@ -38,3 +38,8 @@ fn a_failed_write_costs_nothing_that_shared_its_block() {
 fn a_segment_used_again_holds_nothing_of_what_it_was() {
     scenes::used_again(Faults::default());
 }
+
+#[test]
+fn a_damaged_segment_is_not_used_again() {
+    scenes::damaged_goes(Faults::default());
+}

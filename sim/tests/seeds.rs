@@ -84,7 +84,7 @@ fn run_all(name: &str, first: u64, runs: u64) {
         }
     }
     tell(name, runs, &all);
-    let states = (all.cuts + all.kills + all.failed_starts) as f64 / began.elapsed().as_secs_f64() * 60.0;
+    let states = all.crash_states() as f64 / began.elapsed().as_secs_f64() * 60.0;
     println!("{name}: {states:.0} crash states a minute");
     assert!(broken.is_empty(), "{} of {runs} seeds broke a rule:\n{}", broken.len(), broken.join("\n"));
 }
@@ -92,7 +92,7 @@ fn run_all(name: &str, first: u64, runs: u64) {
 fn tell(name: &str, seeds: u64, s: &Stats) {
     println!(
         "{name}: {seeds} seeds, {} lives, {} cuts, {} kills, {} failed starts, {} recoveries in the process, {} clean ends, \
-         {} acks checked, {} duplicates, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
+         {} acks checked, {} bursts, {} duplicates, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
          {} used again, 0 lost",
         s.lives,
         s.cuts,
@@ -101,6 +101,7 @@ fn tell(name: &str, seeds: u64, s: &Stats) {
         s.rescues,
         s.closes,
         s.acked,
+        s.bursts,
         s.duplicates,
         s.read,
         s.sealed,
@@ -108,6 +109,7 @@ fn tell(name: &str, seeds: u64, s: &Stats) {
         s.removed,
         s.recycled
     );
+    println!("tally: {}", s.tally());
 }
 
 #[test]

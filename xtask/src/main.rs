@@ -1,4 +1,5 @@
-//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`, `cargo xtask mixin`.
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`,
+//! `cargo xtask proof quick`, `cargo xtask mixin`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
 mod ci;
@@ -25,6 +26,11 @@ enum Task {
     },
     /// Run a suite that needs root or other programs; without a name, list them
     Ci(Ci),
+    /// Run everything that tries to break the promise, and sum up what was tried: `quick` or `slow`
+    Proof {
+        /// `quick`: minutes, as any user; `slow`: hours, as root
+        which: String,
+    },
     /// Render the dashboards and rules of deploy/mixin
     Mixin(Mixin),
 }
@@ -69,6 +75,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             println!("{}", package::run(&root(), &kind)?.display());
             Ok(ExitCode::SUCCESS)
         }
+        Task::Proof { which } => ci::proof::run(&root(), &which),
         Task::Ci(Ci { suite: None }) => {
             ci::list();
             Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use agave_fs::buffered_writer::large_file_buf_writer;
 use agave_fs::io_setup::IoSetupState;
 use anyhow::Result;
 use clad_benches::Outcome;
-use clad_benches::bulk::Work;
+use clad_benches::bulk::{Work, sync_name};
 
 pub fn run(direct: bool, work: &Work, dir: &Path) -> Result<Outcome> {
     let name = if direct { "agave-fs 4.2.0, direct" } else { "agave-fs 4.2.0, buffered" };
@@ -19,6 +19,7 @@ pub fn run(direct: bool, work: &Work, dir: &Path) -> Result<Outcome> {
         chunks.write_to(&mut file)?;
         file.flush()?;
         drop(file);
-        Ok(File::open(path)?.sync_data()?)
+        File::open(path)?.sync_data()?;
+        sync_name(path)
     })
 }

@@ -278,6 +278,7 @@ mod tests {
             Way::DirectDsync => 9_000.0,
             Way::SyncFileRange => 16_000.0,
             Way::Threads(n) => [14_000.0, 22_000.0, 31_000.0][n.ilog2() as usize - 1],
+            Way::Linked(_) => 12_000.0,
             Way::Ring(n) => [15_000.0, 33_000.0, 35_000.0][n.ilog2() as usize - 1],
         })
     }

@@ -51,12 +51,13 @@ impl v1::ingest_server::Ingest for Ingest {
         let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, self.may_read);
         let (out, answers) = mpsc::channel(ANSWERS);
         let service = request.extensions().get::<FramedService>().cloned().unwrap_or_else(|| self.current.service());
+        let session = Session::begin(&service.door.journal.marks());
         let conversation = Conversation {
             marks: service.door.journal.watcher(),
             service,
             peer,
             share: request.extensions().get::<Share>().cloned().unwrap_or_default(),
-            session: Session::default(),
+            session,
             released: Vec::new(),
             out,
         };
@@ -324,6 +325,11 @@ impl Conversation {
             self.marks_move().await?;
         }
         let m = door.journal.marks();
+        if level > AckLevel::Received
+            && let Some(error) = self.session.lost_since(&m)
+        {
+            return Err(error.into());
+        }
         match level {
             AckLevel::Durable => {
                 let end = door.journal.request_sync();

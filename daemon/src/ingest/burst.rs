@@ -69,6 +69,7 @@ impl Connection {
         if full || window || share || self.producer.is_none() || self.has_ring() || self.waits_for_room() {
             return false;
         }
+        self.share_since = None;
         match door.item(&view, self.arrival, &mut self.known_group) {
             Some(item) => burst.push(at, view.head, item),
             None => return false,

@@ -382,6 +382,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::TooOld => ErrorCode::SequenceTooOld,
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
+        AppendError::PastTheLast => ErrorCode::BadRecord,
         AppendError::NoSpace => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,

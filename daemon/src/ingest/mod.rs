@@ -18,6 +18,8 @@ mod listen;
 mod peer;
 mod session;
 
+use crate::metrics;
+
 pub(crate) use budget::Budget;
 pub(crate) use current::Current;
 pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};

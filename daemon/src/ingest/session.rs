@@ -95,6 +95,8 @@ pub(crate) struct Session {
     unanswered: usize,
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// Losses of the journal that the peer knows of: those before it came, and those that it was told of.
+    losses: u32,
 }
 
 impl Session {
@@ -155,6 +157,23 @@ impl Session {
         self.unanswered += 1;
     }
 
+    /// One that begins at these marks.
+    pub(crate) fn begin(marks: &Marks) -> Self {
+        Self { losses: marks.losses, ..Self::default() }
+    }
+
+    /// What a FLUSH is told where the journal has lost something since: once, for it may be of this peer, and was answered.
+    pub(crate) fn lost_since(&mut self, marks: &Marks) -> Option<ErrorInfo> {
+        if marks.losses == std::mem::replace(&mut self.losses, marks.losses) {
+            return None;
+        }
+        let text = "the disk failed and records that were `written` could not be read back: some of what was sent before \
+                    may be lost (`clactl status`, and gaps when it is read); a further FLUSH speaks of the rest";
+        let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
+        (error.retryable, error.maybe_written) = (false, true);
+        Some(error)
+    }
+
     /// Notes a flush of everything below `end`.
     pub(crate) fn flush(&mut self, id: u32, end: u64, level: Level, failures: u32) {
         let since = Instant::now();
@@ -189,7 +208,7 @@ impl Session {
                     0 => {
                         released = true;
                         let (appends, records) = (done.appends.into(), done.records());
-                        crate::metrics::acked(level_label(level), appends, records, done.since.elapsed());
+                        super::metrics::acked(level_label(level), appends, records, done.since.elapsed());
                     }
                     flush => answers.push(Answer::Watermark(watermark(m, level, mark, flush))),
                 }
@@ -240,12 +259,12 @@ fn maybe_written(mut row: Waiting, answers: &mut Vec<Answer>) {
 }
 
 /// The metric label of a level.
-pub(crate) fn level_label(level: AckLevel) -> crate::metrics::Level {
+pub(crate) fn level_label(level: AckLevel) -> super::metrics::Level {
     match level {
-        AckLevel::None | AckLevel::Posted => crate::metrics::Level::None,
-        AckLevel::Received => crate::metrics::Level::Received,
-        AckLevel::Written => crate::metrics::Level::Written,
-        AckLevel::Durable => crate::metrics::Level::Durable,
+        AckLevel::None | AckLevel::Posted => super::metrics::Level::None,
+        AckLevel::Received => super::metrics::Level::Received,
+        AckLevel::Written => super::metrics::Level::Written,
+        AckLevel::Durable => super::metrics::Level::Durable,
     }
 }
 
@@ -358,5 +377,15 @@ mod tests {
         assert_eq!(s.unanswered(), 5);
         assert_eq!(said(&mut s, marks(30, 0, 0)), ["written 30"]);
         assert!(!s.waits());
+    }
+
+    #[test]
+    fn a_flush_after_a_loss_is_told_of_it_once() {
+        let lost = |losses| Marks { losses, ..marks(50, 50, 1) };
+        let mut s = Session::begin(&lost(1));
+        assert_eq!(s.lost_since(&lost(1)), None, "that was before it came");
+        let error = s.lost_since(&lost(2)).expect("a loss");
+        assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::JournalFailed, false, true));
+        assert_eq!(s.lost_since(&lost(2)), None);
     }
 }

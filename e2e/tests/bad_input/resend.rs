@@ -147,3 +147,26 @@ fn received_and_killed() {
     let expected: Vec<_> = (0..200).map(|sequence| format!("{sequence}").into_bytes()).collect();
     assert_eq!(bodies, expected);
 }
+
+/// A client that missed an epoch judges by where the next one began: a clean start between must not move that.
+#[test]
+fn where_an_epoch_began_is_told_the_same_after_a_clean_start() {
+    let mut daemon = Daemon::start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    for sequence in 0..10 {
+        raw.append_acked(sequence, AckLevel::Durable, &[b"before the crash"]);
+    }
+    let (mut raw, crashed) = come_back(&mut daemon, Between::Kill9, welcome.producer_id);
+    assert_eq!((crashed.epoch, crashed.epoch_first_offset), (welcome.epoch + 1, 10));
+    for sequence in 10..15 {
+        raw.append_acked(sequence, AckLevel::Durable, &[b"in the new epoch"]);
+    }
+    let (mut raw, clean) = come_back(&mut daemon, Between::CleanEnd, welcome.producer_id);
+    assert_eq!((clean.epoch, clean.epoch_first_offset, clean.durable), (crashed.epoch, 10, 15));
+    raw.append(15, AckLevel::Durable, &[b"after the clean start"]);
+    raw.accepted();
+    let mark = raw.flush(AckLevel::Durable).expect("durable");
+    assert_eq!((mark.epoch, mark.epoch_first_offset, mark.offset), (crashed.epoch, 10, 16));
+    let status = daemon.status();
+    assert_eq!((status.epoch, status.epoch_first_offset), (crashed.epoch, 10));
+}

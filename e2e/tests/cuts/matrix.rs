@@ -114,6 +114,7 @@ fn what_was_acknowledged_survives() {
             Verdict::Failed(_) => failed += 1,
         }
     }
+    println!("tally: states={} lost={failed}", sums.states + sums.seconds);
     println!(
         "cuts: {kept} cells kept everything, {refused} refused as they must, {absent} not in this version, {failed} \
          failed; {}; lost = {failed}; seed {seed}, {} s",

@@ -42,6 +42,7 @@ fn which_way_of_writing_keeps_what() {
     println!("{}", markdown(&cells));
     let wrong: Vec<String> = cells.iter().filter_map(unexpected).collect();
     let (all, lost) = cells.iter().fold((0, 0), |sum, cell| (sum.0 + cell.states, sum.1 + cell.lost));
+    println!("tally: states={all}");
     println!(
         "cuts: table: {} cells, {all} states, {lost} of them lost something, {} cells not as expected; seed {seed}, {} s",
         cells.len(),

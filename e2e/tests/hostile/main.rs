@@ -90,6 +90,7 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
         seen.inflight,
         seen.acks
     );
+    println!("tally: attacks=1 acks={}", seen.acks);
     assert!(grown <= bound + SLACK, "{name}: the daemon grew by {grown} bytes, and may by {bound} and {SLACK}");
     assert!(seen.inflight <= limit, "{name}: {} bytes in flight of {limit}", seen.inflight);
     assert!(seen.acks >= LEAST_ACKS, "{name}: {seen:?}");

@@ -93,6 +93,7 @@ fn a_storm_of_restarts() {
     let all = runtime.block_on(readback::served(&daemon.address("unix")));
     let counts = check::all(&world, &acks, &all, true);
     ends_clean(&mut daemon, &all);
+    println!("tally: kills={STORM} acks={} lost=0", acks.len());
     println!(
         "storm, seed {seed}: {STORM} starts killed, {served} of them when they served, {} appends acked ({counts}), \
          {resent} records resent, {} appends given up as forgotten, {} records read back",
@@ -159,6 +160,7 @@ fn survives(policy: &str, levels: &[AckLevel], part: u64) {
         assert!(*hits > 0, "{name:?} never had an ack in flight in {round} kills: nothing was shown of it ({hit:?})");
     }
     let resent: u64 = clients.iter().map(|client| client.resent()).sum();
+    println!("tally: kills={round} acks={} lost=0", acks.len());
     println!(
         "kill: {policy}, seed {seed}: {round} kills, {} appends acked ({counts}), {resent} records resent, {} appends \
          given up as forgotten, {} records read back once and in order; kills with acks in flight by transport × level {hit:?}",

@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_e2e::cuts::{Device, Recorder};
 use clad_e2e::tool::clactl;
@@ -130,7 +130,7 @@ fn a_disk_that_gets_full() {
         prometheus.fires("CladDiskFullSoon")
     });
     while more(&mut ballast).is_ok() {}
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     for name in ALERTS {
         while !prometheus.fires(name) {
             knock(&daemon, AckLevel::Durable);
@@ -188,13 +188,28 @@ impl Drop for Breakable {
         let point = self.point.display().to_string();
         if self.mounted {
             // Somebody's last write may be on its way.
-            let mut tries = 0..50;
-            while tries.next().is_some() && !Command::new("umount").arg(&point).status().is_ok_and(|s| s.success()) {
-                thread::sleep(Duration::from_millis(100));
-            }
+            until_gone(&point, || ends_well(&["umount", &point]));
         }
-        let _ = Command::new("losetup").args(["--detach", &self.attached]).status();
+        let _ = ends_well(&["losetup", "--detach", &self.attached]);
+        // It is gone when its last user is; until then it holds the file that is served.
+        let file = format!("/sys/block/{}/loop/backing_file", self.attached.trim_start_matches("/dev/"));
+        until_gone(&self.attached, || !Path::new(&file).exists());
     }
+}
+
+/// Tries until it is gone; no reason to fail, but one to speak.
+fn until_gone(what: &str, mut gone: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !gone() {
+        if began.elapsed() > PATIENCE {
+            return eprintln!("left behind: {what}");
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ends_well(words: &[&str]) -> bool {
+    Command::new(words[0]).args(&words[1..]).output().is_ok_and(|ended| ended.status.success())
 }
 
 fn does(words: &[&str]) -> String {

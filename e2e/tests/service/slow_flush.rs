@@ -90,9 +90,13 @@ impl Watched {
 
 /// Sends appends of [`BODY`] until one is refused: how many were taken, and the refusal.
 fn fill(raw: &mut Raw) -> (u64, ErrorInfo) {
+    fill_from(raw, 0)
+}
+
+fn fill_from(raw: &mut Raw, first: u64) -> (u64, ErrorInfo) {
     let body = payload(&[&[b'f'; BODY]]);
     for taken in 0..2 * BUDGET / BODY as u64 {
-        raw.append_payload(taken, Received, false, &body);
+        raw.append_payload(first + taken, Received, false, &body);
         match raw.answer() {
             Frame::Accepted(_) => {}
             Frame::Refused(refused) => return (taken, refused.error),
@@ -207,10 +211,20 @@ fn a_connections_share_is_refused_at_its_bound() {
         disk.release();
         framed.flush(Durable).expect("durable");
         framed.append_acked(taken, Durable, &[b"sent again"]);
+        // There was room again, so the next one that finds none is waited for as the first was.
+        disk.hold();
+        other.append(3, Durable, &[b"held"]);
+        disk.wait_held(1);
+        let again = Instant::now();
+        let (more, error) = fill_from(&mut framed, taken + 1);
+        is_for_now(&error);
+        assert!(again.elapsed() >= Duration::from_secs(5), "refused without a wait");
+        assert_eq!(more, most);
+        disk.release();
         release.send(()).expect("gRPC waits for it");
         assert_eq!(grpc.join().expect("the same by gRPC"), most);
     });
-    daemon.ends_well(3 + 2 * (most + 1));
+    daemon.ends_well(4 + most + 2 * (most + 1));
 }
 
 /// The same by gRPC: how many were taken before the first refusal.

@@ -37,6 +37,7 @@ use crate::active::Active;
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
 use crate::env::Trigger;
+use crate::format::meta::EpochStart;
 use crate::gather::{Batch, Gather};
 use crate::marks::Marks;
 use crate::prepare::Prepared;
@@ -96,7 +97,7 @@ pub(crate) struct Committer {
     producers: ProducerTable,
     /// As of what was submitted: what a footer snapshots.
     submitted: ProducerTable,
-    connected: HashMap<ProducerId, u32>,
+    connected: HashMap<ProducerId, (usize, u32)>,
     connected_set: HashSet<ProducerId>,
     gather: Gather,
     in_flight: VecDeque<InFlight>,
@@ -132,7 +133,13 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(config: JournalConfig, producers: ProducerTable, next: u64, epoch: u32, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        config: JournalConfig,
+        producers: ProducerTable,
+        next: u64,
+        began: EpochStart,
+        now_ns: u64,
+    ) -> Self {
         let max_bytes = match config.policy {
             Policy::GroupCommit { max_bytes, .. } | Policy::SyncFileRange { max_bytes, .. } => max_bytes as usize,
             Policy::PerMessage => 0,
@@ -141,8 +148,9 @@ impl Committer {
         // A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
         let largest = config.segment_bytes.saturating_sub(SEGMENT_SLACK);
         let max_bytes = max_bytes.min(usize::try_from(largest).unwrap_or(usize::MAX));
-        let marks =
-            Marks { epoch, epoch_first: next, received: next, written: next, durable: next, ..Marks::default() };
+        // A start after a clean end goes on in an epoch that began long before.
+        let (epoch, epoch_first) = (began.epoch, began.first_offset);
+        let marks = Marks { epoch, epoch_first, received: next, written: next, durable: next, ..Marks::default() };
         Self {
             state: State::Running,
             marks,

@@ -17,8 +17,18 @@ impl Committer {
     pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Moment) {
         self.marks.version += 1;
         match result {
+            result if self.is_over() => self.after_the_end(result),
             Ok(done) => self.done(done, now),
             Err(failure) => self.failed(failure, now),
+        }
+    }
+
+    /// It was given up: what still comes back changes nothing but what is under way.
+    fn after_the_end(&mut self, result: Result<Done, Failure>) {
+        match result.map_err(|failure| failure.of) {
+            Ok(Done::Write { id, .. }) | Err(FailedJob::Write(id)) => self.end_write(id),
+            Ok(Done::Sync { .. }) | Err(FailedJob::Sync) => self.sync_running = false,
+            Ok(_) | Err(_) => self.busy = false,
         }
     }
 
@@ -152,7 +162,7 @@ impl Committer {
             FailedJob::Rescue(rescue) => {
                 self.busy = false;
                 self.rewritten = rescue.rewritten;
-                self.producers = rescue.producers; // without what is lost
+                self.take_producers(rescue.producers); // without what is lost
                 self.active = rescue.active;
                 self.prepared = rescue.prepared;
             }
@@ -182,15 +192,23 @@ impl Committer {
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;
+        // An epoch is passed over where something was lost that somebody may have been told is written.
+        self.marks.losses += u32::from(epoch > self.marks.epoch + 1);
         self.marks.epoch = epoch;
         self.marks.epoch_first = end;
         self.marks.received = end;
         self.marks.written = end;
         self.marks.durable = end;
-        self.submitted = producers.clone();
-        self.producers = producers;
+        self.take_producers(producers);
+        self.submitted = self.producers.clone();
         self.prepared = None;
         self.take_active(next, now);
+    }
+
+    /// What recovery made of the table as it was when it began. Who has connected or gone since stays so.
+    fn take_producers(&mut self, mut recovered: ProducerTable) {
+        recovered.catch_up(&self.producers);
+        self.producers = recovered;
     }
 
     /// Whether a second job could be begun right now, by another thread.

@@ -58,6 +58,9 @@ impl Committer {
         if item.count == 0 || item.payload.len() > limit as usize {
             return Err(AppendError::Size { limit });
         }
+        if item.first_sequence.checked_add(item.count.into()).is_none() {
+            return Err(AppendError::PastTheLast);
+        }
         let header = ChunkHeader {
             flags: 0,
             count: item.count,
@@ -107,10 +110,16 @@ impl Committer {
 
     /// The offset that an append has already, none if it is to be stored, or why it is not.
     fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Option<u64>, AppendError> {
+        if let Some(current) = self.connected_epoch(&header.producer).filter(|epoch| *epoch > header.producer_epoch)
+            && !self.config.faults.has(Fault::FenceIgnored)
+        {
+            return Err(AppendError::Fenced { current });
+        }
         match self.producers.check(header, gap, now.real_ns, &self.connected_set) {
             Verdict::Fresh => Ok(None),
             Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(None),
             Verdict::Duplicate { first_offset } => Ok(Some(first_offset)),
+            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(None),
             Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
             Verdict::NotOwner => Err(AppendError::NotOwner),
             Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
@@ -167,8 +176,15 @@ impl Committer {
     pub(crate) fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
         match self.producers.get(id) {
             Some((o, _)) if o != owner => Err(AppendError::NotOwner),
+            // One that is connected and has stored nothing yet is in no table.
+            None => Ok(self.connected_epoch(id).map(|epoch| ProducerState { epoch, last: None })),
             found => Ok(found.map(|(_, state)| state)),
         }
+    }
+
+    /// The highest epoch among the sessions of a producer that are connected.
+    fn connected_epoch(&self, id: &ProducerId) -> Option<u32> {
+        self.connected.get(id).map(|(_, epoch)| *epoch)
     }
 
     pub(crate) fn producers_len(&self) -> usize {
@@ -176,14 +192,16 @@ impl Committer {
     }
 
     pub(crate) fn connect(&mut self, id: &ProducerId, epoch: u32) {
-        *self.connected.entry(*id).or_default() += 1;
+        let (sessions, highest) = self.connected.entry(*id).or_default();
+        *sessions += 1;
+        *highest = epoch.max(*highest);
         self.connected_set.insert(*id);
         self.producers.raise_epoch(id, epoch);
         self.submitted.raise_epoch(id, epoch);
     }
 
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) {
-        if let Some(n) = self.connected.get_mut(id) {
+        if let Some((n, _)) = self.connected.get_mut(id) {
             *n -= 1;
             if *n == 0 {
                 self.connected.remove(id);
@@ -246,14 +264,22 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::committer::{Done, Job, Step};
+    use crate::committer::{FailedJob, Failure};
     use crate::config::JournalConfig;
+    use crate::format::meta::EpochStart;
     use crate::producer::ProducerTable;
 
     /// A journal on a full disk tries to open a segment five times a second. Whoever looks in such a moment must not see
     /// room where there is none.
     #[test]
     fn one_more_try_to_open_a_segment_is_no_room() {
-        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 0, 1, 0);
+        let mut committer = Committer::new(
+            JournalConfig::default(),
+            ProducerTable::new(16, 16, 0),
+            0,
+            EpochStart { epoch: 1, first_offset: 0 },
+            0,
+        );
         let mut now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.complete(Ok(Done::Opened { next: None }), now);
@@ -261,5 +287,69 @@ mod tests {
         now.boot_ns += 10 * 1_000_000_000;
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
+    }
+
+    fn fresh() -> (Committer, Moment) {
+        let began = EpochStart { epoch: 3, first_offset: 40 };
+        let committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        (committer, Moment { real_ns: 0, boot_ns: 0 })
+    }
+
+    fn append(committer: &mut Committer, epoch: u32, first_sequence: u64) -> Result<Accepted, AppendError> {
+        let a = Append {
+            producer: [1; 16],
+            owner: 7,
+            producer_epoch: epoch,
+            first_sequence,
+            count: 1,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            vouch: &[],
+            payload: b"x",
+            payload_checksum: 0,
+            permit: None,
+        };
+        committer.append(a, Moment { real_ns: 0, boot_ns: 0 })
+    }
+
+    #[test]
+    fn an_epoch_begins_where_it_began_and_not_where_this_start_goes_on() {
+        let (committer, _) = fresh();
+        let marks = committer.marks();
+        assert_eq!((marks.epoch, marks.epoch_first, marks.received), (3, 40, 50));
+    }
+
+    #[test]
+    fn a_lower_epoch_is_fenced_also_while_nothing_is_stored() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 4);
+        committer.connect(&[1; 16], 5);
+        assert_eq!(committer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)), Some((5, None)));
+        assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
+        assert!(append(&mut committer, 5, 0).is_ok());
+        assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
+    }
+
+    #[test]
+    fn sequences_end_with_the_numbers() {
+        let (mut committer, _) = fresh();
+        assert_eq!(append(&mut committer, 1, u64::MAX), Err(AppendError::PastTheLast));
+        assert!(append(&mut committer, 1, u64::MAX - 1).is_ok());
+        assert_eq!(append(&mut committer, 1, u64::MAX), Err(AppendError::PastTheLast));
+    }
+
+    #[test]
+    fn what_comes_back_after_the_end_begins_nothing() {
+        let (mut committer, now) = fresh();
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        committer.abandon();
+        committer.complete(Ok(Done::Opened { next: None }), now);
+        assert_eq!(committer.closed(), Some(false));
+        let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
+        committer.complete(Err(failure), now);
+        assert_eq!((committer.closed(), committer.failure()), (Some(false), None));
+        assert!(matches!(committer.step(now), Step::Exit));
     }
 }

@@ -86,7 +86,13 @@ mod tests {
     #[test]
     fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
         let producers = ProducerTable::new(1, 1, 1);
-        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let mut c = Committer::new(
+            JournalConfig::default(),
+            producers,
+            0,
+            crate::format::meta::EpochStart { epoch: 1, first_offset: 0 },
+            0,
+        );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: None }), now);
@@ -100,7 +106,13 @@ mod tests {
     #[test]
     fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
         let producers = ProducerTable::new(1, 1, 1);
-        let mut c = Committer::new(JournalConfig::default(), producers, 0, 1, 0);
+        let mut c = Committer::new(
+            JournalConfig::default(),
+            producers,
+            0,
+            crate::format::meta::EpochStart { epoch: 1, first_offset: 0 },
+            0,
+        );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: None }), now);

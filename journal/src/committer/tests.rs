@@ -9,6 +9,7 @@ use super::{Accepted, Append, Committer, Item, Sender};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
+use crate::format::meta::EpochStart;
 use crate::gather::{Gathered, Purse};
 use crate::marks::Level;
 use crate::producer::ProducerTable;
@@ -24,7 +25,7 @@ fn committer(max_bytes: u32) -> Committer {
     if let Policy::GroupCommit { max_bytes: bytes, .. } = &mut config.policy {
         *bytes = max_bytes;
     }
-    Committer::new(config, ProducerTable::new(4, 8, 0), 50, 1, 0)
+    Committer::new(config, ProducerTable::new(4, 8, 0), 50, EpochStart { epoch: 1, first_offset: 40 }, 0)
 }
 
 fn item(first_sequence: u64, count: u32, gap: bool, payload: &[u8]) -> Item<'_> {

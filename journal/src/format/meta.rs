@@ -79,6 +79,11 @@ impl Meta {
         self.epochs.last().map_or(0, |e| e.epoch)
     }
 
+    /// Where that began.
+    pub fn epoch_start(&self) -> EpochStart {
+        self.epochs.last().copied().unwrap_or(EpochStart { epoch: 0, first_offset: 0 })
+    }
+
     /// Adds an epoch, forgetting the oldest where there is no room.
     pub fn push_epoch(&mut self, epoch: u32, first_offset: u64) {
         // Epochs in which nothing was given say nothing that the next one does not.

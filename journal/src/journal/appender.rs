@@ -13,7 +13,6 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use super::{Core, Journal, Shared};
 use crate::committer::{Accepted, Append, Step, Turn};
@@ -21,6 +20,7 @@ use crate::error::CommitError;
 use crate::io::IoBuf;
 use crate::marks::{Level, Marks};
 use crate::sync::MutexGuard;
+use crate::sync::thread::{self, Thread};
 use crate::watcher::{Wants, Watcher};
 
 /// For a thread that appends and waits: see [`Journal::appender`].
@@ -49,7 +49,7 @@ impl Appender<'_> {
         let now = shared.env().now();
         let mut core = shared.core();
         let accepted = core.committer.append(append, now).map_err(CommitError::Refused)?;
-        while !reached(&accepted, level, &core.committer.marks())? {
+        while let Ok(false) = reached(&accepted, level, &core.committer.marks()) {
             let now = shared.env().now();
             if shared.turn(&core, now) != Turn::Thread || !core.committer.is_lone(now) {
                 break;
@@ -75,9 +75,6 @@ impl Appender<'_> {
             self.watcher.now();
             block_on(self.watcher.reached(wants(accepted, level))).map_err(|_| CommitError::Closed)?;
             marks = shared.marks();
-            if shared.core().committer.is_over() && !reached(accepted, level, &marks)? {
-                return Err(CommitError::Closed);
-            }
         }
         Ok(())
     }
@@ -107,12 +104,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => thread::park(),
         }
     }
 }

@@ -50,7 +50,9 @@ impl Journal {
             if left.is_zero() {
                 core.committer.abandon();
                 drop(core);
+                self.shared.marks.end();
                 self.shared.wake_all();
+                self.shared.marks.end();
                 return false;
             }
             core = self.shared.ended.wait_timeout(core, left).expect("the journal's state is whole").0;
@@ -74,9 +76,10 @@ impl Drop for Journal {
     /// disk that are under way, so that the folder is free when this returns.
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if !threads.is_empty() {
+        if self.shared.core().committer.closed().is_none() {
             // In one step: a thread that was let close it first would mark it clean.
             self.end(Committer::abandon);
+            self.shared.marks.end();
         }
         for thread in threads {
             let _ = thread.join();

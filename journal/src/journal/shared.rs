@@ -151,6 +151,7 @@ impl Shared {
         drop(core);
         self.marks.tell(marks);
         if ended {
+            self.marks.end();
             self.ended.notify_all();
         }
         if new_segment {
@@ -192,7 +193,7 @@ pub(crate) fn open_shared(
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
-    let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch(), now);
+    let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }

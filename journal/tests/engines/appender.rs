@@ -189,7 +189,9 @@ fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
         let world = World::new(wish);
         let payloads: Vec<Vec<u8>> = (0..2).map(|sequence| payload(0, sequence)).collect();
         let mut appender = world.journal.appender();
+        world.until("the next segment", |w| w.journal.status().prepared);
         appender.append(append(0, 0, Level::Durable, &payloads[0])).unwrap();
+        vouches(&world, 2); // from here on nobody would wake by himself
         world.broken.store(true, Ordering::SeqCst);
         let failed = appender.append(append(0, 1, Level::Durable, &payloads[1]));
         assert_eq!(failed.unwrap_err(), CommitError::Failed, "{wish:?}");
@@ -238,4 +240,24 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
         let marks = world.journal.marks();
         assert_eq!((marks.durable, marks.written), (marks.received, marks.received), "{wish:?}: nothing was dropped");
     }
+}
+
+/// An end that is given up is told as well, though the disk never answered.
+#[test]
+fn an_end_that_is_given_up_is_told_to_who_waits() {
+    let world = World::new(EngineWish::Blocking);
+    world.until("the next segment", |w| w.journal.status().prepared);
+    world.journal.appender().append(append(0, 0, Level::Durable, &payload(0, 0))).unwrap();
+    vouches(&world, 2);
+    world.writes.hold_one();
+    thread::scope(|scope| {
+        let held = scope.spawn(|| world.journal.appender().append(append(0, 1, Level::Durable, &payload(0, 1))));
+        until("the held write", || world.writes.are_held() == 1);
+        let beside = scope.spawn(|| world.journal.appender().append(append(1, 0, Level::Durable, &payload(1, 0))));
+        until("one behind it", || world.journal.marks().received == 3);
+        assert!(!world.journal.close(Duration::ZERO), "it cannot end cleanly");
+        assert_eq!(beside.join().unwrap(), Err(CommitError::Closed));
+        world.writes.let_go();
+        assert_eq!(held.join().unwrap(), Err(CommitError::Closed));
+    });
 }

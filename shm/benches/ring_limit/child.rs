@@ -54,7 +54,7 @@ fn burst(
         Variant::LimitSumClock => {
             all.for_each(|bytes| limit.push(bytes, Some((clock::now(), crc_fast::crc32_iscsi(bytes)))));
         }
-        Variant::Ring => all.for_each(|bytes| {
+        Variant::Ring | Variant::RingDrained => all.for_each(|bytes| {
             producer.push(&[bytes], 1).expect("the burst fits");
         }),
         Variant::Write => all.for_each(|bytes| write(&files[0], bytes)),

@@ -13,6 +13,7 @@
 //! | `limit_sum_clock` | the same with the clock read and a CRC-32C of the payload |
 //! | `limit_shared` | as `limit`, with one ring for all four processes, as a host-wide log in memory has it |
 //! | `ring` | `Producer::push` |
+//! | `ring_drained` | the same, while the reader takes what comes, with 20 µs between passes (a fifth process, on the same cores) |
 //! | `write` | `write` to one file with O_APPEND, by all four |
 //! | `write_own` | the same, each process with its own file |
 //! | `writev64` | one `writev` of 64 payloads to the shared file; per payload |
@@ -41,6 +42,8 @@ pub(crate) const PROCESSES: usize = 4;
 pub(crate) const DATA: u32 = 4 << 20;
 pub(crate) const SLOTS: u32 = 1 << 16;
 pub(crate) const GROUP: usize = 64;
+/// Between two passes of the reader in `ring_drained`.
+const PAUSE_NS: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
@@ -48,14 +51,23 @@ pub(crate) enum Variant {
     LimitSumClock,
     LimitShared,
     Ring,
+    RingDrained,
     Write,
     WriteOwn,
     Writev64,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Limit, Self::LimitSumClock, Self::LimitShared, Self::Ring, Self::Write, Self::WriteOwn, Self::Writev64];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Limit,
+        Self::LimitSumClock,
+        Self::LimitShared,
+        Self::Ring,
+        Self::RingDrained,
+        Self::Write,
+        Self::WriteOwn,
+        Self::Writev64,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -63,6 +75,7 @@ impl Variant {
             Self::LimitSumClock => "limit_sum_clock",
             Self::LimitShared => "limit_shared",
             Self::Ring => "ring",
+            Self::RingDrained => "ring_drained",
             Self::Write => "write",
             Self::WriteOwn => "write_own",
             Self::Writev64 => "writev64",
@@ -161,6 +174,19 @@ fn burst(writers: &mut [Writer], variant: Variant, size: usize, calls: usize) ->
         writer.limit.reset();
         writer.child.stdin.as_mut().expect("a pipe").write_all(&order).expect("the child lives");
     }
+    if variant == Variant::RingDrained {
+        let mut taken = [0; PROCESSES];
+        while taken != [calls; PROCESSES] {
+            for (process, writer) in writers.iter_mut().enumerate() {
+                taken[process] += take(&mut writer.drain, taken[process], Some((process, size)));
+            }
+            // A look at a ring takes its lines away from the writer: who looks all the time slows every push down.
+            let soon = clock::now() + PAUSE_NS;
+            while clock::now() < soon {
+                std::hint::spin_loop();
+            }
+        }
+    }
     let read = |writer: &mut Writer| {
         let mut answer = [0; 24];
         writer.child.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("the child answers");
@@ -202,17 +228,10 @@ fn check(
             }
             Variant::LimitShared => {}
             Variant::Ring => {
-                let before = clock::now_before_looking() + 1;
-                let (mut count, mut bytes) = (0, Vec::new());
-                while let Peek::Ready { .. } = writer.drain.peek(before).expect("a sound ring") {
-                    bytes.clear();
-                    writer.drain.take(&mut bytes).expect("a sound ring");
-                    assert!(!contents || bytes == expected(count), "our ring, call {count}");
-                    count += 1;
-                }
-                assert_eq!(count, calls);
-                writer.drain.release(writer.drain.next());
+                let taken = take(&mut writer.drain, 0, contents.then_some((process, size)));
+                assert_eq!(taken, calls);
             }
+            Variant::RingDrained => {} // taken while they came
             Variant::WriteOwn => check_file(&writer.own, size * calls),
             Variant::Write | Variant::Writev64 if process == 0 => {
                 check_file(shared, size * calls * PROCESSES);
@@ -220,6 +239,23 @@ fn check(
             Variant::Write | Variant::Writev64 => {}
         }
     }
+}
+
+/// Takes what is in a ring, and gives it back; `expect` says whose calls of which size these are, from call `from` on.
+fn take(drain: &mut Drain, from: usize, expect: Option<(usize, usize)>) -> usize {
+    let before = clock::now_before_looking();
+    let (mut count, mut bytes) = (0, Vec::new());
+    while let Peek::Ready { .. } = drain.peek(before).expect("a sound ring") {
+        bytes.clear();
+        drain.take(&mut bytes).expect("a sound ring");
+        if let Some((process, size)) = expect {
+            let call = from + count;
+            assert_eq!(bytes, vec![payload(process, size, call); size], "our ring, call {call}");
+        }
+        count += 1;
+    }
+    drain.release(drain.next());
+    count
 }
 
 fn check_file(path: &Path, bytes: usize) {

@@ -1,7 +1,8 @@
 //! What the front of a ring says about times, with a clock that is turned by hand.
 
 use super::steps::Steps;
-use crate::layout::Shape;
+use crate::layout::{Cursor, Shape, at};
+use crate::memory::{Memory, Ordering::Relaxed};
 use crate::producer::push_once;
 use crate::reader::{Patience, Peek, Reader, Stamps};
 use crate::writer::{self, Reserved};
@@ -140,4 +141,52 @@ fn a_foreign_clock_is_not_believed() {
     assert_eq!(reader.peek(&ring, 500), Ok(Peek::Ready { time: 499 }));
     take(&ring, &mut reader);
     assert_eq!(reader.peek(&ring, 700), Ok(Peek::Ready { time: 699 }));
+}
+
+/// Numbers and places have fewer bits in a ring than their counts: past each end it goes on.
+#[test]
+fn counts_go_on_past_the_width_of_their_words() {
+    for (append, place) in
+        [((1 << 30) - 5, 0), ((1 << 31) - 5, 64), ((1 << 32) - 5, u32::MAX - 39), (7 << 31, u32::MAX - 7)]
+    {
+        let shape = Shape::tiny(1024, 16);
+        let ring = Steps::ring(shape);
+        Reader::create(&ring, shape, 0);
+        let tail = Cursor::new(append, place).0;
+        for at in [at::HEAD, at::TAIL, at::CHECKPOINTS[0]] {
+            ring.store(at, tail, Relaxed);
+        }
+        ring.store(at::CHECKPOINTS[0] + 8, append, Relaxed);
+        ring.store(at::RELEASED, append, Relaxed);
+        let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
+        reader.set_patience(Patience { each_ns: 0, percent: 0 });
+        let (mut expected, mut stopped) = (append, None);
+        for n in 0..200_u64 {
+            if n % 7 == 3 {
+                stopped = Some(writer::reserve(&ring, shape, 40, n).expect("there is space"));
+                expected += 1;
+            }
+            let payload = vec![n as u8; 1 + (n % 90) as usize];
+            let pushed = push_once(&ring, shape, &[&payload], 1, n).expect("there is space");
+            assert_eq!(pushed, Some(expected));
+            assert!(matches!(reader.peek(&ring, 1000), Ok(Peek::Ready { .. })), "push {n} from {append}");
+            let mut taken = Vec::new();
+            let entry = reader.take(&ring, &mut taken).expect("a sound ring").expect("it was seen");
+            assert_eq!((entry.append, entry.sequence, taken), (expected, n, payload));
+            reader.release(&ring, expected + 1);
+            assert_eq!(reader.released(), expected + 1);
+            if let Some(reserved) = stopped.take_if(|_| n % 7 == 5) {
+                assert!(!writer::commit(&ring, shape, reserved), "it was given up");
+            }
+            expected += 1;
+            if n % 50 == 49 {
+                reader = Reader::adopt(&ring, shape).expect("a sound tail");
+                reader.set_patience(Patience { each_ns: 0, percent: 0 });
+            }
+        }
+        let last = stopped.expect("the last push was beside one");
+        assert!(!writer::commit(&ring, shape, last), "it was given up");
+        reader.release(&ring, reader.next());
+        assert_eq!(ring.load(at::ISLAND_COUNT, Relaxed), 0, "an island without a writer");
+    }
 }

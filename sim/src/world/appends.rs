@@ -3,11 +3,29 @@
 //! What must hold: every answer is the one that [`super::model`] expects of what is stored; a refusal leaves no trace.
 
 use clad_journal::format::checksum::plain;
-use clad_journal::{Accepting, Append, AppendError, Level, Policy};
+use clad_journal::{Accepted, Accepting, Append, AppendError, Item, Level, Policy, Sender};
 
 use super::World;
 use super::client::Sent;
 use super::model::{Check, Expect, Violation, ensure};
+
+/// What is sent again in one burst, at most.
+const MAX_BURST: usize = 12;
+
+fn item(sent: &Sent) -> Item<'_> {
+    let payload = &sent.append.payload;
+    Item {
+        first_sequence: sent.append.first_sequence,
+        count: sent.append.count,
+        gap: sent.gap,
+        level: sent.level,
+        min_time_ns: 1,
+        max_time_ns: 2,
+        payload,
+        payload_checksum: plain(payload),
+        share: payload.len(),
+    }
+}
 
 impl World {
     pub(super) fn append_something(&mut self) -> Check {
@@ -97,6 +115,59 @@ impl World {
         self.observe()
     }
 
+    /// Several of one producer together, as one read of a connection brings them: what is to be sent again, then new ones;
+    /// now and then one in the middle that no journal may take, which costs the others nothing.
+    pub(super) fn append_burst(&mut self) -> Check {
+        let who = self.rng.index(self.clients.len());
+        let resends = self.clients[who].unacked.iter().filter(|sent| sent.due.is_none()).cloned();
+        let mut burst: Vec<Sent> = resends.take(MAX_BURST).collect();
+        let again = burst.len();
+        while burst.len() < again + 1 + self.rng.index(6) {
+            let sent = self.new_append(who);
+            self.clients[who].unacked.push_back(sent.clone());
+            burst.push(sent);
+        }
+        if self.rng.chance(1, 4) {
+            let mut bad = burst[self.rng.index(burst.len())].clone();
+            bad.gap = false;
+            bad.append.producer_epoch = bad.append.producer_epoch.saturating_sub(1);
+            bad.append.first_sequence += 1 + self.rng.below(60);
+            let at = self.rng.index(burst.len() + 1);
+            burst.insert(at, bad);
+        }
+        // One session has one epoch: what comes under another is a burst of its own.
+        for of_epoch in burst.chunk_by(|a, b| a.append.producer_epoch == b.append.producer_epoch) {
+            for (sent, given) in of_epoch.iter().zip(self.send_together(of_epoch)?) {
+                let same = |known: &&mut Sent| {
+                    let (known, sent) = (&known.append, &sent.append);
+                    (known.first_sequence, known.producer_epoch) == (sent.first_sequence, sent.producer_epoch)
+                };
+                if let (Some((offset, failures)), Some(kept)) = (given, self.clients[who].unacked.iter_mut().find(same))
+                {
+                    kept.append.offset = offset;
+                    kept.due = Some(failures);
+                }
+            }
+        }
+        self.stats.bursts += 1;
+        self.observe()
+    }
+
+    fn send_together(&mut self, burst: &[Sent]) -> Check<Vec<Option<(u64, u32)>>> {
+        let (Some(stepper), Some(first)) = (&self.stepper, burst.first()) else { return Ok(Vec::new()) };
+        let accepting = stepper.marks().accepting;
+        let from = Sender {
+            producer: first.append.producer,
+            owner: 7,
+            producer_epoch: first.append.producer_epoch,
+            vouch: b"sim",
+        };
+        let items: Vec<Item<'_>> = burst.iter().map(item).collect();
+        let answers = stepper.append_burst(&from, &items);
+        ensure(answers.len() == burst.len(), || format!("{} answers to {} appends", answers.len(), burst.len()))?;
+        burst.iter().zip(answers).map(|(sent, answer)| self.judge(sent, answer, accepting)).collect()
+    }
+
     /// Hands an append over, and checks the answer: its offset and the failures so far, or nothing.
     fn send(&mut self, sent: &Sent) -> Check<Option<(u64, u32)>> {
         let Some(stepper) = &self.stepper else { return Ok(None) };
@@ -117,6 +188,16 @@ impl World {
             payload_checksum: plain(&a.payload),
             permit: None,
         });
+        self.judge(sent, answer, accepting)
+    }
+
+    fn judge(
+        &mut self,
+        sent: &Sent,
+        answer: Result<Accepted, AppendError>,
+        accepting: Accepting,
+    ) -> Check<Option<(u64, u32)>> {
+        let a = &sent.append;
         let expected = self.model.expect(a, sent.gap, self.config.window);
         let wrong = || {
             Violation(format!("{expected:?} expected, {answer:?} answered to {}@{}", a.first_sequence, a.producer[0]))

@@ -72,7 +72,8 @@ impl World {
 
     fn one_thing(&mut self) -> Check {
         match self.rng.below(100) {
-            0..=27 => self.append_something()?,
+            0..=2 => self.append_burst()?,
+            3..=27 => self.append_something()?,
             28..=54 => {
                 if let Some(Next::Job(job)) = self.stepper.as_ref().map(|s| s.begin()) {
                     self.begun(job);

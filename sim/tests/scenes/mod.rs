@@ -265,3 +265,43 @@ pub(crate) fn used_again(faults: Faults) {
         assert_eq!(stage.read(7), Some(vec![8; 100]), "{}", stage.journal().report());
     }
 }
+
+/// The file of a segment that is known to be damaged is not used again: it goes, as its device cannot be trusted with the
+/// next one. An undamaged one, in the same scene, is.
+pub(crate) fn damaged_goes(faults: Faults) {
+    // The second start has put the second segment to use.
+    let used = "00000000000000000001.clog";
+    for damaged in [false, true] {
+        let options = Options { zeroing_pays: true, ..Options::default() };
+        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
+        stage.start();
+        for _ in 0..3 {
+            stage.append(14_000, None);
+        }
+        stage.run();
+        let bytes = stage.disk.peek(used).unwrap();
+        if damaged {
+            let at = bytes.windows(64).position(|w| w == [1; 64]).unwrap() as u64 + 8000;
+            stage.disk.flip(used, at, 4);
+        }
+        stage.journal = None;
+        stage.disk.kill();
+        stage.start();
+        assert_eq!(stage.journal().report().damage.len(), usize::from(damaged), "{}", stage.journal().report());
+        for _ in 0..2 {
+            stage.append(100, None);
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        }
+        stage.append(100, None);
+        stage.run();
+        stage.journal().retain();
+        let names = stage.disk.names().into_iter().filter(|name| name.ends_with(".clog"));
+        let has_old = |name: &String| stage.disk.peek(name).is_some_and(|b| b.windows(64).any(|w| w == [1; 64]));
+        let again: Vec<_> = names.filter(has_old).collect();
+        assert!(!again.contains(&used.to_owned()), "it was not removed");
+        assert_eq!(again.len(), usize::from(!damaged), "damaged: {damaged}, used again as {again:?}");
+    }
+}

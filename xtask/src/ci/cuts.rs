@@ -53,6 +53,7 @@ fn test(binary: &Path, name: &str, states: u64) -> Result<()> {
         {
             println!("          {}", line.trim());
         }
+        super::tally::note(&line);
         said.push_str(&line);
         said.push('\n');
     }

@@ -39,6 +39,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let small = plain(EXT4, 24);
     let room = plain(EXT4, 128);
 
+    let seconds = run.flush_seconds;
+    match need("fusermount3", &["fuse3"]) {
+        Ok(()) => run.case("a device that does not flush for a long time", || {
+            on(&room, |point| {
+                let mut command = call(&tests, "slow_flush::is_waited_for", Some(point));
+                passes(command.env("CLAD_FLUSH_SECONDS", seconds))
+            })
+        }),
+        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
+    }
     let mut case = |name: &str, kind: &Kind, test: &str| {
         run.case(name, || on(kind, |point| one_test(&tests, test, point)));
     };
@@ -53,10 +63,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         "mounts::is_in_memory",
     );
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
-    match need("fusermount3", &["fuse3"]) {
-        Ok(()) => case("a device that does not flush for a long time", &room, "slow_flush::is_waited_for"),
-        Err(error) => println!("  NOT RUN a device that does not flush for a long time: {error:#}"),
-    }
     case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
     for (name, test) in [
         (
@@ -78,6 +84,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         }
     }
     ranges(&mut case);
+    benches(run)?;
     match real_disk(&super::target(&run.root)) {
         Ok(folder) => run.case("sync_file_range where every disk reports write through", || {
             one_test(&tests, "ranges::is_reported_down_to_the_last", folder.path())
@@ -94,6 +101,30 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             }
         }
         Err(error) => println!("  NOT RUN a clock that jumps: {error:#}"),
+    }
+    Ok(())
+}
+
+/// The storage benches on file systems of their own: what a record costs the device, counted, and every sync method.
+fn benches(run: &mut Run) -> Result<()> {
+    let program = super::build(&run.root, "clad-benches")?;
+    let target = super::target(&run.root);
+    for (name, make) in [("ext4", EXT4), ("xfs", XFS)] {
+        if !has(make[0]) {
+            println!("  NOT RUN the storage benches on {name}: {} is not there", make[0]);
+            continue;
+        }
+        let bench = |words: &str| {
+            let mut command = Command::new(&program);
+            command.args(words.split(' ')).args(["--on", name, "--rounds", "1", "--dir"]).arg(&target);
+            output(&mut command).map(drop)
+        };
+        run.case(&format!("bytes that reach the device for a durable record, on {name}"), || {
+            bench("device_bytes --segments 1")
+        });
+        run.case(&format!("every sync method on {name}"), || {
+            bench("write_sync --seconds 0.01 --writers 1,8 --size 4096")
+        });
     }
     Ok(())
 }

@@ -9,10 +9,13 @@ mod disk;
 mod hostile;
 mod kill;
 mod models;
+mod patches;
 mod prometheus;
+pub(crate) mod proof;
 mod rings;
 mod sim;
 mod systemd;
+mod tally;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -67,6 +70,8 @@ struct Run {
     args: Vec<String>,
     passed: usize,
     failed: usize,
+    /// How long a device that is slow to flush takes for it at least.
+    flush_seconds: &'static str,
 }
 
 impl Run {
@@ -105,7 +110,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
         let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
         bail!("there is no suite {name}; there are: {}", names.join(", "));
     };
-    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0 };
+    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0, flush_seconds: "0" };
     // What keeps the suite as a whole from going on is a failed case too: the closing line must say so.
     if let Err(error) = (suite.run)(&mut run) {
         run.case("the suite itself", || Err(error));
@@ -121,6 +126,7 @@ fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {shown}"))?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
+    tally::note(&text);
     ensure!(output.status.success(), "{shown} ended with {}:\n{text}", output.status);
     Ok(text)
 }

@@ -12,6 +12,8 @@ use super::{Run, output};
 
 /// Fresh histories; `cargo xtask ci sim 200000` says otherwise.
 const SEEDS: u64 = 10_000;
+/// So many histories of the journal alone for one of both sessions and the journal.
+const WHOLE: u64 = 100;
 
 /// Each deliberate fault is caught; and no release can have one.
 pub(super) fn faults(run: &mut Run) -> Result<()> {
@@ -29,7 +31,7 @@ pub(super) fn faults(run: &mut Run) -> Result<()> {
         let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
         told(&said, &["caught ", "faults: "])
     });
-    Ok(())
+    super::patches::run(run)
 }
 
 /// Fixed seeds, every operation of small histories, and fresh seeds.
@@ -66,10 +68,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             Ok(())
         });
     }
+    run.case("both sessions and the journal", || {
+        let mut command = cargo(&root);
+        command.args(["test", "--package", "clad-client", "--lib", "every_receipt_is_kept"]);
+        command.args(["--", "--nocapture"]).env("CLAD_WHOLE_RUNS", (seeds / WHOLE).max(1).to_string());
+        told(&output(&mut command)?, &["whole: ", "test result: "])
+    });
     Ok(())
 }
 
-fn cargo(root: &Path) -> Command {
+pub(super) fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo

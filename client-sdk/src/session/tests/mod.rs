@@ -1,8 +1,10 @@
-//! The session by hand (`rules`) and against a model of the daemon (`model`, `random`).
+//! The session by hand (`rules`), against a model of the daemon (`model`, `random`), and against the daemon's own session and
+//! the real journal on a simulated disk (`whole`).
 
 mod model;
 mod random;
 mod rules;
+mod whole;
 
 use super::{Append, Outcome, Session};
 use crate::{AppendError, backoff::Backoff, producer::Receipt};

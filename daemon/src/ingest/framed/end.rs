@@ -12,7 +12,9 @@ impl Connection {
     pub(super) async fn hang_up<W: AsyncWrite + Unpin>(&mut self, wr: &mut W, mut marks: Watcher) -> io::Result<()> {
         while self.session.unanswered() > 0 {
             self.release(&marks.now());
-            wr.write_all_buf(&mut self.out).await?;
+            if !self.say(wr).await? {
+                return self.last_words(wr).await;
+            }
             if self.session.unanswered() > 0 && marks.reached(self.session.wants()).await.is_err() {
                 break;
             }
@@ -27,8 +29,7 @@ impl Connection {
         });
         loop {
             self.forget_ended_reads();
-            wr.write_all_buf(&mut self.out).await?;
-            if self.reads.is_empty() || *self.service.stop.borrow() {
+            if !self.say(wr).await? || self.reads.is_empty() || *self.service.stop.borrow() {
                 break;
             }
             // The task may end between its last block and this look: this side holds a sender too, so that the channel
@@ -38,6 +39,16 @@ impl Connection {
             }
         }
         self.last_words(wr).await
+    }
+
+    /// Says what there is; `false` where the daemon goes down before the peer has taken it.
+    async fn say<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<bool> {
+        let mut stop = self.service.stop.clone();
+        tokio::select! {
+            biased;
+            said = wr.write_all_buf(&mut self.out) => said.map(|()| true),
+            _ = stop.wait_for(|stop| *stop) => Ok(false),
+        }
     }
 
     /// Those whose task is over and whose last block was taken.

@@ -111,7 +111,7 @@ pub(super) struct Connection {
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Since when an append has waited for this connection's share of bytes; until there was room for one.
-    share_since: Option<Instant>,
+    pub(super) share_since: Option<Instant>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -145,7 +145,7 @@ where
     let mut connection = Connection {
         peer,
         producer: None,
-        session: Session::default(),
+        session: Session::begin(&service.door.journal.marks()),
         buf: BytesMut::new(),
         chunk: CHUNK_MIN,
         out: BytesMut::new(),

@@ -27,11 +27,16 @@ impl Connection {
                 ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
             }
             AckLevel::Durable | AckLevel::Written => {
+                // Before the place is asked for: what fails in between may be of what it covers.
+                let marks = door.journal.marks();
+                if let Some(error) = self.session.lost_since(&marks) {
+                    return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+                }
                 let end = match level {
                     Level::Durable => door.journal.request_sync(),
-                    _ => door.journal.marks().received,
+                    _ => marks.received,
                 };
-                self.session.flush(flush.request_id, end, level, door.journal.marks().failures);
+                self.session.flush(flush.request_id, end, level, marks.failures);
             }
             _ => {
                 let m = door.journal.marks();

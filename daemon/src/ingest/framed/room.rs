@@ -40,7 +40,9 @@ impl Connection {
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
         let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
-        let share = self.share_since.map(|t| t + ADMISSION_WAIT).filter(|t| *t > Instant::now());
+        // Where an append waits, that is looked at again; when the connection ends, nothing is.
+        let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow();
+        let share = self.share_since.filter(|_| waits).map(|t| t + ADMISSION_WAIT);
         half.into_iter().chain(idle).chain(share).chain(self.say_at()).min()
     }
 

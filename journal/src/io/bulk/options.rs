@@ -22,7 +22,8 @@ pub enum Engine {
     Threads,
 }
 
-/// How a [`BulkWriter`] is made. The defaults are what was fastest: 8 buffers of 1 MiB, direct, on a ring.
+/// How a [`BulkWriter`] is made. The defaults are what was fastest: 4 buffers of 512 KiB, which stay in a processor's
+/// cache, direct, on a ring.
 #[derive(Clone, Debug)]
 #[must_use = "create, open or append makes the writer"]
 pub struct Options {
@@ -36,7 +37,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { buffers: 8, buffer_bytes: 1 << 20, direct: true, registered: true, engine: Engine::Auto, mode: 0o600 }
+        Self { buffers: 4, buffer_bytes: 512 << 10, direct: true, registered: true, engine: Engine::Auto, mode: 0o600 }
     }
 }
 

@@ -5,6 +5,8 @@
 pub enum Space {
     /// Behind the end of the file.
     Append,
+    /// A size set by `ftruncate`: no blocks yet.
+    Truncated,
     /// Reserved by `fallocate`, never written.
     Fallocated,
     /// Written with zeroes and synced.
@@ -28,6 +30,8 @@ pub enum Way {
     Threads(u32),
     /// [`Way::DirectDsync`] through io_uring, so many in flight.
     Ring(u32),
+    /// Direct writes through io_uring, so many in flight, each with an `fdatasync` linked behind it.
+    Linked(u32),
 }
 
 /// One way to make a write durable.
@@ -44,9 +48,11 @@ const fn method(space: Space, way: Way) -> Method {
 }
 
 /// Everything that is tried, in the order in which it reads best.
-pub const METHODS: [Method; 16] = [
+pub const METHODS: [Method; 21] = [
     method(Space::Append, Way::Fdatasync),
     method(Space::Append, Way::Dsync),
+    method(Space::Truncated, Way::Fdatasync),
+    method(Space::Truncated, Way::Dsync),
     method(Space::Fallocated, Way::Fdatasync),
     method(Space::Fallocated, Way::Dsync),
     method(Space::Fallocated, Way::DirectDsync),
@@ -60,6 +66,9 @@ pub const METHODS: [Method; 16] = [
     method(Space::Zeroed, Way::Ring(2)),
     method(Space::Zeroed, Way::Ring(4)),
     method(Space::Zeroed, Way::Ring(8)),
+    method(Space::Zeroed, Way::Linked(2)),
+    method(Space::Zeroed, Way::Linked(4)),
+    method(Space::Zeroed, Way::Linked(8)),
     method(Space::Zeroed, Way::Written),
 ];
 
@@ -68,6 +77,7 @@ impl Space {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Append => "append",
+            Self::Truncated => "ftruncated",
             Self::Fallocated => "fallocated",
             Self::Zeroed => "zero-written",
         }
@@ -85,13 +95,14 @@ impl Way {
             Self::SyncFileRange => "write + sync_file_range",
             Self::Threads(_) => "threads, O_DIRECT + RWF_DSYNC",
             Self::Ring(_) => "io_uring, O_DIRECT + RWF_DSYNC",
+            Self::Linked(_) => "io_uring, O_DIRECT + linked fdatasync",
         }
     }
 
     /// Operations under way at once.
     pub const fn in_flight(self) -> u32 {
         match self {
-            Self::Threads(n) | Self::Ring(n) => n,
+            Self::Threads(n) | Self::Ring(n) | Self::Linked(n) => n,
             _ => 1,
         }
     }
@@ -102,6 +113,6 @@ impl Way {
     }
 
     pub(super) const fn is_direct(self) -> bool {
-        matches!(self, Self::DirectDsync | Self::Threads(_) | Self::Ring(_))
+        matches!(self, Self::DirectDsync | Self::Threads(_) | Self::Ring(_) | Self::Linked(_))
     }
 }

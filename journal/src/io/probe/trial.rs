@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -27,6 +27,8 @@ const CHUNK: usize = 1 << 20;
 const WAIT_WRITE_WAIT: u32 = 7;
 /// `RWF_DSYNC`, as the ring takes it.
 const RWF_DSYNC: i32 = 2;
+/// Marks the sync that is linked to a write, among what comes back.
+const SYNC: u64 = 1 << 32;
 const BLOCKS: u64 = FILE_BYTES / BLOCK as u64;
 
 /// Why a folder, or a method on it, cannot be tried.
@@ -115,7 +117,7 @@ impl<'a> Trial<'a> {
             let left = nanos.saturating_sub(spent);
             let (took, used_up) = match method.way {
                 Way::Threads(threads) => self.threads(threads, left, each)?,
-                Way::Ring(depth) => self.ring(depth, left, each)?,
+                Way::Ring(depth) | Way::Linked(depth) => self.ring(method.way, depth, left, each)?,
                 way => self.one_by_one(way, left, each)?,
             };
             spent += took;
@@ -140,7 +142,9 @@ impl<'a> Trial<'a> {
         self.space = None;
         let io = |what| move |e: Errno| ProbeError::Io { what, source: e.into() };
         rustix::fs::ftruncate(&self.cached, 0).map_err(io("cut the trial file"))?;
-        if space != Space::Append {
+        if space == Space::Truncated {
+            rustix::fs::ftruncate(&self.cached, FILE_BYTES).map_err(io("set the length of the trial file"))?;
+        } else if space != Space::Append {
             match rustix::fs::fallocate(&self.cached, FallocateFlags::empty(), 0, FILE_BYTES) {
                 Err(Errno::OPNOTSUPP) if space == Space::Fallocated => {
                     return Err(ProbeError::NotOffered { source: Errno::OPNOTSUPP.into() });
@@ -190,7 +194,7 @@ impl<'a> Trial<'a> {
                 write_all(&self.cached, block, at, ReadWriteFlags::empty())?;
                 sync_file_range(&self.cached, at, block.len() as u64)
             }
-            Way::DirectDsync | Way::Threads(_) | Way::Ring(_) => {
+            Way::DirectDsync | Way::Threads(_) | Way::Ring(_) | Way::Linked(_) => {
                 let direct = self.direct.as_ref().unwrap_or(&self.cached);
                 write_all(direct, block, at, ReadWriteFlags::DSYNC)
             }
@@ -231,8 +235,15 @@ impl<'a> Trial<'a> {
         Ok((self.clock.boot_ns() - begun, false))
     }
 
-    fn ring(&self, depth: u32, nanos: u64, each: &mut (dyn FnMut(u64) + Send)) -> Result<(u64, bool), ProbeError> {
-        let mut ring = IoUring::new(depth).map_err(|source| ProbeError::NotOffered { source })?;
+    fn ring(
+        &self,
+        way: Way,
+        depth: u32,
+        nanos: u64,
+        each: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(u64, bool), ProbeError> {
+        let linked = matches!(way, Way::Linked(_));
+        let mut ring = IoUring::new(2 * depth).map_err(|source| ProbeError::NotOffered { source })?;
         let fd = types::Fd(self.direct.as_ref().unwrap_or(&self.cached).as_raw_fd());
         // One block for all: every write says the same, and none is ever read. It outlives the ring's writes, because
         // this function leaves only once each of them has come back.
@@ -248,13 +259,24 @@ impl<'a> Trial<'a> {
             while let Some(slot) = if more { idle.pop() } else { None } {
                 let at = number % BLOCKS * BLOCK as u64;
                 number += 1;
-                let entry = opcode::Write::new(fd, block.as_ptr(), BLOCK as u32).offset(at).rw_flags(RWF_DSYNC).build();
+                let entry = opcode::Write::new(fd, block.as_ptr(), BLOCK as u32).offset(at);
+                let entry = match linked {
+                    true => entry.build().flags(squeue::Flags::IO_LINK),
+                    false => entry.rw_flags(RWF_DSYNC).build(),
+                };
                 sent[slot as usize] = self.clock.boot_ns();
                 // SAFETY: `block` lives until the loop ends, which it does when nothing is in flight; the descriptor
-                // likewise. A slot is used once at a time, so the queue has room.
+                // likewise. A slot is used once at a time, so the queue has room, for two entries each.
                 let pushed = unsafe { ring.submission().push(&entry.user_data(slot.into())) };
                 debug_assert!(pushed.is_ok());
                 in_flight += 1;
+                if linked {
+                    let sync = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
+                    // SAFETY: it points to no memory, and the queue has room as above.
+                    let pushed = unsafe { ring.submission().push(&sync.user_data(SYNC | u64::from(slot))) };
+                    debug_assert!(pushed.is_ok());
+                    in_flight += 1;
+                }
             }
             if in_flight == 0 {
                 break;
@@ -268,14 +290,18 @@ impl<'a> Trial<'a> {
             }
             for completion in ring.completion() {
                 in_flight -= 1;
-                let slot = completion.user_data() as u32;
-                idle.push(slot);
-                each(self.clock.boot_ns().saturating_sub(sent[slot as usize]));
-                if completion.result() != BLOCK as i32 {
+                let (slot, is_sync) = ((completion.user_data() & !SYNC) as u32, completion.user_data() & SYNC != 0);
+                if is_sync == linked {
+                    idle.push(slot);
+                    each(self.clock.boot_ns().saturating_sub(sent[slot as usize]));
+                }
+                // After a write that failed its sync is called off: the write says why.
+                let called_off = is_sync && completion.result() == -libc::ECANCELED;
+                if completion.result() != if is_sync { 0 } else { BLOCK as i32 } && !called_off {
                     let code = -completion.result().min(0);
                     let source =
                         if code == 0 { io::ErrorKind::WriteZero.into() } else { io::Error::from_raw_os_error(code) };
-                    failure = Some(failed(Way::Ring(depth), source, true));
+                    failure = Some(failed(way, source, true));
                 }
             }
         }

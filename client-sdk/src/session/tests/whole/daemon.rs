@@ -1,0 +1,298 @@
+//! The daemon of the simulation: the real journal, stepped, and the real session of each connection.
+
+use super::owed::{Answer, Session as Owed};
+use crate::session::Out;
+use clad_journal::{
+    Accepted as Given, Append, AppendError, JournalConfig, Level, Marks, Observer, Policy,
+    stepper::{Begun, Kind, Next, Stepper},
+};
+use clad_proto::{
+    AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
+    frame::{Accepted, LastStored, Refused, Watermark, Welcome},
+};
+use clad_sim::{Rng, SimClock, SimDisk, disk::Fault, disk::OpKind};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+const OWNER: u64 = 7;
+const MAX_APPEND: u32 = 4096;
+
+/// What a daemon says on a connection.
+#[derive(Debug, Clone)]
+pub(super) enum Said {
+    Accepted(Accepted),
+    Refused(Refused),
+    Watermark(Watermark),
+}
+
+/// One connection, both ways.
+pub(super) struct Link {
+    producer: [u8; 16],
+    epoch: u32,
+    pub(super) up: VecDeque<Out>,
+    pub(super) down: VecDeque<Said>,
+    owed: Owed,
+}
+
+/// An append as it lies in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) offset: u64,
+    pub(super) count: u32,
+    pub(super) producer: [u8; 16],
+    pub(super) sequence: u64,
+    pub(super) payload: Vec<u8>,
+}
+
+pub(super) struct Daemon {
+    pub(super) disk: SimDisk,
+    clock: Arc<SimClock>,
+    config: JournalConfig,
+    window: u32,
+    stepper: Option<Stepper>,
+    held: Vec<Begun>,
+}
+
+impl Daemon {
+    pub(super) fn new(rng: &mut Rng) -> Self {
+        let disk = SimDisk::new(rng.number());
+        let in_flight = 1 + rng.index(3);
+        let policy = match rng.below(4) {
+            0 => Policy::PerMessage,
+            _ => Policy::GroupCommit { max_delay: Duration::from_micros(200), max_bytes: 16 << 10, in_flight },
+        };
+        let window = [4, 16][rng.index(2)];
+        let config = JournalConfig {
+            policy,
+            segment_bytes: 64 << 10,
+            max_append_bytes: MAX_APPEND,
+            reserve_free: 0,
+            window: window as usize,
+            ..JournalConfig::default()
+        };
+        Self { clock: SimClock::new(disk.boot_id()), disk, config, window, stepper: None, held: Vec::new() }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.stepper.is_some() && self.disk.is_alive()
+    }
+
+    /// It dies, with what it has in flight.
+    pub(super) fn die(&mut self, power: bool) {
+        if power {
+            self.disk.power_cut();
+        } else {
+            self.disk.kill();
+        }
+        self.held.clear();
+        self.stepper = None;
+    }
+
+    /// Starts it again; what it has found.
+    pub(super) fn start(&mut self) -> Vec<Stored> {
+        self.disk.clear_faults();
+        self.disk = self.disk.reopen();
+        self.clock.reboot(self.disk.boot_id(), Duration::from_millis(10));
+        let observer: Observer = Arc::new(|_| {});
+        let opened = Stepper::open(Arc::new(self.disk.clone()), self.clock.clone(), self.config, observer);
+        let stepper = opened.expect("it starts");
+        assert!(!stepper.report().is_damaged(), "{}", stepper.report());
+        self.stepper = Some(stepper);
+        self.read()
+    }
+
+    /// All that is durable.
+    pub(super) fn read(&self) -> Vec<Stored> {
+        let mut reader = self.stepper().reader(0, Level::Durable);
+        let mut all = Vec::new();
+        while let Some(batch) = reader.next_batch().expect("nothing is damaged") {
+            for chunk in batch.chunks() {
+                let (offset, chunk) = chunk.expect("a chunk");
+                let head = &chunk.header;
+                let (count, producer, sequence) = (head.count, head.producer, head.first_sequence);
+                all.push(Stored { offset, count, producer, sequence, payload: chunk.payload.to_vec() });
+            }
+        }
+        all
+    }
+
+    fn stepper(&self) -> &Stepper {
+        self.stepper.as_ref().expect("it is up")
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        self.stepper().marks()
+    }
+
+    /// HELLO and WELCOME; or it is fenced.
+    pub(super) fn greet(&self, producer: [u8; 16], epoch: u32) -> Option<(Welcome, Link)> {
+        let stepper = self.stepper();
+        let known = stepper.producer(&producer, OWNER).expect("its own");
+        if known.is_some_and(|state| epoch < state.epoch) {
+            return None;
+        }
+        let marks = stepper.marks();
+        let level = |offset| match offset {
+            o if o < marks.durable => AckLevel::Durable,
+            o if o < marks.written => AckLevel::Written,
+            _ => AckLevel::Received,
+        };
+        let last = known.and_then(|state| state.last);
+        stepper.connect(&producer, epoch);
+        let welcome = Welcome {
+            version: 1,
+            policy: DurabilityPolicy::GroupCommit,
+            highest_ack: AckLevel::Durable,
+            may_read: true,
+            log_id: LogId::from_bytes(stepper.meta().log_id),
+            epoch: marks.epoch,
+            epoch_first_offset: marks.epoch_first,
+            producer_id: ProducerId::from_bytes(producer),
+            producer_epoch: epoch,
+            secret: Vec::new(),
+            last: last.map(|(sequence, offset)| LastStored { sequence, offset, level: level(offset) }),
+            window: self.window,
+            max_append_bytes: MAX_APPEND,
+            max_record_bytes: MAX_APPEND,
+            received: marks.received,
+            written: marks.written,
+            durable: marks.durable,
+        };
+        let (up, down, owed) = (VecDeque::new(), VecDeque::new(), Owed::default());
+        Some((welcome, Link { producer, epoch, up, down, owed }))
+    }
+
+    pub(super) fn bye(&self, link: &Link) {
+        if self.is_up() {
+            self.stepper().disconnect(&link.producer);
+        }
+    }
+
+    /// Takes the next message of a connection, and answers it.
+    pub(super) fn serve(&self, link: &mut Link) {
+        let Some(Out::Append { head, payload, .. }) = link.up.pop_front() else { return };
+        let said = match self.append(link, &head, &payload) {
+            Ok(given) => {
+                let since = std::time::Instant::now();
+                link.owed.given(head.first_seq, &given, head.level, payload.len(), since);
+                Said::Accepted(Accepted {
+                    first_seq: head.first_seq,
+                    first_offset: given.first_offset,
+                    count: given.count,
+                    epoch: given.epoch,
+                    duplicate: given.duplicate,
+                })
+            }
+            Err(error) => Said::Refused(Refused { first_seq: head.first_seq, count: head.count, error }),
+        };
+        link.down.push_back(said);
+    }
+
+    fn append(&self, link: &Link, head: &clad_proto::frame::AppendHead, payload: &[u8]) -> Result<Given, ErrorInfo> {
+        if link.owed.unanswered() >= self.window as usize {
+            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, ""));
+        }
+        let level = match head.level {
+            AckLevel::Durable => Level::Durable,
+            AckLevel::Written => Level::Written,
+            _ => Level::Received,
+        };
+        let append = Append {
+            producer: link.producer,
+            owner: OWNER,
+            producer_epoch: link.epoch,
+            first_sequence: head.first_seq,
+            count: head.count,
+            gap: head.gap,
+            level,
+            min_time_ns: 1,
+            max_time_ns: 1,
+            vouch: b"sim",
+            payload,
+            payload_checksum: head.payload_crc,
+            permit: None,
+        };
+        self.stepper().append(append).map_err(|error| {
+            let code = match error {
+                AppendError::Fenced { .. } => ErrorCode::ProducerFenced,
+                AppendError::Gap { .. } => ErrorCode::SequenceGap,
+                AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
+                AppendError::TooOld => ErrorCode::SequenceTooOld,
+                AppendError::NoSpace => ErrorCode::NoSpace,
+                AppendError::Failed { .. } => ErrorCode::JournalFailed,
+                other => panic!("{other:?}"),
+            };
+            let mut info = ErrorInfo::new(code, "");
+            info.maybe_written = false;
+            if let AppendError::Gap { expected }
+            | AppendError::Overlap { expected }
+            | AppendError::Skipped { expected } = error
+            {
+                info.expected_sequence = Some(expected);
+            }
+            info
+        })
+    }
+
+    /// Tells a connection what the marks cover.
+    pub(super) fn release(&self, link: &mut Link) {
+        let mut answers = Vec::new();
+        let marks = self.marks();
+        link.owed.release(&marks, &mut answers);
+        let wants = link.owed.wants();
+        assert!(wants.written > marks.written && wants.durable > marks.durable, "{wants:?} is due at {marks:?}");
+        link.down.extend(answers.into_iter().map(|answer| match answer {
+            Answer::Watermark(mark) => Said::Watermark(mark),
+            Answer::Refused(refused) => Said::Refused(refused),
+            Answer::FlushFailed(..) => unreachable!("nobody flushes"),
+        }));
+    }
+
+    /// Something happens at the disk, or to it.
+    pub(super) fn work(&mut self, rng: &mut Rng) {
+        match rng.below(8) {
+            0..=2 => self.begin(),
+            3..=5 if !self.held.is_empty() => {
+                let at = rng.index(self.held.len());
+                let job = self.held.swap_remove(at);
+                self.stepper().carry_out(job);
+            }
+            6 => self.clock.step(Duration::from_micros([100, 5_000, 1_100_000][rng.index(3)])),
+            _ => {
+                let stepper = self.stepper();
+                stepper.prepare();
+                if rng.chance(1, 8) {
+                    stepper.request_rotate();
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        if let Next::Job(job) = self.stepper().begin() {
+            self.held.push(job);
+        }
+    }
+
+    /// The next write or sync fails.
+    pub(super) fn fail(&self, rng: &mut Rng) {
+        let kind = [OpKind::Write, OpKind::SyncedWrite, OpKind::SyncData][rng.index(3)];
+        self.disk.fail_next(kind, ".clog", Fault::Io);
+    }
+
+    /// Everything that was begun ends, what is due is done, and time passes.
+    pub(super) fn settle(&mut self) {
+        self.disk.clear_faults();
+        for job in std::mem::take(&mut self.held) {
+            self.stepper().carry_out(job);
+        }
+        for _ in 0..20 {
+            match self.stepper().begin() {
+                Next::Job(job) if job.kind == Kind::Close => unreachable!("nobody closes it"),
+                Next::Job(job) => self.stepper().carry_out(job),
+                _ => break,
+            }
+        }
+        self.stepper().prepare();
+        self.clock.step(Duration::from_millis(700));
+    }
+}

@@ -1,0 +1,411 @@
+//! Both sessions and the journal: this crate's, the daemon's own (its file, as it is), and the real journal on a simulated
+//! disk. Connections break between any two messages, what a broken one had sent is still read later, out of turn with what
+//! is sent again; writes fail; the daemon is killed or loses its power, and clients die.
+//!
+//! What must hold, of every receipt that a client was ever given:
+//! - When it is given, the journal's own mark of its level has passed it.
+//! - What its level covers, it survives: `received` the client's death, `written` a kill of the daemon, `durable` a power
+//!   cut. It is then at its offset, byte for byte.
+//! - What was found once after a start is there after every later one.
+//!
+//! And of every log: each append is in it once at most, whole, as it was made, each client's in their order; and in the end
+//! everything that a living client handed over has a receipt and is there (or, where it missed an epoch, is told that it may
+//! have been forgotten).
+
+mod daemon;
+mod metrics {
+    //! What the daemon counts with.
+    pub(super) enum Level {
+        None,
+        Received,
+        Written,
+        Durable,
+    }
+    pub(super) fn acked(level: Level, _appends: u64, _records: u64, _time: std::time::Duration) {
+        let (Level::None | Level::Received | Level::Written | Level::Durable) = level;
+    }
+}
+/// The daemon's session.
+#[path = "../../../../../daemon/src/ingest/session.rs"]
+mod owed;
+
+use super::{Append, Outcome, TestSession};
+use crate::{AppendError, backoff::Backoff, producer::Receipt, session::Session};
+use bytes::Bytes;
+use clad_proto::{AckLevel, payload_checksum};
+use clad_sim::Rng;
+use daemon::{Daemon, Link, Said, Stored};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
+
+const PATIENT: Duration = Duration::from_secs(1 << 20);
+
+/// An append as it was handed over.
+struct Made {
+    sequence: u64,
+    count: u32,
+    payload: Vec<u8>,
+}
+
+struct Client {
+    id: [u8; 16],
+    session: TestSession,
+    made: Vec<Made>,
+    records: u64,
+    ended: BTreeMap<u64, Result<Receipt, AppendError>>,
+    link: Option<Link>,
+}
+
+/// A receipt, and what still speaks for it.
+struct Told {
+    client: usize,
+    append: usize,
+    offset: u64,
+    level: AckLevel,
+    must_be_there: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    receipts: u64,
+    kills: u64,
+    cuts: u64,
+    clients_dead: u64,
+    connections: u64,
+    late: u64,
+    duplicates: u64,
+    failures: u64,
+    forgotten: u64,
+}
+
+struct World {
+    rng: Rng,
+    daemon: Daemon,
+    now: Instant,
+    clients: Vec<Client>,
+    /// Those who live, by their place.
+    alive: Vec<usize>,
+    /// Connections whose client is gone, which the daemon has not noticed.
+    ghosts: Vec<Link>,
+    told: Vec<Told>,
+    counts: Counts,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let daemon = Daemon::new(&mut rng);
+        let mut world = Self {
+            rng,
+            daemon,
+            now: Instant::now(),
+            clients: Vec::new(),
+            alive: Vec::new(),
+            ghosts: Vec::new(),
+            told: Vec::new(),
+            counts: Counts::default(),
+        };
+        world.start();
+        (0..3).for_each(|_| world.newcomer());
+        world
+    }
+
+    fn newcomer(&mut self) {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(self.clients.len() as u64 + 1).to_le_bytes());
+        let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(8), 7);
+        let session = Session::new(64, PATIENT, backoff);
+        self.alive.push(self.clients.len());
+        let (made, ended) = (Vec::new(), BTreeMap::new());
+        self.clients.push(Client { id, session, made, records: 0, ended, link: None });
+    }
+
+    fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            self.now += Duration::from_millis(self.rng.below(20));
+            let who = self.alive[self.rng.index(self.alive.len())];
+            match self.rng.below(1000) {
+                0..200 => self.submit(who),
+                200..400 => self.send(who),
+                400..560 => self.serve(who),
+                560..740 => self.hear(who),
+                740..960 => self.daemon.work(&mut self.rng),
+                960..975 => self.lose_connection(who),
+                975..982 => self.daemon.fail(&mut self.rng),
+                982..986 => self.client_dies(who),
+                986..992 => self.daemon_dies(true),
+                992..998 => self.daemon_dies(false),
+                _ => self.daemon.settle(),
+            }
+            if !self.daemon.is_up() {
+                self.daemon_dies(false);
+            }
+        }
+        self.come_home();
+    }
+
+    fn submit(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        let level = [AckLevel::Received, AckLevel::Written, AckLevel::Durable][self.rng.index(3)];
+        let (count, number) = (1 + self.rng.below(4) as u32, client.made.len() as u64);
+        let mut payload = vec![0; 16 + self.rng.index(600)];
+        payload[..8].copy_from_slice(&client.id[..8]);
+        payload[8..16].copy_from_slice(&number.to_le_bytes());
+        let crc = payload_checksum(&payload);
+        let submitted =
+            Append { payload: Bytes::copy_from_slice(&payload), count, crc, level: Some(level), submitted: self.now };
+        client.made.push(Made { sequence: client.records, count, payload });
+        client.records += u64::from(count);
+        client.session.submit(submitted, number);
+    }
+
+    fn send(&mut self, who: usize) {
+        self.connect(who);
+        let client = &mut self.clients[who];
+        let Some(link) = &mut client.link else { return };
+        for _ in 0..1 + self.rng.below(6) {
+            link.up.extend(client.session.next_out(self.now));
+        }
+    }
+
+    fn connect(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        if client.link.is_some() {
+            return;
+        }
+        let (welcome, link) = self.daemon.greet(client.id, 0).expect("nobody else has its id");
+        client.session.connected(&welcome).expect("nobody else uses its id");
+        client.link = Some(link);
+        self.counts.connections += 1;
+        self.collect(who);
+    }
+
+    /// The daemon reads of one connection, or of one that it does not know to be broken, and answers.
+    fn serve(&mut self, who: usize) {
+        if !self.ghosts.is_empty() && self.rng.chance(1, 3) {
+            let at = self.rng.index(self.ghosts.len());
+            self.daemon.serve(&mut self.ghosts[at]);
+            self.counts.late += 1;
+            if self.ghosts[at].up.is_empty() {
+                let ghost = self.ghosts.swap_remove(at);
+                self.daemon.bye(&ghost);
+            }
+            return;
+        }
+        if let Some(link) = &mut self.clients[who].link {
+            self.daemon.serve(link);
+            self.daemon.release(link);
+        }
+    }
+
+    fn hear(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        let Some(link) = &mut client.link else { return };
+        self.daemon.release(link);
+        for _ in 0..1 + self.rng.below(4) {
+            match link.down.pop_front() {
+                Some(Said::Accepted(answer)) => {
+                    self.counts.duplicates += u64::from(answer.duplicate);
+                    client.session.accepted(&answer, self.now).expect("a good answer");
+                }
+                Some(Said::Watermark(mark)) => client.session.watermark(&mark, self.now),
+                Some(Said::Refused(answer)) => {
+                    self.counts.failures += 1;
+                    client.session.refused(answer, self.now);
+                }
+                None => break,
+            }
+        }
+        self.collect(who);
+    }
+
+    fn collect(&mut self, who: usize) {
+        let marks = self.daemon.marks();
+        let client = &mut self.clients[who];
+        for outcome in std::mem::take(&mut client.session.outcomes) {
+            let Outcome::Append { waiter, result, .. } = outcome else { unreachable!("nobody flushes") };
+            if let Ok(receipt) = &result {
+                let offset = receipt.first_offset.expect("an offset");
+                let mark = match receipt.level {
+                    AckLevel::Durable => marks.durable,
+                    AckLevel::Written => marks.written,
+                    _ => marks.received,
+                };
+                let end = offset + u64::from(receipt.count);
+                assert!(end <= mark, "{receipt:?} was given, and the journal is at {marks:?}");
+                let (append, level) = (waiter as usize, receipt.level);
+                self.told.push(Told { client: who, append, offset, level, must_be_there: true });
+                self.counts.receipts += 1;
+            }
+            let again = client.ended.insert(waiter, result);
+            assert!(again.is_none(), "append {waiter} of client {who} ended twice: {again:?}");
+        }
+    }
+
+    fn lose_connection(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        let Some(mut link) = client.link.take() else { return };
+        client.session.disconnected(self.now, "a test");
+        self.collect(who);
+        // What was on its way may still be read, all of it, some, or none.
+        link.up.truncate(self.rng.index(link.up.len() + 1));
+        if link.up.is_empty() {
+            self.daemon.bye(&link);
+        } else {
+            self.ghosts.push(link);
+        }
+    }
+
+    fn client_dies(&mut self, who: usize) {
+        self.lose_connection(who);
+        self.alive.retain(|alive| *alive != who);
+        self.counts.clients_dead += 1;
+        self.newcomer();
+    }
+
+    fn daemon_dies(&mut self, power: bool) {
+        for who in self.alive.clone() {
+            let client = &mut self.clients[who];
+            if client.link.take().is_some() {
+                client.session.disconnected(self.now, "the daemon is gone");
+                self.collect_of_the_dead(who);
+            }
+        }
+        self.ghosts.clear();
+        self.daemon.die(power);
+        *(if power { &mut self.counts.cuts } else { &mut self.counts.kills }) += 1;
+        let survives = if power { AckLevel::Durable } else { AckLevel::Written };
+        for told in &mut self.told {
+            told.must_be_there &= told.level >= survives;
+        }
+        self.start();
+    }
+
+    /// Whoever loses the connection may give up what it waits for; nothing ends well by that.
+    fn collect_of_the_dead(&mut self, who: usize) {
+        for outcome in std::mem::take(&mut self.clients[who].session.outcomes) {
+            let Outcome::Append { waiter, result, .. } = outcome else { unreachable!("nobody flushes") };
+            assert!(result.is_err(), "a receipt without an answer: {result:?}");
+            self.clients[who].ended.insert(waiter, result);
+        }
+    }
+
+    fn start(&mut self) {
+        let stored = self.daemon.start();
+        self.check(&stored);
+        for told in &mut self.told {
+            let made = &self.clients[told.client].made[told.append];
+            // What was found is durable now, whatever it was told to be.
+            told.level = AckLevel::Durable;
+            told.must_be_there |= is_there(&stored, self.clients[told.client].id, made, told.offset);
+        }
+    }
+
+    fn check(&self, stored: &[Stored]) {
+        let by_id: BTreeMap<[u8; 16], usize> = self.clients.iter().enumerate().map(|(at, c)| (c.id, at)).collect();
+        let mut next: BTreeMap<[u8; 16], u64> = BTreeMap::new();
+        for one in stored {
+            let client = &self.clients[by_id[&one.producer]];
+            let next = next.entry(one.producer).or_default();
+            assert!(one.sequence >= *next, "stored twice, or out of order: {one:?} where {next} is next");
+            *next = one.sequence + u64::from(one.count);
+            let made = client.made.iter().find(|made| made.sequence == one.sequence);
+            let made = made.unwrap_or_else(|| panic!("nobody made {one:?}"));
+            assert!((made.count, &made.payload) == (one.count, &one.payload), "{one:?} is not what was made");
+        }
+        for told in self.told.iter().filter(|told| told.must_be_there) {
+            let client = &self.clients[told.client];
+            let made = &client.made[told.append];
+            assert!(
+                is_there(stored, client.id, made, told.offset),
+                "LOST: append {} of client {} at offset {}, told to be {}",
+                told.append,
+                told.client,
+                told.offset,
+                told.level
+            );
+        }
+    }
+
+    /// With a disk that works and connections that hold, everything that was handed over gets its receipt.
+    fn come_home(&mut self) {
+        for _ in 0..10_000 {
+            self.now += Duration::from_millis(50);
+            self.daemon.settle();
+            while let Some(mut ghost) = self.ghosts.pop() {
+                while !ghost.up.is_empty() {
+                    self.daemon.serve(&mut ghost);
+                }
+                self.daemon.bye(&ghost);
+            }
+            for who in self.alive.clone() {
+                self.send(who);
+                (0..8).for_each(|_| self.serve(who));
+                self.hear(who);
+            }
+            if self.alive.iter().all(|who| self.clients[*who].session.is_idle()) {
+                break;
+            }
+        }
+        for who in &self.alive {
+            let client = &self.clients[*who];
+            // Who missed an epoch in which the log was cut cannot know that what it lost was never kept, and is told so.
+            let forgotten = |end: &&Result<Receipt, AppendError>| matches!(end, Err(AppendError::Forgotten));
+            self.counts.forgotten += client.ended.values().filter(forgotten).count() as u64;
+            let ended = |number| client.ended.get(&number).is_some_and(|end| end.is_ok() || forgotten(&end));
+            let missing = (0..client.made.len() as u64).find(|number| !ended(*number));
+            assert_eq!(
+                missing,
+                None,
+                "client {who} has no receipt for it: {:?}",
+                missing.map(|n| client.ended.get(&n))
+            );
+        }
+        for _ in 0..3 {
+            self.daemon.settle();
+        }
+        self.daemon_dies(true);
+    }
+}
+
+fn is_there(stored: &[Stored], producer: [u8; 16], made: &Made, offset: u64) -> bool {
+    let at = stored.binary_search_by_key(&offset, |stored| stored.offset);
+    at.is_ok_and(|at| {
+        let one = &stored[at];
+        (one.producer, one.sequence, &one.payload) == (producer, made.sequence, &made.payload)
+    })
+}
+
+/// Histories of so many seeds (`CLAD_WHOLE_RUNS`); a fixed few, or `CLAD_TEST_SEED` alone.
+#[test]
+#[expect(clippy::print_stdout, reason = "what was tried is the result")]
+fn every_receipt_is_kept() {
+    const STEPS: u64 = 1500;
+    let given = std::env::var("CLAD_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seeds = std::env::var("CLAD_WHOLE_RUNS").map_or(20, |runs| runs.parse().expect("a number"));
+    let seeds: Vec<u64> = given.map_or_else(|| (0..seeds).collect(), |seed| vec![seed]);
+    let mut sum = Counts::default();
+    for seed in &seeds {
+        let mut world = World::new(*seed);
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run(STEPS)));
+        assert!(ran.is_ok(), "CLAD_TEST_SEED={seed} (see above)");
+        let counts = world.counts;
+        sum.receipts += counts.receipts;
+        sum.kills += counts.kills;
+        sum.cuts += counts.cuts;
+        sum.clients_dead += counts.clients_dead;
+        sum.connections += counts.connections;
+        sum.late += counts.late;
+        sum.duplicates += counts.duplicates;
+        sum.failures += counts.failures;
+        sum.forgotten += counts.forgotten;
+    }
+    println!("whole: {} histories, {sum:?}, 0 lost", seeds.len());
+    println!("tally: states={} acks={} lost=0", sum.kills + sum.cuts, sum.receipts);
+    assert!(sum.forgotten <= sum.receipts / 100, "{} of {} were forgotten", sum.forgotten, sum.receipts);
+    // Each of these is half of what the histories are there for.
+    let least = seeds.len() as u64;
+    for (what, count) in [("receipts", sum.receipts), ("resends", sum.duplicates), ("late reads", sum.late)] {
+        assert!(count > least, "only {count} {what}: nothing is shown");
+    }
+}

@@ -1,0 +1,86 @@
+//! `cargo xtask proof quick` and `cargo xtask proof slow`: every suite that tries to break the promise, and one closing line.
+//!
+//! What must hold: the closing line counts what the tests themselves say they tried; it ends in `0 lost` only where every
+//! suite passed, and nothing that is counted is zero there.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+
+use super::{Run, SUITES, output, sim, tally};
+
+/// A suite, with what stands behind its name.
+type Call = (&'static str, &'static [&'static str]);
+
+/// Some minutes, without root.
+const QUICK: &[Call] = &[("faults", &[]), ("sim", &["2000"]), ("models", &[]), ("kill", &["12"]), ("hostile", &[])];
+const QUICK_INPUTS: u64 = 10_000;
+/// Hours, as root.
+const SLOW: &[Call] = &[
+    ("faults", &[]),
+    ("sim", &["200000"]),
+    ("models", &["100000"]),
+    ("rings", &[]),
+    ("kill", &["500"]),
+    ("hostile", &[]),
+    ("disk", &[]),
+    ("cuts", &["200"]),
+];
+const SLOW_INPUTS: u64 = 1_000_000;
+/// How long the slow device of the suite `disk` takes to flush then, in seconds.
+const SLOW_FLUSH: &str = "30";
+/// What each of them must have tried.
+const TRIED: [&str; 5] = ["states", "kills", "faults", "inputs", "attacks"];
+
+pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
+    let (calls, inputs, flush) = match which {
+        "quick" => (QUICK, QUICK_INPUTS, "0"),
+        "slow" => (SLOW, SLOW_INPUTS, SLOW_FLUSH),
+        other => bail!("cargo xtask proof quick|slow, not {other}"),
+    };
+    let began = Instant::now();
+    let (mut passed, mut failed) = (Vec::new(), Vec::new());
+    for (name, args) in calls {
+        println!("==== {name} {}", args.join(" "));
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        let mut suite = Run { root: root.to_owned(), args, passed: 0, failed: 0, flush_seconds: flush };
+        let run = SUITES.iter().find(|suite| suite.name == *name).map(|suite| suite.run);
+        let ended = run.map_or_else(|| Err(anyhow::anyhow!("there is no suite {name}")), |run| run(&mut suite));
+        if let Err(error) = ended {
+            suite.case("the suite itself", || Err(error));
+        }
+        let good = suite.failed == 0 && suite.passed > 0;
+        if good { &mut passed } else { &mut failed }.push(*name);
+    }
+    println!("==== fuzz {inputs}");
+    match fuzz(root, inputs, which == "slow") {
+        Ok(()) => passed.push("fuzz"),
+        Err(error) => {
+            println!("  FAILED  {error:#}");
+            failed.push("fuzz");
+        }
+    }
+    let untried: Vec<_> = TRIED.into_iter().filter(|name| tally::of(name) == 0).collect();
+    let good = failed.is_empty() && untried.is_empty() && tally::of("lost") == 0;
+    let verdict = match good {
+        true => tally::words(),
+        false => format!("FAILED: {} (nothing of: {}); {}", failed.join(" "), untried.join(" "), tally::words()),
+    };
+    println!("proof {which}: {} suites passed: {verdict}; {} s", passed.len(), began.elapsed().as_secs());
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every fuzz target over its kept inputs and so many made ones.
+fn fuzz(root: &Path, inputs: u64, optimised: bool) -> Result<()> {
+    let mut command = sim::cargo(root);
+    command.args(["test", "--package", "clad-fuzz", "--test", "corpus"]);
+    if optimised {
+        command.arg("--release");
+    }
+    command.args(["--", "--nocapture"]);
+    let said = output(command.env("CLAD_FUZZ_RUNS", inputs.to_string()))?;
+    ensure!(said.contains("test result: ok. "), "the tests said nothing:\n{said}");
+    Ok(())
+}
