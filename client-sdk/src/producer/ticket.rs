@@ -66,7 +66,8 @@ impl Ticket {
     }
 
     /// Waits in the calling thread. With a ring it looks at the ring's board for `spin` without sleeping, then sleeps
-    /// until that changes: no other thread has to be woken in between.
+    /// until that changes: no other thread has to be woken in between. It offers its processor between two looks: where
+    /// there are few, the daemon may need just this one for the answer.
     ///
     /// # Errors
     /// As the ticket, awaited.
@@ -81,7 +82,7 @@ impl Ticket {
             match self.answer.try_recv() {
                 Ok(answer) => return answer,
                 Err(oneshot::error::TryRecvError::Closed) => return gone(),
-                Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::hint::spin_loop(),
+                Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
                 // It may queue for room, or the ring end: then nothing on the board says so.
                 Err(oneshot::error::TryRecvError::Empty) => port.wait_change(seen, LOOK),
             }

@@ -16,6 +16,7 @@
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
 mod give;
+mod pace;
 mod pass;
 mod ring;
 mod roll;

@@ -143,6 +143,7 @@ impl Batch {
             };
             let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
             let ring = &mut rings[taken.ring];
+            handed.asked |= prepared.level >= AckLevel::Received;
             match verdict {
                 Ok(accepted) => {
                     counts.add(&accepted, bytes, prepared.level);
@@ -188,6 +189,8 @@ pub(super) enum Fill {
 pub(super) struct Handed {
     /// The journal refused something for now: nothing is taken until then.
     pub(super) paused: Option<Instant>,
+    /// Somebody asked for an answer.
+    pub(super) asked: bool,
 }
 
 /// An append as the journal takes it, or why it is not.

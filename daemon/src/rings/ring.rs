@@ -250,10 +250,11 @@ impl Ring {
         }
     }
 
-    /// Tells the client what the marks say, and gives space back. `false`: the journal has failed under what was taken.
-    pub(super) fn release(&mut self, marks: &Marks) -> bool {
+    /// Tells the client what the marks say, and gives space back. Says whether there was anything to tell; `None`: the
+    /// journal has failed under what was taken.
+    pub(super) fn release(&mut self, marks: &Marks) -> Option<bool> {
         if self.outs.is_empty() {
-            return true;
+            return Some(false);
         }
         let (mut told, mut failed) = (false, false);
         while let Some(out) = self.outs.get(self.told_written) {
@@ -290,7 +291,7 @@ impl Ring {
         if told {
             self.drain.announce();
         }
-        !failed
+        (!failed).then_some(told)
     }
 
     /// Lets go of what everything was said about. Where the log has no `durable`, nobody waits for it.

@@ -1,9 +1,10 @@
 //! The thread that drains the rings, and how it sleeps.
 //!
-//! After it found something it looks again for `spin`, without sleeping. Then it dozes: as long as nobody waits for an
-//! answer it looks every [`DOZE`], for [`DOZES`] after the last record, and no client needs to wake it. Then it sleeps,
-//! and the first client that commits wakes it. So an idle daemon takes no CPU time, a steady trickle costs its writers no
-//! system call, and whoever waits for an answer is not kept waiting for a doze.
+//! After it found something or told somebody it looks again for `spin`, without sleeping; it offers its processor in
+//! between, because what it waits for may need that: the journal's thread that writes, or a client. Then it dozes: as
+//! long as nobody asks for answers it looks every [`DOZE`], for a while after the last record, and no client needs to
+//! wake it. Then it sleeps, and the first client that commits wakes it ([`super::pace`]). So an idle daemon takes no CPU
+//! time, a steady trickle costs its writers no system call, and whoever waits for an answer is not kept waiting for a doze.
 //!
 //! What must hold: no wake-up is lost. Whoever has something for this thread (a record, an order, a mark that moved) says
 //! so first and then looks whether it sleeps; this thread says that it sleeps first and then looks whether there is
@@ -19,13 +20,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{oneshot, watch};
 
 use super::pass::{Batch, Fill};
+use super::pace::{Pace, Rest};
 use super::ring::Ring;
 use super::{Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
-/// How long after the last record it dozes before it sleeps.
-const DOZES: Duration = Duration::from_millis(10);
 /// Between two looks while something is held up, or waits for room.
 const SOON: Duration = Duration::from_micros(100);
 
@@ -40,7 +40,7 @@ pub(super) struct Drainage {
     paused: Option<Instant>,
     /// Who waits until everything older than a time was handed over.
     catching_up: Vec<(u64, oneshot::Sender<()>)>,
-    last_work: Instant,
+    pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
     stop: bool,
@@ -50,6 +50,7 @@ impl Drainage {
     pub(super) fn new(shared: Arc<Shared>, rings: Vec<Ring>) -> Self {
         let marks = shared.journal.subscribe();
         let epoch = marks.borrow().epoch;
+        let pace = Pace::new(shared.settings.spin, Instant::now());
         Self {
             epoch,
             marks,
@@ -58,7 +59,7 @@ impl Drainage {
             batch: Batch::default(),
             paused: None,
             catching_up: Vec::new(),
-            last_work: Instant::now(),
+            pace,
             handed_over: false,
             stop: false,
         }
@@ -75,11 +76,13 @@ impl Drainage {
                 return;
             }
             match worked {
-                Next::Again => self.last_work = Instant::now(),
+                Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
-                Next::Idle if self.last_work.elapsed() < self.shared.settings.spin => std::hint::spin_loop(),
-                Next::Idle if self.last_work.elapsed() < DOZES && !self.somebody_waits() => self.rest(Some(DOZE)),
-                Next::Idle => self.sleep(),
+                Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
+                    Rest::Spin => std::thread::yield_now(),
+                    Rest::Doze => self.rest(Some(DOZE)),
+                    Rest::Sleep => self.sleep(),
+                },
             }
         }
     }
@@ -124,10 +127,15 @@ impl Drainage {
             self.epoch = marks.epoch;
             self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
         }
+        let mut told = false;
         for ring in &mut self.rings {
-            if !ring.release(&marks) {
-                ring.rewind();
+            match ring.release(&marks) {
+                Some(any) => told |= any,
+                None => ring.rewind(),
             }
+        }
+        if told {
+            self.pace.told(Instant::now());
         }
     }
 
@@ -145,7 +153,10 @@ impl Drainage {
             let arrival = door.arrival();
             match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
-                Some(handed) => (self.paused, self.handed_over) = (handed.paused, true),
+                Some(handed) => {
+                    (self.paused, self.handed_over) = (handed.paused, true);
+                    self.pace.handed_over(Instant::now(), handed.asked);
+                }
             }
         }
         if left != Fill::More && self.paused.is_none() {

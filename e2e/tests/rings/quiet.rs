@@ -9,6 +9,8 @@ use crate::{producer, runtime, submit};
 
 /// Records of a flood.
 const FLOOD: u64 = 50_000;
+/// Records that are logged one after the other.
+const ALONE: u64 = 300;
 
 /// Switches that a thread made by itself: each time it slept in a system call.
 fn voluntary_switches() -> u64 {
@@ -40,4 +42,23 @@ fn a_flood_wakes_nobody_for_each_record_and_an_idle_daemon_sleeps() {
     runtime.block_on(submit(&producer, AckLevel::Durable, "again".to_owned())).expect("durable");
     assert!(wakeups() > asleep, "it was asleep, and somebody woke it");
     daemon.wait_for_rings(1);
+}
+
+#[test]
+fn who_spins_for_durable_sleeps_as_little_as_a_drain_that_spins() {
+    let runtime = runtime();
+    let daemon = Setup::new().set("ingest.shm.spin", "10ms").start();
+    let producer = producer(&runtime, &daemon, "shm");
+    let wakeups = || daemon.metric("clad_shm_wakeups_total");
+    let (before, slept) = (wakeups(), voluntary_switches());
+    for number in 0..ALONE {
+        let ticket = submit(&producer, AckLevel::Durable, format!("{number}"));
+        let receipt = ticket.wait(Duration::from_secs(60)).expect("durable");
+        assert_eq!(receipt.first_offset, Some(number));
+    }
+    // The answer is on the board for whoever looks: nobody is woken on the way, but where the disk took longer than 10 ms.
+    let slept = voluntary_switches() - slept;
+    let woken = wakeups() - before;
+    assert!(slept < ALONE / 10, "the client slept {slept} times for {ALONE} answers");
+    assert!(woken < ALONE as f64 / 2.0, "{woken} wake-ups for {ALONE} records");
 }
