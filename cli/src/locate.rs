@@ -3,7 +3,7 @@
 //! What must hold: a flag comes before its environment variable, and either before looking around; looking around takes
 //! the first socket that exists of `$RUNTIME_DIRECTORY`, `/run/clad`, `./clad-data` and says where it looked when there
 //! is none. `--instance NAME` looks where `clad@NAME.service` keeps its sockets, and nowhere else. Orders never go to
-//! another daemon than the one that `--server` names.
+//! another daemon than the one that `--server`, or `CLAD_SERVER` in its place, names.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT or grpc://HOST:PORT [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket that takes orders: unix://PATH [default beside --server unix://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
+    /// Socket that takes orders: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
     #[arg(long, global = true, value_name = "unix://PATH")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service
@@ -65,11 +65,17 @@ impl Which {
 
     /// The socket that takes orders.
     pub(crate) fn admin(&self, around: &Surroundings) -> Result<PathBuf, Stop> {
+        let instance = self.instance.is_some();
         // A flag for the one socket says more than a variable for the other.
         if let (None, Some(server)) = (&self.admin, &self.server) {
-            return beside(server);
+            return beside(server, "--server");
         }
-        match chosen(self.admin.as_deref(), around.admin.as_ref(), self.instance.is_some(), "--admin")? {
+        let admin = chosen(self.admin.as_deref(), around.admin.as_ref(), instance, "--admin")?;
+        // And a variable for the other more than looking around: the records go there, and so do orders.
+        if let (None, Some(server)) = (&admin, chosen(None, around.server.as_ref(), instance, "--server")?) {
+            return beside(&server, "CLAD_SERVER");
+        }
+        match admin {
             Some(text) => match text.parse() {
                 Ok(Address::Unix(path)) => Ok(path),
                 _ => Err(Stop::usage(format!("`{text}` is no admin address: unix://PATH is wanted"))),
@@ -99,11 +105,11 @@ impl Which {
 }
 
 /// The admin socket of the daemon whose socket for records was named: the one in the same folder.
-fn beside(server: &str) -> Result<PathBuf, Stop> {
-    match server.parse().map_err(|error| Stop::usage(format!("{error}")))? {
+fn beside(server: &str, by: &str) -> Result<PathBuf, Stop> {
+    match server.parse().map_err(|error| Stop::usage(format!("{by}: {error}")))? {
         Address::Unix(path) => Ok(path.with_file_name("admin.sock")),
         _ => Err(Stop::usage(format!(
-            "orders go over a daemon's admin socket, and {server} does not say where that is: give --admin unix://PATH"
+            "orders go over a daemon's admin socket, and {by} {server} does not say where that is: give --admin unix://PATH"
         ))),
     }
 }
@@ -163,6 +169,23 @@ mod tests {
         }
         let both = Which { admin: Some("unix:///flag.sock".into()), ..named("tcp://h:1") };
         assert_eq!(both.admin(&all).expect("a path"), Path::new("/flag.sock"));
+    }
+
+    #[test]
+    fn orders_go_to_the_daemon_that_the_variable_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
+        let bare = Which::default();
+        let named = |server: &str| around(server, "", folder.path());
+        assert_eq!(bare.admin(&named("unix:///run/x/clad.sock")).expect("a path"), Path::new("/run/x/admin.sock"));
+        let Err(Stop::Usage(text)) = bare.admin(&named("tcp://h:1")) else { panic!("that names no folder") };
+        assert!(text.to_string().contains("CLAD_SERVER tcp://h:1"), "{text}");
+        // What says more is taken before it.
+        let both = around("tcp://h:1", "unix:///env.sock", folder.path());
+        assert_eq!(bare.admin(&both).expect("a path"), Path::new("/env.sock"));
+        let instance = Which { instance: Some("no-such-one".into()), ..Which::default() };
+        let error = instance.admin(&named("unix:///run/x/clad.sock")).expect_err("no such instance").to_string();
+        assert!(error.contains("/run/clad-no-such-one/admin.sock"), "{error}");
     }
 
     #[test]

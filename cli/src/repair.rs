@@ -1,8 +1,8 @@
 //! `clactl repair DIR`: brings a damaged log back to where a daemon starts on it, with no daemon running.
 //!
 //! What must hold: each change is named, and nothing else is changed; a dry run names the same changes and makes none;
-//! behind a repair everything is checked as `verify` does it, and 0 means that nothing is lost and nothing is left to
-//! do: a dry run that finds something to do ends in 1.
+//! behind a repair everything is checked as `verify` does it, and behind a dry run that finds nothing to do; 0 means
+//! that nothing is lost and nothing is left to do: a dry run that finds something to do ends in 1.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,8 @@ pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
         context.output.write(text(&report).as_bytes())?;
         context.output.flush()?;
     }
-    let checked = match args.dry_run {
+    // A dry run that finds something to do leaves it undone: what is lost behind it is not known yet.
+    let checked = match args.dry_run && !report.actions.is_empty() {
         true => None,
         false => Some(verify::check(&args.dir)?),
     };
@@ -86,7 +87,7 @@ fn text(report: &RepairReport) -> String {
     for what in &report.left {
         out.push_str(&format!("CANNOT BE REPAIRED: {what}\n"));
     }
-    if report.actions.is_empty() {
+    if report.actions.is_empty() && report.left.is_empty() {
         out.push_str("nothing to repair\n");
     }
     out

@@ -3,6 +3,7 @@
 //! What must hold: nothing is made, locked or bound, so that it can be asked while another daemon runs.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use clad_journal::io::device::discover;
@@ -18,6 +19,8 @@ use crate::text::printable;
 #[derive(Debug)]
 pub struct Report {
     lines: Vec<(&'static str, String)>,
+    /// Who has the data folder now: a start is for when that has ended.
+    in_use_by: Option<String>,
     /// How the command ends.
     pub exit: Exit,
 }
@@ -43,11 +46,11 @@ impl fmt::Display for Report {
         for (what, finding) in &self.lines {
             writeln!(f, "{what:width$}  {}", printable(finding))?;
         }
-        let verdict = match self.exit {
-            Exit::Done => "clad would start",
-            _ => "clad would not start",
-        };
-        writeln!(f, "{verdict}")
+        match (self.exit, &self.in_use_by) {
+            (Exit::Done, None) => writeln!(f, "clad would start"),
+            (Exit::Done, Some(holder)) => writeln!(f, "clad would start once {holder} has ended"),
+            _ => writeln!(f, "clad would not start"),
+        }
     }
 }
 
@@ -55,7 +58,7 @@ impl fmt::Display for Report {
 #[must_use]
 pub fn check(loaded: &Loaded) -> Report {
     let config = &loaded.config;
-    let mut report = Report { lines: vec![("configuration", "ok".to_owned())], exit: Exit::Done };
+    let mut report = Report { lines: vec![("configuration", "ok".to_owned())], in_use_by: None, exit: Exit::Done };
     data_folder(config, &mut report);
     policy(config, &mut report);
     listeners(config, &mut report);
@@ -93,6 +96,34 @@ fn data_folder(config: &Config, report: &mut Report) {
         }
         Err(error) => report.note(WHAT, format!("{shown} {state}; free space unknown: {}", error.desc())),
     }
+    if let Some(holder) = holder(dir) {
+        report.note(WHAT, format!("in use by {holder}"));
+        report.in_use_by = Some(holder);
+    }
+}
+
+/// Who has the log's lock, as the kernel lists it: taking the lock to find out could be in the way of a start. Nobody
+/// where that cannot be known.
+fn holder(dir: &Path) -> Option<String> {
+    let lock = std::fs::metadata(dir.join("clad.lock")).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let file = (nix::sys::stat::major(lock.dev()), nix::sys::stat::minor(lock.dev()), lock.ino());
+    locks.lines().find_map(|line| holder_in(line, file))
+}
+
+/// Of a line `1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE 0 EOF`, the numbers of the device in hexadecimal.
+fn holder_in(line: &str, file: (u64, u64, u64)) -> Option<String> {
+    let mut words = line.split_whitespace();
+    words.find(|word| *word == "FLOCK")?;
+    let (pid, place) = (words.nth(2)?, words.next()?);
+    let mut numbers = place.split(':');
+    let mut device = || u64::from_str_radix(numbers.next()?, 16).ok();
+    let (major, minor) = (device()?, device()?);
+    let inode: u64 = numbers.next()?.parse().ok()?;
+    ((major, minor, inode) == file).then(|| match pid.parse::<u32>() {
+        Ok(pid) if pid > 0 => format!("pid {pid}"),
+        _ => "another process".to_owned(), // in another namespace
+    })
 }
 
 /// The path itself, or the nearest folder above it that exists.
@@ -236,6 +267,19 @@ mod tests {
         assert!(text.contains("the folder of") && text.contains("is not there"), "{text}");
         assert!(text.contains("only: there is no group no-such-group"), "{text}");
         assert!(text.contains("PROBLEM: there is no group nor-this"), "{text}");
+    }
+
+    #[test]
+    fn who_has_the_folder_is_read_from_the_kernels_list() {
+        let file = (8, 0x1a, 12_345);
+        let line = "7: FLOCK  ADVISORY  WRITE 4711 08:1a:12345 0 EOF";
+        assert_eq!(holder_in(line, file).as_deref(), Some("pid 4711"));
+        assert_eq!(holder_in(&line.replace("4711", "0"), file).as_deref(), Some("another process"));
+        for other in
+            [line.replace("12345", "12346"), line.replace("1a", "1b"), line.replace("FLOCK ", "POSIX "), "7:".into()]
+        {
+            assert_eq!(holder_in(&other, file), None, "{other}");
+        }
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub enum Command {
     /// Check the configuration and say what the daemon would do
     Check,
     /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
+    ///
+    /// Of the options below none counts here: the daemon reads its own configuration again.
     Reload {
         /// Process id of the daemon; its $RUNTIME_DIRECTORY must be set here, too
         pid: u32,

@@ -131,7 +131,10 @@ impl Running {
                 metrics::config_loaded(None);
                 self.health.degraded(
                     "reload",
-                    "the last reload was refused, and the next start will meet the same files: see `clad check`",
+                    format!(
+                        "the last reload was refused, and the next start will meet the same files: see `clad{} check`",
+                        self.args.as_flag()
+                    ),
                 );
                 tracing::error!("HUP: refused: {text}");
                 Outcome::Refused(text)

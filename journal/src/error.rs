@@ -89,7 +89,7 @@ pub enum AppendError {
         expected: u64,
     },
     /// Partly stored.
-    #[error("part of this append is stored already: {expected} is next")]
+    #[error("what is stored of this append is a part of it, or lies in several places: {expected} is next")]
     Overlap {
         /// The sequence that is next.
         expected: u64,

@@ -99,7 +99,7 @@ impl Check {
             let (pos, bad) = (reader.pos(), reader.bad_bytes);
             let batch = reader.next_batch().map_err(OpenError::io(format!("segment {}", part.number)))?;
             if reader.bad_bytes > bad {
-                self.problem(number, Some(pos), None, "bytes that are no batch");
+                self.problem(number, Some(pos), None, "a batch that fails its checksum, or bytes that are none");
             }
             let Some(batch) = batch.filter(|b| b.first_offset < part.end_offset) else { break };
             if batch.first_offset != self.expected {

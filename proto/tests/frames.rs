@@ -131,6 +131,19 @@ fn a_length_is_not_believed() {
 }
 
 #[test]
+fn reserved_bits_of_a_header_are_ignored_where_versions_are_not_agreed_on() {
+    for (name, frame) in frames() {
+        let mut bytes = encoded(&frame);
+        bytes[3] = 0x80;
+        let crc = crc32c(&bytes[..12]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let head: [u8; 16] = bytes[..16].try_into().expect("a header");
+        let ignored = matches!(frame, Frame::Hello(_) | Frame::Error(_));
+        assert_eq!(FrameHeader::decode(&head, MAX).is_ok(), ignored, "{name}");
+    }
+}
+
+#[test]
 fn other_protocols_are_told_at_the_first_byte() {
     assert_eq!(peek(b"G", MAX), Err(FrameError::BadMagic(b'G')));
     assert_eq!(peek(b"GET / HTTP/1.1\r\n", MAX), Err(FrameError::BadMagic(b'G')));

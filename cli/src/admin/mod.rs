@@ -32,7 +32,7 @@ pub(crate) struct Shown {
 pub(crate) enum Form {
     /// For people
     Text,
-    /// One JSON object
+    /// JSON: one object, or one a line where there are several
     Json,
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn rotate(context: &mut Context, shown: Shown) -> Outcome {
     let text = match (shown.output, answer.sealed_segment) {
         (Form::Json, sealed) => json!({
             "sealed_segment": sealed,
-            "first_offset": answer.first_offset,
-            "end_offset": answer.end_offset,
+            "first_offset": sealed.map(|_| answer.first_offset),
+            "end_offset": sealed.map(|_| answer.end_offset),
             "active_segment": answer.active_segment,
         })
         .to_string(),

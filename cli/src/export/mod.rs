@@ -358,8 +358,9 @@ impl Export<'_> {
         }
         let place = state.cursor.clone().map_or_else(String::new, |cursor| format!("; next after {cursor}"));
         let done = format!("{}, {}{place}", counted(state.records, "record"), bytes(state.bytes));
-        self.sink.summary(ended == Ended::Complete, &done)?;
-        let failed = ended == Ended::Interrupted || state.damaged || self.damaged;
+        let damaged = state.damaged || self.damaged;
+        self.sink.summary(ended == Ended::Complete, damaged, &done)?;
+        let failed = ended == Ended::Interrupted || damaged;
         Ok(if failed { Exit::Failed } else { Exit::Done })
     }
 }

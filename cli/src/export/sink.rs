@@ -117,8 +117,12 @@ impl<'a> Sink<'a> {
     }
 
     /// The last word.
-    pub(super) fn summary(&mut self, complete: bool, done: &str) -> Result<(), Stop> {
-        let how = if complete { "complete" } else { "interrupted: the same call goes on" };
+    pub(super) fn summary(&mut self, complete: bool, damaged: bool, done: &str) -> Result<(), Stop> {
+        let how = match (complete, damaged) {
+            (true, false) => "complete",
+            (true, true) => "to the end, without what is damaged",
+            (false, _) => "interrupted: the same call goes on",
+        };
         match &self.file {
             Some(file) => {
                 let text = format!("{}: {done} ({how})", file.path.display());

@@ -1,5 +1,7 @@
 //! Golden texts of one full record, one bare record, and bodies that are meant to do harm.
 
+use std::collections::BTreeSet;
+
 use clad_proto::frame::{Transport, Vouched};
 use clad_proto::{AnyValue, Group, KeyValue, LogId, PayloadBuilder, PayloadView, ProducerId, Record, Scope};
 use jiff::tz::TimeZone;
@@ -97,6 +99,42 @@ fn json() {
     );
     assert_eq!(rendered(Format::Json, true, &group, &record, &vouched), golden);
     serde_json::from_str::<serde_json::Value>(golden).expect("it is JSON");
+}
+
+/// Programs are written from the table in the manual: it names what we write, and nothing else.
+#[test]
+fn json_has_the_fields_that_the_manual_names() {
+    let manual = include_str!("../../../docs/OPERATIONS.md");
+    let table = manual.split("<!-- record fields -->").nth(1).expect("the table");
+    let table = table.split("<!-- end of record fields -->").next().expect("its end");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let named: BTreeSet<&str> = rows.flat_map(|row| row.split(", ")).map(|name| name.trim_matches('`')).collect();
+
+    let (mut group, mut record, vouched) = full();
+    if let Some(resource) = &mut group.resource {
+        resource.dropped_attributes_count = 1;
+    }
+    group.resource_schema_url = "https://a.example".into();
+    group.scope_schema_url = "https://b.example".into();
+    let with_text = rendered(Format::Json, false, &group, &record, &vouched);
+    record.body = Some(AnyValue::Bytes(vec![0xFF]));
+    let with_bytes = rendered(Format::Json, false, &group, &record, &vouched);
+    let objects = [with_text, with_bytes].map(|line| serde_json::from_str::<serde_json::Value>(&line).expect("JSON"));
+    let written: BTreeSet<&str> =
+        objects.iter().flat_map(|object| object.as_object().expect("an object").keys()).map(String::as_str).collect();
+    assert_eq!(written, named);
+
+    // Those that it says are always there, in the barest record.
+    let (group, record, vouched) = bare(None);
+    let line = rendered(Format::Json, false, &group, &record, &vouched);
+    let least = serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
+    let rows = table.lines().filter(|line| line.contains("| always")).filter_map(|line| line.strip_prefix("| `"));
+    let always: BTreeSet<&str> = rows
+        .filter_map(|row| row.split(" |").next())
+        .flat_map(|row| row.split(", "))
+        .map(|name| name.trim_matches('`'))
+        .collect();
+    assert_eq!(least.as_object().expect("an object").keys().map(String::as_str).collect::<BTreeSet<_>>(), always);
 }
 
 #[test]

@@ -34,6 +34,16 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
+    /// What a call of clad needs to mean the same files, with a space before it; nothing for the host's own log.
+    #[must_use]
+    pub fn as_flag(&self) -> String {
+        match (&self.config, &self.instance) {
+            (Some(file), _) => format!(" --config {}", file.display()),
+            (None, Some(name)) => format!(" --instance {name}"),
+            (None, None) => String::new(),
+        }
+    }
+
     /// The arguments of this process: its environment and the system's folder.
     #[must_use]
     pub fn of_process(config: Option<PathBuf>, instance: Option<String>, sets: Vec<String>) -> Self {

@@ -78,7 +78,7 @@ metrics_table! {
     OLDEST_SEGMENT = "clad_oldest_segment_timestamp_seconds", Gauge, "", "When the newest record of the oldest sealed segment was appended: all that came later is kept; 0 before one is sealed.";
     OLDEST_UNDURABLE = "clad_oldest_undurable_age_seconds", Gauge, "", "Age of the oldest record that is not on stable storage; 0 where all are.";
     ROTATIONS = "clad_segment_rotations_total", Counter, Trigger::NAME, "Segments sealed.";
-    SEGMENTS = "clad_segments", Gauge, "", "Segments of the log.";
+    SEGMENTS = "clad_segments", Gauge, "", "Segments of the log, the prepared one included.";
     PREPARED = "clad_segment_prepared", Gauge, "", "1 while the next segment is ready.";
     UNPREPARED = "clad_segments_unprepared_total", Counter, "", "Rotations that found no prepared segment.";
     RECYCLED = "clad_segments_recycled_total", Counter, "", "Segments written over one that retention removed.";

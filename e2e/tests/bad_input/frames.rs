@@ -4,7 +4,9 @@
 use bytes::{BufMut, BytesMut};
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::{Daemon, Raw};
-use clad_proto::frame::{AppendHead, FrameHeader, FrameType, Hello, Welcome, append_prefix, encode_append};
+use clad_proto::frame::{
+    AppendHead, Flush, Frame, FrameHeader, FrameType, Hello, Read, ReadFrom, Welcome, append_prefix, encode_append,
+};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId, crc32c};
 
 use crate::Bystander;
@@ -45,6 +47,7 @@ fn an_append_frame_longer_than_the_limit() {
     let said = ends_with(&FrameHeader { kind: FrameType::Append, body_len, request_id: 0 }.encode());
     all_are(&said, ErrorCode::AppendTooLarge);
     assert!(said.iter().all(|error| error.limit == Some(2 << 20)), "{said:?}");
+    assert!(said.iter().all(|error| error.text.contains(&(2 << 20).to_string())), "{said:?}");
 }
 
 #[test]
@@ -102,6 +105,43 @@ fn a_frame_of_an_unknown_type() {
 fn another_protocol() {
     let said = ends_with(b"GET / HTTP/1.1\r\nHost: clad\r\n\r\n");
     all_are(&said, ErrorCode::MalformedFrame);
+}
+
+#[test]
+fn a_flush_without_a_request_id() {
+    let mut bytes = BytesMut::new();
+    Flush { request_id: 0, level: AckLevel::Written }.encode(&mut bytes);
+    all_are(&ends_with(&bytes), ErrorCode::MalformedFrame);
+}
+
+#[test]
+fn a_hello_with_bits_of_a_later_version_in_its_header() {
+    let daemon = Daemon::start();
+    let mut bytes = BytesMut::new();
+    hello().encode(&mut bytes);
+    bytes[2] = 1;
+    let crc = crc32c(&bytes[..12]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    let mut raw = Raw::unix(&daemon.socket());
+    raw.send_bytes(&bytes).expect("sent");
+    assert!(matches!(raw.frame(), Some(Frame::Welcome(_))), "the bits are ignored");
+}
+
+#[test]
+fn a_read_with_the_id_of_one_that_is_open() {
+    let daemon = Daemon::start();
+    let mut raw = Raw::unix(&daemon.socket());
+    raw.greet(&clad_e2e::raw::hello_reader()).expect("WELCOME");
+    let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
+    let read = Read { request_id: 9, from, follow: true, limit: None, min_level, since: None, until: None };
+    raw.send(|buf| read.encode(buf));
+    assert!(matches!(raw.frame(), Some(Frame::CaughtUp(told)) if told.request_id == 9));
+    raw.send(|buf| read.encode(buf));
+    let Some(Frame::Error(told)) = raw.frame() else { panic!("an ERROR") };
+    assert_eq!((told.request_id, told.error.code), (9, ErrorCode::MalformedFrame), "{told:?}");
+    // The one that was open goes on, and so does the connection.
+    Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[b"later"]);
+    assert!(matches!(raw.frame(), Some(Frame::Records(later)) if later.request_id == 9));
 }
 
 #[test]

@@ -15,6 +15,8 @@ fn check_says_what_it_would_do_and_does_nothing() {
     let daemon = Daemon::start();
     let ended = Setup::in_folder(daemon.dir()).arguments(&["check"]).run_to_end();
     assert_eq!(ended.code, Some(0), "{}", ended.printed);
+    let says = format!("clad would start once pid {} has ended\n", daemon.pid());
+    assert!(ended.printed.ends_with(&says), "{says}{}", ended.printed);
     assert_eq!(daemon.status().epoch, 1);
 }
 

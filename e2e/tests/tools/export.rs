@@ -379,6 +379,8 @@ fn damage_is_said_and_ends_in_1_also_after_a_stop() {
     for _ in 0..2 {
         // The second finds nothing new, and the file holds no more than before.
         let output = clactl_ends(1, &["export", "--dir", &dir, "-o", "cat", &file], b"");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("(to the end, without what is damaged)"), "{said}");
         let exported = fs::read(&file).expect("the export");
         assert!(exported.starts_with(&numbers(0..40)) && exported.ends_with(&numbers(45..110)), "{output:?}");
         assert!(!exported.windows(9).any(|window| window == b"number 42" || window == b"Number 42"));

@@ -53,7 +53,9 @@ fn a_rotation_seals_what_is_there() {
     // Nothing to seal is no error, and makes no segment.
     ok(&daemon, &["rotate"]);
     let empty = ok_json(&daemon, &["rotate"]).remove(0);
-    assert!(empty["sealed_segment"].is_null(), "{empty}");
+    for key in ["sealed_segment", "first_offset", "end_offset"] {
+        assert!(empty[key].is_null(), "{key}: {empty}");
+    }
     assert_eq!(ok(&daemon, &["query", "-o", "cat"]), numbers(0..9));
 }
 

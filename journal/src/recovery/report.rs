@@ -68,7 +68,7 @@ impl fmt::Display for Report {
             None => write!(f, "; {} bytes set aside", self.set_aside_bytes)?,
         }
         for d in &self.damage {
-            write!(f, "; DAMAGE: offsets {} to {} are lost", d.from, d.to)?;
+            write!(f, "; DAMAGE: offsets {} to {} are lost", d.from, d.to.saturating_sub(1))?;
         }
         for n in &self.missing {
             write!(f, "; DAMAGE: segment {n} is missing")?;

@@ -131,7 +131,7 @@ pub enum FrameError {
     #[error("frame type 0x{0:02x} is unknown")]
     UnknownType(u8),
     /// The body is longer than its type may have.
-    #[error("a {kind:?} frame of {len} bytes, the limit is {max}")]
+    #[error("{kind:?} frame of {len} bytes, the limit is {max}")]
     TooLarge {
         /// The frame.
         kind: FrameType,
@@ -141,7 +141,7 @@ pub enum FrameError {
         max: u32,
     },
     /// The body is shorter than its type must have.
-    #[error("a {kind:?} frame of only {len} bytes")]
+    #[error("{kind:?} frame of only {len} bytes")]
     TooShort {
         /// The frame.
         kind: FrameType,
@@ -149,10 +149,10 @@ pub enum FrameError {
         len: u32,
     },
     /// The checksum of a body, or of the fixed part of one with a payload, is wrong.
-    #[error("the checksum of a {0:?} frame is wrong")]
+    #[error("the checksum of this {0:?} frame is wrong")]
     BodyChecksum(FrameType),
     /// A body that breaks a rule.
-    #[error("a {kind:?} frame is malformed: {what}")]
+    #[error("malformed {kind:?} frame: {what}")]
     Malformed {
         /// The frame.
         kind: FrameType,
@@ -173,8 +173,11 @@ impl FrameError {
         };
         let info = ErrorInfo::new(code, self.to_string());
         match self {
-            Self::TooLarge { kind: FrameType::Append, max, .. } => {
-                info.limited_to(u64::from(*max).saturating_sub(APPEND_HEADER_BYTES as u64))
+            // In the sender's terms: WELCOME names the longest payload.
+            Self::TooLarge { kind: FrameType::Append, len, max } => {
+                let payload = |body: u32| u64::from(body).saturating_sub(APPEND_HEADER_BYTES as u64);
+                let text = format!("an append of {} bytes, the limit is {}", payload(*len), payload(*max));
+                ErrorInfo::new(code, text).limited_to(payload(*max))
             }
             Self::TooLarge { max, .. } => info.limited_to((*max).into()),
             _ => info,
@@ -252,7 +255,8 @@ impl FrameHeader {
             return Err(FrameError::HeaderChecksum);
         }
         let kind = FrameType::from_code(bytes[1]).ok_or(FrameError::UnknownType(bytes[1]))?;
-        if reserved != 0 {
+        // A later version may give them a meaning, and says HELLO before it knows whom it speaks to.
+        if reserved != 0 && !matches!(kind, FrameType::Hello | FrameType::Error) {
             return Err(FrameError::Malformed { kind, what: "reserved header bits are set" });
         }
         let (min, max) = kind.body_bounds(max_append_bytes);

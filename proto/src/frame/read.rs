@@ -26,7 +26,7 @@ const UNTIL: u8 = 4;
 /// answers when they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flush {
-    /// The client's number for it.
+    /// The client's number for it, not 0.
     pub request_id: u32,
     /// The level.
     pub level: AckLevel,
@@ -132,6 +132,9 @@ impl Flush {
         let level = level(&mut fields)?;
         if level < AckLevel::Received {
             return Err(fields.error("a level without a watermark"));
+        }
+        if fields.request_id == 0 {
+            return Err(fields.error("a FLUSH needs a request id: its answer would be like any other watermark"));
         }
         fields.reserved::<3>()?;
         fields.end()?;

@@ -1,6 +1,6 @@
 //! All or nothing.
 
-use super::super::reload_diff;
+use super::super::{LoadArgs, reload_diff};
 use super::{Config, Fixture};
 
 #[test]
@@ -34,6 +34,20 @@ fn one_key_that_needs_a_restart_refuses_them_all_by_name() {
         refused.to_string(),
         "nothing was changed: a restart is needed for journal.segment_bytes, ingest.tcp.listen"
     );
+}
+
+#[test]
+fn the_flags_that_mean_the_same_files() {
+    let args = |config: Option<&str>, instance: Option<&str>| LoadArgs {
+        config: config.map(Into::into),
+        instance: instance.map(Into::into),
+        base: "/etc/clad".into(),
+        sets: Vec::new(),
+        env: Vec::new(),
+    };
+    assert_eq!(args(None, None).as_flag(), "");
+    assert_eq!(args(Some("/x.toml"), None).as_flag(), " --config /x.toml");
+    assert_eq!(args(None, Some("audit")).as_flag(), " --instance audit");
 }
 
 #[test]

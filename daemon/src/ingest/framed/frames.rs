@@ -102,7 +102,7 @@ impl Connection {
                 return Flow::Close;
             }
             Ok(_) => {
-                let text = format!("a {:?} frame is none that a client sends here", raw.header.kind);
+                let text = format!("{:?} is no frame that a client sends here", raw.header.kind);
                 return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
             }
             Err(e) => return self.protocol_error(&e),
