@@ -19,8 +19,8 @@ use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{oneshot, watch};
 
-use super::pass::{Batch, Fill};
 use super::pace::{Pace, Rest};
+use super::pass::{Batch, Fill};
 use super::ring::Ring;
 use super::{Order, Shared};
 
