@@ -70,6 +70,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("nothing acknowledged is lost, no client failed, no connection was refused", || b.end_load());
     run.case("what a client is, is seen through the sandbox", || b.sees_clients());
     run.case("io_uring and registered buffers work in the sandbox", || b.ring());
+    run.case("what was posted to a ring outlives kill -9 of the daemon, in the descriptor store", || b.posted());
     run.case("what waits in a socket while nobody runs is served by who runs next", || b.waits_in_the_socket());
     run.case("a start that takes longer than systemd waits is not ended", || b.long_start());
     run.case("a disk that stands still is no hang", || b.frozen_disk());

@@ -1,4 +1,4 @@
-# Hands numbered lines to clad until /srv/trial/stop is there: feed.sh NAME ADDRESS
+# Hands numbered lines to clad until /srv/trial/stop is there: feed.sh NAME ADDRESS [LEVEL]
 (
     i=0
     while [ ! -e /srv/trial/stop ]; do
@@ -11,5 +11,5 @@
         sleep 0.02
     done
     echo $i >"/srv/trial/feed-$1.count"
-) | clactl append --server "$2" --ack durable --component "feed-$1" >"/srv/trial/feed-$1.out" 2>&1
+) | clactl append --server "$2" --ack "${3:-durable}" --component "feed-$1" >"/srv/trial/feed-$1.out" 2>&1
 echo $? >"/srv/trial/feed-$1.code"

@@ -1,11 +1,13 @@
-//! What takes long, and what is only told by the kernel: rings under the unit's limits, clients that wait for a daemon, a
-//! start that outlasts the service manager's patience.
+//! What takes long, and what is only told by the kernel: rings under the unit's limits, rings of shared memory in the
+//! descriptor store, clients that wait for a daemon, a start that outlasts the service manager's patience.
 
+use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::booted::Booted;
+use super::machine::until;
 
 /// The service manager's patience with a start, and how long this one takes: the daemon asks for more while it lasts.
 const PATIENCE: u64 = 3;
@@ -23,6 +25,41 @@ impl Booted {
         let found = self.machine.sh("clactl --instance ring query -o cat")?;
         ensure!(found == "through a ring\n", "{found}");
         self.gone("ring")
+    }
+
+    /// A client posts while the daemon is stopped in the middle, so that records lie in its ring alone; the daemon is
+    /// killed, and who runs next has the ring from the service manager.
+    pub(super) fn posted(&self) -> Result<()> {
+        const UNIT: &str = "clad@posted.service";
+        self.write("/etc/clad/posted.toml", "")?;
+        self.machine
+            .sh("rm -f /srv/trial/stop; systemctl start clad@posted; systemd-run --quiet --unit=feed-posted \
+             sh /srv/trial/feed.sh posted shm:///run/clad-posted/clad.sock posted")?;
+        let found = || self.machine.sh("clactl --instance posted query -o cat");
+        let lines = || Ok::<_, anyhow::Error>(found()?.lines().count());
+        for killed in 1..=2 {
+            let before = lines()?;
+            until("a drained record", || Ok((lines()? > before + 20).then_some(())))?;
+            let stored = self.machine.property(UNIT, "NFileDescriptorStore")?;
+            ensure!(stored.parse::<u32>()? > 0, "nothing lies in the descriptor store");
+            let pid = self.main_pid(UNIT)?;
+            self.machine.sh(&format!("kill -STOP {pid}; sleep 0.3; kill -KILL {pid}"))?;
+            self.machine.wait_for(UNIT, "MainPID", |now| now != pid && now != "0")?;
+            self.machine.wait_for(UNIT, "ActiveState", |state| state == "active")?;
+            let said = self.machine.said(UNIT)?;
+            let gone_on = said.matches("rings of an earlier daemon go on").count();
+            ensure!(gone_on == killed, "after {killed} kills, rings went on {gone_on} times:\n{said}");
+        }
+        self.write("/srv/trial/stop", "")?;
+        let file = |what| fs::read_to_string(self.machine.path(&format!("/srv/trial/feed-posted.{what}"))).ok();
+        let code = until("the end of the client", || Ok(file("code")))?;
+        ensure!(code.trim() == "0", "it ended with {code}: {}", file("out").unwrap_or_default());
+        let count: u64 = file("count").context("a count")?.trim().parse()?;
+        let wanted: String = (1..=count).map(|i| format!("posted {i}\n")).collect();
+        let all = found()?;
+        ensure!(all == wanted, "{} lines of {count}, or in another order", all.lines().count());
+        println!("          {count} records posted over two kills, all there, once, in order");
+        self.gone("posted")
     }
 
     /// The service is stopped, its socket is not: who connects starts it, and what was sent meanwhile is read.
