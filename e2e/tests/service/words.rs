@@ -100,7 +100,8 @@ fn a_reload_that_was_refused() {
     let daemon = Daemon::start();
     fs::write(daemon.setup().config(), "[rotation]\nmax_agee = \"1h\"\n").expect("written");
     daemon.signal(Signal::SIGHUP);
-    says(&daemon, &["The last reload was refused", "`clad check`"]);
+    let check = format!("`clad --config {} check`", daemon.setup().config().display());
+    says(&daemon, &["The last reload was refused", &check]);
     let (status, why) = page(&daemon, "/healthz");
     assert!(status == 200 && why.starts_with("degraded: the last reload was refused"), "{status} {why}");
     assert_eq!(page(&daemon, "/readyz").0, 200, "it takes appends all the same");
