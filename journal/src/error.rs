@@ -129,6 +129,14 @@ pub enum AppendError {
     Closing,
 }
 
+impl AppendError {
+    /// Whether it is refused for now: for what the log is or holds at this moment, and not for what the append is. The
+    /// same append may be taken later, and nothing of its sender's that comes behind it may be taken before.
+    pub fn is_for_now(&self) -> bool {
+        matches!(self, Self::TooManyProducers | Self::NoSpace | Self::Failed { .. } | Self::Closing)
+    }
+}
+
 /// Why an append that was waited for has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {

@@ -22,6 +22,9 @@ mod ring;
 mod roll;
 mod thread;
 
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,8 +78,17 @@ enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
     GoOn(RingId, oneshot::Sender<Option<Given>>),
     Retire { id: RingId, forget: bool, done: Option<oneshot::Sender<()>> },
-    CatchUp(u64, oneshot::Sender<()>),
+    CatchUp(Waits),
     Stop,
+}
+
+/// Somebody waits until everything older than a time was handed over.
+struct Waits {
+    time: u64,
+    /// The ring that he has himself.
+    own: Option<RingId>,
+    /// Told whether it was; of what is refused for now only what lies in his own ring counts.
+    done: oneshot::Sender<bool>,
 }
 
 struct Shared {
@@ -165,15 +177,17 @@ impl Rings {
     }
 
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
-    /// socket now may have been caused by it. Cancel safe.
-    pub(crate) async fn catch_up(&self) {
-        let Some(shared) = &self.0 else { return };
-        if !shared.roll.is_behind() {
-            return;
+    /// socket now may have been caused by it. Nobody waits for what the log refuses for now. Cancel safe.
+    ///
+    /// Says whether it was; what others have in rings that were put aside does not count, what `own` has does.
+    pub(crate) async fn catch_up(&self, own: Option<RingId>) -> bool {
+        let Some(shared) = &self.0 else { return true };
+        if !shared.roll.is_behind(own) {
+            return true;
         }
         let (done, caught_up) = oneshot::channel();
-        shared.order(Order::CatchUp(clock::now(), done));
-        let _ = tokio::time::timeout(CATCH_UP_WAIT, caught_up).await;
+        shared.order(Order::CatchUp(Waits { time: clock::now(), own, done }));
+        matches!(tokio::time::timeout(CATCH_UP_WAIT, caught_up).await, Ok(Ok(true)))
     }
 
     /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
@@ -189,7 +203,7 @@ impl Rings {
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
         match same && hello.producer_epoch == member.note.producer_epoch {
-            true => self.catch_up().await,
+            true => drop(self.catch_up(Some(member.note.id)).await),
             false => self.retire(member.note.id, false).await,
         }
     }

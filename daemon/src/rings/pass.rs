@@ -4,12 +4,19 @@
 //! what is older. Whoever commits after it has looked at his ring has a later time than whatever it then takes from
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
-//! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
-//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//! What must hold:
+//! - A batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes are counted
+//!   against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//! - When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good. So
+//!   each may jump ahead in sequence: what it jumps over is not waited for, and the journal takes nothing of a ring behind
+//!   what it refuses for now.
+//! - What is refused for now stays in its ring, as if it had not been taken. Where that is for what the log is (it has
+//!   failed, it has no space), all rings wait together, and go on in their order; where it is for that append alone, its
+//!   ring is put aside, and nobody waits for it.
 
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, AppendError, Item, Sender};
+use clad_journal::{Accepted, Accepting, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
@@ -22,7 +29,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for now.
+/// Pause after the journal has refused something for what it is now.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -89,11 +96,20 @@ impl Batch {
             // More than there is in all can only be one append of the largest size; it waits for everything.
             cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
         };
+        let before = door.journal.marks().accepting;
         let verdicts = self.append(rings, door, &prepared, permit, at);
-        let handed = self.settle(rings, &prepared, verdicts, at);
+        let handed = self.settle(rings, &prepared, verdicts, before, at);
         self.bytes.clear();
         self.taken.clear();
         Some(handed)
+    }
+
+    /// A ring begins anew: what was taken of it and not handed over comes again.
+    pub(super) fn forget(&mut self, ring: usize) {
+        self.taken.retain(|taken| taken.ring != ring);
+        if self.taken.is_empty() {
+            self.bytes.clear();
+        }
     }
 
     fn append(
@@ -124,53 +140,76 @@ impl Batch {
         verdicts
     }
 
-    /// Tells the rings what became of it.
+    /// Tells the rings what became of it; `before` is whether the log took appends when it was asked.
     fn settle(
         &self,
         rings: &mut [Ring],
         prepared: &[Prepared<'_>],
         verdicts: Vec<Result<Accepted, AppendError>>,
+        before: Accepting,
         at: Arrival,
     ) -> Handed {
         let mut handed = Handed::default();
         let mut counts = Counts::default();
         let mut verdicts = verdicts.into_iter();
-        let mut again = vec![false; rings.len()];
+        let mut touched = vec![Touched::No; rings.len()];
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
-                Err(error) => Some((Err(error.clone()), 0)),
+                Ok(item) => verdicts.next().map(|v| (v.map_err(Refused::ByTheLog), item.payload.len())),
+                Err(error) => Some((Err(Refused::AtTheDoor(error)), 0)),
             };
-            let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
-            let ring = &mut rings[taken.ring];
+            let (ring, touched) = (&mut rings[taken.ring], &mut touched[taken.ring]);
+            let (Some((verdict, bytes)), false) = (verdict, *touched == Touched::Stopped) else { continue };
+            *touched = Touched::Yes;
             handed.asked |= prepared.level >= AckLevel::Received;
-            match verdict {
+            let error = match verdict {
                 Ok(accepted) => {
                     counts.add(&accepted, bytes, prepared.level);
                     ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
+                    continue;
                 }
-                // What is refused for now waits in its ring.
-                Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
-                    again[taken.ring] = true;
-                    handed.paused = Some(Instant::now() + PAUSE);
+                Err(Refused::ByTheLog(why)) if why.is_for_now() => {
+                    *touched = Touched::Stopped;
+                    let marks = ring.door.journal.marks();
+                    let of_the_log = (before, marks.accepting) != (Accepting::Yes, Accepting::Yes);
+                    match why {
+                        AppendError::NoSpace if of_the_log => ring.put_back(&taken.entry),
+                        AppendError::NoSpace | AppendError::TooManyProducers => ring.put_aside(&taken.entry, &why),
+                        _ => ring.put_back(&taken.entry),
+                    }
+                    // Where it goes on again meanwhile, nobody may overtake what was put back.
+                    if marks.accepting != Accepting::Yes {
+                        handed.paused = Some(Instant::now() + PAUSE);
+                    }
+                    continue;
                 }
-                Err(error) => {
-                    let failures = ring.door.journal.marks().failures;
-                    ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
-                }
-            }
+                Err(Refused::ByTheLog(why)) => refusal(&why),
+                Err(Refused::AtTheDoor(error)) => error.clone(),
+            };
+            let failures = ring.door.journal.marks().failures;
+            ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
         }
         counts.tell(at.since);
-        let mut touched = vec![false; rings.len()];
-        self.taken.iter().for_each(|taken| touched[taken.ring] = true);
-        for ((ring, again), _) in rings.iter_mut().zip(again).zip(touched).filter(|(_, touched)| *touched) {
-            match again {
-                true => ring.rewind(),
-                false => ring.announce(),
-            }
+        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched != Touched::No) {
+            ring.announce();
         }
         handed
     }
+}
+
+/// Who refused an append.
+enum Refused<'a> {
+    ByTheLog(AppendError),
+    AtTheDoor(&'a ErrorInfo),
+}
+
+/// What became of a ring's part of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Touched {
+    No,
+    Yes,
+    /// One was refused for now, and with it all behind it.
+    Stopped,
 }
 
 /// What [`Batch::fill`] left.
@@ -187,7 +226,7 @@ pub(super) enum Fill {
 /// What came of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handed {
-    /// The journal refused something for now: nothing is taken until then.
+    /// The log refuses appends now: nothing is taken until then, unless it takes them again before.
     pub(super) paused: Option<Instant>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
@@ -207,15 +246,11 @@ fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> 
     // What wants no answer is taken like what has it with its offset.
     let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
-    let gap = ring.may_jump_to(first_seq);
-    let view = AppendView { head: AppendHead { first_seq, count, level, gap, payload_crc }, payload };
+    let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
     let item = match ring.door.item(&view, at, &mut ring.known_group) {
         Some(item) => Ok(item),
         None => Err(ring.door.why_not(&view)),
     };
-    if item.is_err() {
-        ring.jump_to(first_seq.wrapping_add(count.into()));
-    }
     Prepared { level: head.level, item }
 }
 

@@ -6,6 +6,8 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - A ring whose front is refused for now, and that for its own sake, is put aside: it holds nobody up, and its front is
+//!   tried again by itself until it is taken ([`ASIDE`]).
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
@@ -13,9 +15,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use clad_journal::{Accepted, Marks, Sender};
+use clad_journal::{Accepted, AppendError, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
-use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, clock};
 use tokio::sync::oneshot;
 
 use super::roll::Member;
@@ -36,6 +38,18 @@ struct Out {
     durable: (u64, u64),
 }
 
+/// How long a ring is put aside: at first, and, doubling, at most.
+const ASIDE: (u64, u64) = (20_000_000, 1_000_000_000);
+
+/// Its front was refused for now.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    /// Nanoseconds.
+    pause: u64,
+    /// By the clock of rings; nothing while it is being tried again.
+    until: Option<u64>,
+}
+
 /// The ring.
 pub(super) struct Ring {
     pub(super) member: Arc<Member>,
@@ -48,10 +62,7 @@ pub(super) struct Ring {
     process: Option<OwnedFd>,
     /// Its time, if the front of the ring is older than this pass.
     pub(super) front: Option<u64>,
-    /// The sequence to which the next append may jump, because what was before it was refused for good.
-    jump_to: Option<u64>,
-    /// Nothing was taken yet: what a daemon before this one refused is not known.
-    fresh: bool,
+    aside: Option<Aside>,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
     outs: VecDeque<Out>,
     told_written: usize,
@@ -83,8 +94,7 @@ impl Ring {
             drain,
             process,
             front: None,
-            jump_to: None,
-            fresh: true,
+            aside: None,
             outs: VecDeque::new(),
             told_written: 0,
             told_durable: 0,
@@ -110,7 +120,8 @@ impl Ring {
 
     /// Announces that the drain is about to sleep; `false` when there is something to do.
     pub(super) fn sleep(&mut self) -> bool {
-        self.drain.sleep()
+        // What lies in one that was put aside is looked at in its time; its client need wake nobody.
+        self.is_aside() || self.drain.sleep()
     }
 
     pub(super) fn awake(&mut self) {
@@ -141,9 +152,11 @@ impl Ring {
 
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
-        self.empty = false;
+        (self.empty, self.front) = (false, None);
+        if self.aside.is_some_and(|aside| aside.until.is_none_or(|until| until > before)) {
+            return before;
+        }
         let seen = self.drain.peek(before);
-        self.front = None;
         match seen {
             Ok(Peek::Ready { time }) => self.front = Some(time),
             Ok(Peek::Later { .. }) => {}
@@ -156,6 +169,9 @@ impl Ring {
 
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
+        if let Some(aside) = &mut self.aside {
+            aside.until = None; // one is enough to see
+        }
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -174,6 +190,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.is_taken_again();
     }
 
     /// As whom the journal takes its appends.
@@ -186,17 +203,40 @@ impl Ring {
         }
     }
 
-    /// Whether an append may jump to its sequence.
-    pub(super) fn may_jump_to(&mut self, sequence: u64) -> bool {
-        if std::mem::take(&mut self.fresh) {
-            self.jump_to = Some(sequence);
+    /// An append was refused for now, and nothing behind it was taken: it and they are in the ring as before.
+    pub(super) fn put_back(&mut self, entry: &Entry) {
+        self.drain.rewind_to(entry.append);
+        (self.front, self.empty) = (None, false);
+        if let Some(aside) = &mut self.aside {
+            aside.until = Some(0); // at once, when the log takes appends again
         }
-        self.jump_to == Some(sequence)
     }
 
-    /// What has the sequences before this one is refused for good.
-    pub(super) fn jump_to(&mut self, sequence: u64) {
-        self.jump_to = Some(sequence);
+    /// As [`Self::put_back`], where the log takes other appends: nobody waits for this ring.
+    pub(super) fn put_aside(&mut self, entry: &Entry, why: &AppendError) {
+        self.put_back(entry);
+        if self.aside.is_none() {
+            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring is not drained for now");
+        }
+        let pause = self.aside.map_or(ASIDE.0, |aside| (aside.pause * 2).min(ASIDE.1));
+        self.aside = Some(Aside { pause, until: Some(clock::now() + pause) });
+        self.member.set_aside(true);
+    }
+
+    fn is_taken_again(&mut self) {
+        if self.aside.take().is_some() {
+            self.member.set_aside(false);
+        }
+    }
+
+    /// Whether it waits for something that only time brings.
+    pub(super) fn is_aside(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// When its front is tried again, by the clock of rings.
+    pub(super) fn again_at(&self) -> Option<u64> {
+        self.aside.and_then(|aside| aside.until)
     }
 
     /// The last of what was handed over has its answer: the client may see it.
@@ -217,7 +257,7 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.jump_to = None;
+        self.is_taken_again();
         let end = accepted.first_offset + u64::from(accepted.count);
         self.out(entry, level, end, accepted.failures, since);
     }
@@ -231,7 +271,7 @@ impl Ring {
             let code = error.code.number().into();
             self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
         }
-        self.jump_to(entry.sequence.wrapping_add(entry.records.into()));
+        self.is_taken_again();
         self.out(entry, AckLevel::None, 0, failures, since);
     }
 
@@ -310,6 +350,7 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
+        self.is_taken_again();
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u32) {

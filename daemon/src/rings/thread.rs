@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use clad_journal::Marks;
+use clad_journal::{Accepting, Marks};
 use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::pace::{Pace, Rest};
 use super::pass::{Batch, Fill};
 use super::ring::Ring;
-use super::{Order, Shared};
+use super::{Order, Shared, Waits};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
@@ -36,10 +36,9 @@ pub(super) struct Drainage {
     batch: Batch,
     marks: watch::Receiver<Marks>,
     epoch: u32,
-    /// Nothing is taken until then.
+    /// The log refuses appends: nothing is taken until then, or until it takes them again.
     paused: Option<Instant>,
-    /// Who waits until everything older than a time was handed over.
-    catching_up: Vec<(u64, oneshot::Sender<()>)>,
+    catching_up: Vec<Waits>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -68,16 +67,14 @@ impl Drainage {
     /// Drains until it is told to stop and has nothing left.
     pub(super) fn run(mut self) {
         loop {
-            self.take_orders();
-            self.look_at_marks();
-            let worked = self.pass();
-            self.give_back();
+            let next = self.turn();
             if self.stop && self.rings.is_empty() {
                 return;
             }
-            match worked {
+            match next {
                 Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
+                Next::Paused(time) => self.rest(Some(time)),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
@@ -85,6 +82,15 @@ impl Drainage {
                 },
             }
         }
+    }
+
+    /// Everything that can be done without waiting.
+    pub(super) fn turn(&mut self) -> Next {
+        self.take_orders();
+        self.look_at_marks();
+        let next = self.pass();
+        self.give_back();
+        next
     }
 
     fn take_orders(&mut self) {
@@ -107,7 +113,11 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(time, done) => self.catching_up.push((time, done)),
+                Order::CatchUp(waits) => {
+                    // Who has waited for too long is gone.
+                    self.catching_up.retain(|waits| !waits.done.is_closed());
+                    self.catching_up.push(waits);
+                }
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
@@ -128,10 +138,13 @@ impl Drainage {
             self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
         }
         let mut told = false;
-        for ring in &mut self.rings {
+        for (at, ring) in self.rings.iter_mut().enumerate() {
             match ring.release(&marks) {
                 Some(any) => told |= any,
-                None => ring.rewind(),
+                None => {
+                    ring.rewind();
+                    self.batch.forget(at);
+                }
             }
         }
         if told {
@@ -140,10 +153,10 @@ impl Drainage {
     }
 
     fn pass(&mut self) -> Next {
-        if self.paused.is_some_and(|until| Instant::now() < until) {
-            return Next::Soon;
+        if let Some(time) = self.pause() {
+            self.caught_up(u64::MAX, false);
+            return Next::Paused(time);
         }
-        self.paused = None;
         let waiting = !self.batch.is_empty(); // for room, since an earlier pass
         let before = clock::now_before_looking();
         let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
@@ -160,7 +173,7 @@ impl Drainage {
             }
         }
         if left != Fill::More && self.paused.is_none() {
-            self.caught_up(upto);
+            self.caught_up(upto, true);
         }
         match left {
             _ if worked => Next::Again,
@@ -170,15 +183,22 @@ impl Drainage {
         }
     }
 
-    fn caught_up(&mut self, upto: u64) {
-        if self.catching_up.iter().any(|(time, _)| *time <= upto) {
-            let (done, waiting) =
-                std::mem::take(&mut self.catching_up).into_iter().partition(|(time, _)| *time <= upto);
-            self.catching_up = waiting;
-            let done: Vec<(u64, oneshot::Sender<()>)> = done;
-            for (_, done) in done {
-                let _ = done.send(());
-            }
+    /// How long nothing is taken. Ends when the log takes appends again: who comes by a socket then waits for the rings.
+    fn pause(&mut self) -> Option<Duration> {
+        let left = self.paused?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        if left.is_none() || self.shared.journal.marks().accepting == Accepting::Yes {
+            self.paused = None;
+            return None;
+        }
+        left
+    }
+
+    /// Tells who waits for what is older than `upto` that it was handed over, or that it is not waited for.
+    fn caught_up(&mut self, upto: u64, handed_over: bool) {
+        for waits in self.catching_up.extract_if(.., |waits| waits.time <= upto) {
+            let own = waits.own.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
+            // Nobody listens any more if this fails.
+            let _ = waits.done.send(handed_over && !own.is_some_and(Ring::is_aside));
         }
     }
 
@@ -220,7 +240,9 @@ impl Drainage {
             quiet &= ring.sleep();
         }
         if quiet {
-            self.rest(None);
+            let again = self.rings.iter().filter_map(Ring::again_at).min();
+            self.rest(again.map(|at| Duration::from_nanos(at.saturating_sub(clock::now()))));
+            crate::metrics::ring_wakeup();
         }
         shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
@@ -250,9 +272,6 @@ impl Drainage {
             let mut count = [0; 8];
             let _ = rustix::io::read(&shared.bell, &mut count);
         }
-        if time.is_none() {
-            crate::metrics::ring_wakeup();
-        }
         for at in ended {
             self.rings[at].leave(false);
         }
@@ -261,8 +280,10 @@ impl Drainage {
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     Again,
     Soon,
+    /// The log refuses appends, for so long.
+    Paused(Duration),
     Idle,
 }

@@ -130,6 +130,8 @@ pub(super) struct Connection {
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingId>,
+    /// Something that came by it before the bytes that are being handled is not with the journal.
+    ring_is_behind: bool,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -167,6 +169,7 @@ where
         welcomed: 0,
         asking: None,
         ring: None,
+        ring_is_behind: false,
         says_bye: false,
         service,
     };
@@ -201,7 +204,7 @@ impl Connection {
         loop {
             if !self.buf.is_empty() {
                 // What came by a ring before these bytes came goes to the journal before them.
-                self.service.rings.catch_up().await;
+                self.ring_is_behind = !self.service.rings.catch_up(self.ring).await;
             }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };

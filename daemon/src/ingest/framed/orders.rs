@@ -1,6 +1,6 @@
 //! FLUSH, READ and CANCEL_READ, and the answers that the marks release.
 
-use clad_journal::{Level, Marks};
+use clad_journal::{Accepting, Level, Marks};
 use clad_proto::frame::{self, ErrorFrame, Flush, ReadEnd, ReadEndReason};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, LogId};
@@ -20,6 +20,10 @@ impl Connection {
             level if level > door.flush_reach => {
                 let text = format!("this log reaches `{}` at most, not `{level}`", door.flush_reach);
                 let error = ErrorInfo::new(ErrorCode::LevelUnreachable, text);
+                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+            }
+            _ if self.ring.is_some() && self.ring_is_behind => {
+                let error = self.why_behind();
                 ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
             }
             _ if self.session.unanswered() >= 2 * door.window as usize => {
@@ -50,6 +54,18 @@ impl Connection {
                 .encode(&mut self.out);
             }
         }
+    }
+
+    /// Why a FLUSH cannot speak for what was pushed to the ring of this connection before it: ask again.
+    fn why_behind(&self) -> ErrorInfo {
+        let (code, why) = match self.service.door.journal.marks().accepting {
+            Accepting::NoSpace => (ErrorCode::NoSpace, "the disk has no room for it"),
+            Accepting::Failed => (ErrorCode::JournalFailed, "the journal has failed and is recovering"),
+            Accepting::Closing => (ErrorCode::ShuttingDown, "clad is going down"),
+            Accepting::Yes => (ErrorCode::Busy, "it is refused for now, or waits for its turn"),
+        };
+        let text = format!("not all that lies in this connection's ring is taken: {why}");
+        ErrorInfo { maybe_written: false, ..ErrorInfo::new(code, text).retry_after_ms(100) }
     }
 
     pub(super) fn read(&mut self, read: frame::Read) {
