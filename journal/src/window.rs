@@ -19,7 +19,7 @@ pub(crate) struct Window {
     block: u64,
     start: u64,
     buf: Option<IoBuf>,
-    /// Ranges that could not be read, with what the kernel said of the first.
+    /// Ranges that could not be read.
     pub(crate) bad: Vec<(u64, u64)>,
     pub(crate) bytes_read: u64,
 }
