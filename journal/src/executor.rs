@@ -296,6 +296,8 @@ impl Executor {
                 rescue.lost = true;
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
             }
+            // It is one of the sealed now, and retention may take it: a further attempt does not look for it.
+            rescue.active = None;
         }
         // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
         // something may have been lost: no mark from now on may speak for it.

@@ -156,6 +156,7 @@ pub(crate) struct Rotation {
 
 /// What a recovery in the process needs.
 pub(crate) struct Rescue {
+    /// The segment that failed, until it is ended.
     pub(crate) active: Option<Active>,
     pub(crate) prepared: Option<Prepared>,
     /// Written again from here.
