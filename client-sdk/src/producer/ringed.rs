@@ -77,13 +77,27 @@ impl Ringed {
 
     /// Puts into the ring what has room there.
     fn feed(&mut self, shared: &Shared) {
-        let Some(port) = &self.port else { return };
+        let Some(port) = self.port.clone() else { return };
+        if self.backlog.is_empty() {
+            return shared.post_directly();
+        }
+        let all = self.post_backlog(shared, &port);
+        // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
+        port.want_for_waiting();
+        if all {
+            shared.post_directly();
+        }
+    }
+
+    /// Posts in order, until one finds no room; says whether all did.
+    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
                     Posted::Done => {}
                     Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
-                        return self.backlog.push_front(Item::Append(append, claim));
+                        self.backlog.push_front(Item::Append(append, claim));
+                        return false;
                     }
                 },
                 Item::Flush(level, sender) => {
@@ -97,7 +111,7 @@ impl Ringed {
                 }
             }
         }
-        shared.post_directly();
+        true
     }
 
     /// Ends what has waited for too long.
