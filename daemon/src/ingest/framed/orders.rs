@@ -11,6 +11,12 @@ use crate::ingest::session::Answer;
 
 impl Connection {
     pub(super) fn flush(&mut self, flush: Flush) {
+        // What waits in its ring is covered by no mark.
+        if self.has_ring()
+            && let Some(error) = self.is_overtaking().cloned()
+        {
+            return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+        }
         let door = &self.service.door;
         let level = match flush.level {
             AckLevel::Durable => Level::Durable,
