@@ -104,7 +104,8 @@ impl Reader {
     /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.
     fn pause(&self) -> Result<(), ReadError> {
         match self.fruitless {
-            0..16 => std::thread::yield_now(),
+            0 => {}
+            1..16 => std::thread::yield_now(),
             16..PATIENCE_MS => std::thread::sleep(Duration::from_millis(1)),
             _ => {
                 let text = format!("offset {} is written and cannot be found", self.next);
