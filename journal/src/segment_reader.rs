@@ -13,11 +13,7 @@ use std::sync::Arc;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
-<<<<<<< HEAD
-use crate::format::chunk::chunks;
 use crate::format::footer::Damage;
-=======
->>>>>>> eng
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::File;
