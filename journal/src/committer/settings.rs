@@ -79,7 +79,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::clock::Moment;
-    use crate::committer::{Done, Job, Step};
+    use crate::committer::{Done, Job, NoSegment, Step};
     use crate::config::JournalConfig;
     use crate::producer::ProducerTable;
 
@@ -95,7 +95,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(true);
         assert!(news.tell && !news.changed);
         assert!(!c.set_space_low(true).tell);
@@ -115,7 +115,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(false);
         assert!(!news.tell && news.changed);
     }
