@@ -56,6 +56,8 @@ faults! {
     ChecksumNotChecked,
     /// Every segment has the same salt.
     SaltNotUsed,
+    /// A start cuts the segment in use in place and appends behind the cut.
+    CutInPlace,
     /// A start after an unclean end goes on in the epoch that was.
     EpochNotRaised,
     /// A write that follows one in flight continues in the block of that one.

@@ -84,7 +84,7 @@ impl Committer {
         self.idle_since_ns = now.boot_ns;
     }
 
-    fn take_active(&mut self, next: Option<Active>, now: Moment) {
+    pub(super) fn take_active(&mut self, next: Option<Active>, now: Moment) {
         if next.is_none() {
             self.open_retry_ns = now.boot_ns + SPACE_NS;
             self.space_low = true;
