@@ -36,6 +36,9 @@ macro_rules! faults {
                 Self::OlderMarksWin,
                 Self::WaitsWithoutALook,
                 Self::RotationForgotten,
+                Self::LeavesWork,
+                Self::LeavesTheTime,
+                Self::PatienceForgotten,
             ];
         }
     };
@@ -112,6 +115,12 @@ faults! {
     WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
+    /// A thread that wrote its own append goes without looking at what came meanwhile.
+    LeavesWork,
+    /// A thread that wrote its own append goes though nobody keeps the time.
+    LeavesTheTime,
+    /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
+    PatienceForgotten,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.
