@@ -239,7 +239,7 @@ impl Active {
         self.min_time_ns = self.min_time_ns.min(batch.min_time_ns);
         self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
         self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
-        self.payload_bytes += batch.payload_bytes;
+        self.payload_bytes += batch.payload_bytes();
         self.end_offset = batch.end_offset();
     }
 

@@ -129,6 +129,14 @@ pub enum AppendError {
     Closing,
 }
 
+impl AppendError {
+    /// Whether the journal takes nothing now, or only what is small enough: not this append or its sender is at fault.
+    #[must_use]
+    pub const fn is_for_all(&self) -> bool {
+        matches!(self, Self::NoSpace | Self::Failed { .. } | Self::Closing)
+    }
+}
+
 /// Why an append that was waited for has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {

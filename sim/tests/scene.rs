@@ -35,6 +35,11 @@ fn a_failed_write_costs_nothing_that_shared_its_block() {
 }
 
 #[test]
+fn a_recovery_that_failed_goes_on_whatever_retention_took_meanwhile() {
+    scenes::recovery_again(Faults::default());
+}
+
+#[test]
 fn a_segment_used_again_holds_nothing_of_what_it_was() {
     scenes::used_again(Faults::default());
 }

@@ -6,6 +6,10 @@
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
 //! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//!
+//! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
+//! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
+//! waits: others go on, and lose their order with it for as long.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +26,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for now.
+/// Pause after the journal has refused something for now, until it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -138,8 +142,11 @@ impl Batch {
         let mut again = vec![false; rings.len()];
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
-                Err(error) => Some((Err(error.clone()), 0)),
+                Ok(item) => verdicts.next().map(|v| {
+                    let for_all = v.as_ref().is_err_and(AppendError::is_for_all);
+                    (v.map_err(|e| (refusal(&e), for_all)), item.payload.len())
+                }),
+                Err(error) => Some((Err((error.clone(), false)), 0)),
             };
             let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
             let ring = &mut rings[taken.ring];
@@ -150,11 +157,15 @@ impl Batch {
                     ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
                 }
                 // What is refused for now waits in its ring.
-                Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
+                Err((error, for_all)) if error.retryable && error.code != ErrorCode::BadChecksum => {
                     again[taken.ring] = true;
-                    handed.paused = Some(Instant::now() + PAUSE);
+                    let hold = Hold { until: Instant::now() + PAUSE, why: error };
+                    match for_all {
+                        true => drop(handed.hold.get_or_insert(hold)),
+                        false => ring.hold(hold),
+                    }
                 }
-                Err(error) => {
+                Err((error, _)) => {
                     let failures = ring.door.journal.marks().failures;
                     ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
                 }
@@ -184,11 +195,18 @@ pub(super) enum Fill {
     Held,
 }
 
+/// Nothing is taken until then.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub(super) until: Instant,
+    pub(super) why: ErrorInfo,
+}
+
 /// What came of a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// The journal refused something for now: nothing is taken until then.
-    pub(super) paused: Option<Instant>,
+    /// The journal takes nothing now.
+    pub(super) hold: Option<Hold>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
 }

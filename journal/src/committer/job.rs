@@ -156,6 +156,7 @@ pub(crate) struct Rotation {
 
 /// What a recovery in the process needs.
 pub(crate) struct Rescue {
+    /// The segment that failed, until it is ended.
     pub(crate) active: Option<Active>,
     pub(crate) prepared: Option<Prepared>,
     /// Written again from here.
@@ -168,6 +169,8 @@ pub(crate) struct Rescue {
     pub(crate) producers: ProducerTable,
     /// An earlier attempt had written, sealed and named the new segment already.
     pub(crate) rewritten: bool,
+    /// Something of it could not be given back, in this attempt or an earlier one.
+    pub(crate) lost: bool,
 }
 
 /// What came of a job.
@@ -176,7 +179,7 @@ pub(crate) enum Done {
     Sync { upto: u64 },
     Rotated { next: Option<Active> },
     Opened { next: Option<Active> },
-    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
+    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
     Closed,
 }
 

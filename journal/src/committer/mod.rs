@@ -130,6 +130,13 @@ pub(crate) struct Committer {
     space_told: bool,
     open_retry_ns: u64,
     rewritten: bool,
+    /// It could not give everything back.
+    lost: bool,
+}
+
+/// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
+fn largest_batch(segment_bytes: u64) -> usize {
+    usize::try_from(segment_bytes.saturating_sub(SEGMENT_SLACK)).unwrap_or(usize::MAX)
 }
 
 impl Committer {
@@ -145,9 +152,7 @@ impl Committer {
             Policy::PerMessage => 0,
             Policy::FireAndForget { .. } => 1 << 20,
         };
-        // A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
-        let largest = config.segment_bytes.saturating_sub(SEGMENT_SLACK);
-        let max_bytes = max_bytes.min(usize::try_from(largest).unwrap_or(usize::MAX));
+        let max_bytes = max_bytes.min(largest_batch(config.segment_bytes));
         // A start after a clean end goes on in an epoch that began long before.
         let (epoch, epoch_first) = (began.epoch, began.first_offset);
         let marks = Marks { epoch, epoch_first, received: next, written: next, durable: next, ..Marks::default() };
@@ -184,6 +189,7 @@ impl Committer {
             space_told: false,
             open_retry_ns: 0,
             rewritten: false,
+            lost: false,
             config,
         }
     }

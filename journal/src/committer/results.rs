@@ -70,7 +70,10 @@ impl Committer {
                 (self.busy, self.opening) = (false, false);
                 self.take_active(next, now);
             }
-            Done::Recovered { next, epoch, end, producers } => self.recovered(next, epoch, end, producers, now),
+            Done::Recovered { next, epoch, end, producers, lost } => {
+                self.marks.losses += u32::from(lost);
+                self.recovered(next, epoch, end, producers, now);
+            }
             Done::Closed => {
                 self.busy = false;
                 self.marks.durable = self.marks.written;
@@ -161,7 +164,7 @@ impl Committer {
             FailedJob::Mark => self.busy = false,
             FailedJob::Rescue(rescue) => {
                 self.busy = false;
-                self.rewritten = rescue.rewritten;
+                (self.rewritten, self.lost) = (rescue.rewritten, rescue.lost);
                 self.take_producers(rescue.producers); // without what is lost
                 self.active = rescue.active;
                 self.prepared = rescue.prepared;
@@ -187,13 +190,11 @@ impl Committer {
     fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Moment) {
         self.busy = false;
         self.state = State::Running;
-        self.rewritten = false;
+        (self.rewritten, self.lost) = (false, false);
         self.vouching = None;
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;
-        // An epoch is passed over where something was lost that somebody may have been told is written.
-        self.marks.losses += u32::from(epoch > self.marks.epoch + 1);
         self.marks.epoch = epoch;
         self.marks.epoch_first = end;
         self.marks.received = end;

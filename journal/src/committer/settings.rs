@@ -38,7 +38,7 @@ impl Committer {
         {
             (*max_delay, *max_bytes) = (delay, bytes);
             *in_flight = writes.min(*in_flight);
-            self.gather.set_max_bytes(bytes as usize);
+            self.gather.set_max_bytes((bytes as usize).min(super::largest_batch(self.config.segment_bytes)));
             self.wanted_writes = writes;
         }
     }

@@ -113,6 +113,8 @@ impl Journal {
         let oldest_segment_ns = shared.catalog().first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
+        // Calls to the file system, which may hang (a network, FUSE): nobody waits for them at the core.
+        let (space, engine) = (shared.storage().space().unwrap_or_default(), shared.storage().engine());
         let core = shared.core();
         let c = &core.committer;
         Status {
@@ -127,8 +129,8 @@ impl Journal {
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
-            space: shared.storage().space().unwrap_or_default(),
-            engine: shared.storage().engine(),
+            space,
+            engine,
             inline_batches: shared.executor.inline_batches(),
             recycled: shared.recycled.load(Ordering::Relaxed),
         }

@@ -166,8 +166,16 @@ pub(crate) fn damage(faults: Faults) {
         let named: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).collect();
         assert_eq!(named, [(lost, lost + 1)], "{report}");
         assert_eq!((report.cut_at, report.next_offset), (None, 3), "{report}");
-        for offset in 0..3 {
-            assert_eq!(stage.read(offset).is_some(), offset != lost, "offset {offset} of which {lost} is damaged");
+        // What was given up once stays so, also where the disk thinks better of it: it may be stored anew by then. (Where
+        // the last batch was, there is the footer now.)
+        for again in [false, true] {
+            if again && lost < 2 {
+                stage.disk.flip(SEGMENT, at, 4);
+            }
+            for offset in 0..3 {
+                let there = stage.read(offset).is_some();
+                assert_eq!(there, offset != lost, "offset {offset} of which {lost} is damaged, flipped back: {again}");
+            }
         }
     }
 }
@@ -249,6 +257,47 @@ pub(crate) fn shared_block(faults: Faults) {
     stage.cut_power(Survival::None);
     stage.start();
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
+}
+
+/// Recovery in the process fails at any one of its operations, and retention takes what it may before the next attempt:
+/// that one comes to an end all the same, and nothing is lost that was not to go.
+pub(crate) fn recovery_again(faults: Faults) {
+    let failed = || {
+        let mut stage = Stage::new(faults);
+        stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
+        stage.start();
+        (0..2).for_each(|_| {
+            stage.append(3000, None);
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        });
+        stage.append(3000, None);
+        stage.run();
+        stage.append(3000, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.clock.step(Duration::from_secs(2));
+        stage
+    };
+    let well = failed();
+    let from = well.disk.ops();
+    well.run();
+    let to = well.disk.ops();
+    assert_eq!((well.journal().marks().durable, to > from + 30), (4, true), "it recovers in {} operations", to - from);
+    for at in from..to {
+        let mut stage = failed();
+        stage.disk.fail_at(at, DiskFault::Io);
+        stage.run();
+        stage.journal().retain();
+        stage.disk.clear_faults();
+        stage.clock.step(Duration::from_secs(10));
+        stage.run();
+        let context = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().marks());
+        assert_eq!(stage.append(3000, None), 4, "{context}");
+        stage.run();
+        assert_eq!((2..5).map(|o| stage.read(o).is_some()).collect::<Vec<_>>(), [true; 3], "{context}");
+    }
 }
 
 /// The file of a removed segment waits to be the next one, with its old batches still in it: a start does not take it for
