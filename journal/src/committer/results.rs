@@ -89,7 +89,7 @@ impl Committer {
         self.idle_since_ns = now.boot_ns;
     }
 
-    fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
+    pub(super) fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
         self.unopened = None;
         match &next {
             // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
@@ -250,7 +250,8 @@ impl Committer {
 
     /// How long what gathers waits for company while a write is in flight.
     pub(crate) fn patience_ns(&self) -> u64 {
-        self.config.policy.grouping().map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
+        let kept = self.config.policy.grouping().filter(|_| !self.config.faults.has(Fault::PatienceForgotten));
+        kept.map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
     }
 
     /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.

@@ -1,5 +1,7 @@
 //! What others tell the committer: settings, the next segment, and whether there is space.
 
+use crate::active::Active;
+use crate::clock::Moment;
 use crate::config::Policy;
 use crate::prepare::Prepared;
 
@@ -17,6 +19,11 @@ impl Committer {
     /// Takes over a segment that an earlier run had prepared.
     pub(crate) fn adopt(&mut self, prepared: Prepared) {
         self.prepared = Some(prepared);
+    }
+
+    /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
+    pub(crate) fn go_on_in(&mut self, active: Active, now: Moment) {
+        self.take_active(Ok(active), now);
     }
 
     pub(crate) fn set_rotate_after(&mut self, age: std::time::Duration) {

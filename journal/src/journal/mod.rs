@@ -9,6 +9,8 @@
 
 mod appender;
 mod close;
+#[cfg(feature = "models")]
+mod model;
 mod shared;
 mod status;
 

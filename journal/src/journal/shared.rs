@@ -214,8 +214,13 @@ pub(crate) fn open_shared(
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
+    if let Some(mut active) = r.in_use {
+        active.files = prepare::open_all(&env, active.number).map_err(OpenError::io("open the segment in use"))?;
+        committer.go_on_in(active, env.now());
+    }
     let marks = committer.marks();
-    let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
+    let active_header = committer.active_header(None);
+    let core = Core { committer, watch: Watch::default(), active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
