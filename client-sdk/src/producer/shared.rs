@@ -346,7 +346,11 @@ impl Shared {
     /// Another ring, or none.
     pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
         self.direct.store(false, Ordering::Release);
-        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        // Whoever looked for it while it changed found none, and may never look again.
+        if let Some(port) = port {
+            port.want_for_waiting();
+        }
     }
 
     /// Nothing waits for room in the ring any more: submits go there at once, unless something has come in between.

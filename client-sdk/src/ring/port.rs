@@ -115,7 +115,7 @@ impl Port {
         }
     }
 
-    fn posted(self: &Arc<Self>, waiting: Waiting) {
+    pub(super) fn posted(self: &Arc<Self>, waiting: Waiting) {
         let (number, level) = (waiting.append, waiting.level);
         if level < AckLevel::Received {
             let receipt = self.receipt(None, waiting.count, level);
@@ -123,6 +123,11 @@ impl Port {
         }
         self.last.fetch_max(number + 1, Ordering::AcqRel);
         let mut queues = lock(&self.waiting);
+        if let Some(error) = queues.ended() {
+            let error = error.clone();
+            drop(queues);
+            return self.resolve(waiting.claim, waiting.count, Err(error));
+        }
         queues.insert(waiting);
         // An answer is kept for as many appends as the ring has slots: fetch it well before.
         let late = queues
@@ -246,6 +251,13 @@ impl Port {
         }
     }
 
+    /// A thread looks at the board for all that wait there now, if there are any.
+    pub(crate) fn want_for_waiting(self: &Arc<Self>) {
+        if self.pending() > 0 {
+            self.want();
+        }
+    }
+
     /// The thread: sleeps on the board while somebody waits, else until somebody does.
     fn watch(&self) {
         while !self.over.load(Ordering::Acquire) {
@@ -265,11 +277,14 @@ impl Port {
         }
     }
 
-    /// The ring is given up: whoever waits is told why.
+    /// The ring is given up: nothing more goes in, and whoever waits is told why.
     pub(crate) fn end(&self, error: &AppendError) {
+        self.ring.close();
         self.pump();
         self.over.store(true, Ordering::Release);
-        for waiting in lock(&self.waiting).take_all() {
+        // A thread that was putting something in comes to wait for it only now: it is told the same.
+        let waiting = lock(&self.waiting).end(error);
+        for waiting in waiting {
             self.resolve(waiting.claim, waiting.count, Err(error.clone()));
         }
         if let Some(thread) = &*lock(&self.thread) {

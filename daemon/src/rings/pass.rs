@@ -4,19 +4,20 @@
 //! what is older. Whoever commits after it has looked at his ring has a later time than whatever it then takes from
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
-//! What must hold:
-//! - A batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes are counted
-//!   against the budget before they are handed over; while a batch waits for room nothing else is taken.
-//! - When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good. So
-//!   each may jump ahead in sequence: what it jumps over is not waited for, and the journal takes nothing of a ring behind
-//!   what it refuses for now.
-//! - What is refused for now stays in its ring, as if it had not been taken. Where that is for what the log is (it has
-//!   failed, it has no space), all rings wait together, and go on in their order; where it is for that append alone, its
-//!   ring is put aside, and nobody waits for it.
+//! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
+//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//!
+//! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
+//! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
+//! what was refused for good and what the log has lost, and none over what waits.
+//!
+//! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
+//! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
+//! waits: others go on, and lose their order with it for as long.
 
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, Accepting, AppendError, Item, Sender};
+use clad_journal::{Accepted, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
@@ -29,7 +30,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for what it is now.
+/// Pause after the journal has refused something for now, until it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -96,20 +97,11 @@ impl Batch {
             // More than there is in all can only be one append of the largest size; it waits for everything.
             cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
         };
-        let before = door.journal.marks().accepting;
         let verdicts = self.append(rings, door, &prepared, permit, at);
-        let handed = self.settle(rings, &prepared, verdicts, before, at);
+        let handed = self.settle(rings, &prepared, verdicts, at);
         self.bytes.clear();
         self.taken.clear();
         Some(handed)
-    }
-
-    /// A ring begins anew: what was taken of it and not handed over comes again.
-    pub(super) fn forget(&mut self, ring: usize) {
-        self.taken.retain(|taken| taken.ring != ring);
-        if self.taken.is_empty() {
-            self.bytes.clear();
-        }
     }
 
     fn append(
@@ -140,27 +132,26 @@ impl Batch {
         verdicts
     }
 
-    /// Tells the rings what became of it; `before` is whether the log took appends when it was asked.
+    /// Tells the rings what became of it.
     fn settle(
         &self,
         rings: &mut [Ring],
         prepared: &[Prepared<'_>],
         verdicts: Vec<Result<Accepted, AppendError>>,
-        before: Accepting,
         at: Arrival,
     ) -> Handed {
         let mut handed = Handed::default();
         let mut counts = Counts::default();
         let mut verdicts = verdicts.into_iter();
-        let mut touched = vec![Touched::No; rings.len()];
+        let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
                 Ok(item) => verdicts.next().map(|v| (v.map_err(Refused::ByTheLog), item.payload.len())),
                 Err(error) => Some((Err(Refused::AtTheDoor(error)), 0)),
             };
-            let (ring, touched) = (&mut rings[taken.ring], &mut touched[taken.ring]);
-            let (Some((verdict, bytes)), false) = (verdict, *touched == Touched::Stopped) else { continue };
-            *touched = Touched::Yes;
+            let (Some((verdict, bytes)), false) = (verdict, stopped[taken.ring]) else { continue };
+            let ring = &mut rings[taken.ring];
+            touched[taken.ring] = true;
             handed.asked |= prepared.level >= AckLevel::Received;
             let error = match verdict {
                 Ok(accepted) => {
@@ -168,18 +159,16 @@ impl Batch {
                     ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
                     continue;
                 }
+                // What is refused for now waits in its ring, and so does all behind it.
                 Err(Refused::ByTheLog(why)) if why.is_for_now() => {
-                    *touched = Touched::Stopped;
-                    let marks = ring.door.journal.marks();
-                    let of_the_log = (before, marks.accepting) != (Accepting::Yes, Accepting::Yes);
-                    match why {
-                        AppendError::NoSpace if of_the_log => ring.put_back(&taken.entry),
-                        AppendError::NoSpace | AppendError::TooManyProducers => ring.put_aside(&taken.entry, &why),
-                        _ => ring.put_back(&taken.entry),
-                    }
-                    // Where it goes on again meanwhile, nobody may overtake what was put back.
-                    if marks.accepting != Accepting::Yes {
-                        handed.paused = Some(Instant::now() + PAUSE);
+                    stopped[taken.ring] = true;
+                    ring.put_back(&taken.entry);
+                    match why.is_for_all() {
+                        true => {
+                            let until = Instant::now() + PAUSE;
+                            handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
+                        }
+                        false => ring.hold(refusal(&why)),
                     }
                     continue;
                 }
@@ -190,10 +179,18 @@ impl Batch {
             ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
         }
         counts.tell(at.since);
-        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched != Touched::No) {
+        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
             ring.announce();
         }
         handed
+    }
+
+    /// A ring begins anew: what was taken of it and not handed over comes again.
+    pub(super) fn forget(&mut self, ring: usize) {
+        self.taken.retain(|taken| taken.ring != ring);
+        if self.taken.is_empty() {
+            self.bytes.clear();
+        }
     }
 }
 
@@ -201,15 +198,6 @@ impl Batch {
 enum Refused<'a> {
     ByTheLog(AppendError),
     AtTheDoor(&'a ErrorInfo),
-}
-
-/// What became of a ring's part of a batch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Touched {
-    No,
-    Yes,
-    /// One was refused for now, and with it all behind it.
-    Stopped,
 }
 
 /// What [`Batch::fill`] left.
@@ -223,11 +211,18 @@ pub(super) enum Fill {
     Held,
 }
 
+/// Nothing is taken until then.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub(super) until: Instant,
+    pub(super) why: ErrorInfo,
+}
+
 /// What came of a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// The log refuses appends now: nothing is taken until then, unless it takes them again before.
-    pub(super) paused: Option<Instant>,
+    /// The journal takes nothing now.
+    pub(super) hold: Option<Hold>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
 }

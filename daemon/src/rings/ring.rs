@@ -6,20 +6,20 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
-//! - A ring whose front is refused for now, and that for its own sake, is put aside: it holds nobody up, and its front is
-//!   tried again by itself until it is taken ([`ASIDE`]).
+//! - What the journal refuses of its producer alone, for now, holds up this ring alone.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, AppendError, Marks, Sender};
+use clad_journal::{Accepted, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
-use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, clock};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
+use super::pass::Hold;
 use super::roll::Member;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
@@ -38,17 +38,8 @@ struct Out {
     durable: (u64, u64),
 }
 
-/// How long a ring is put aside: at first, and, doubling, at most.
-const ASIDE: (u64, u64) = (20_000_000, 1_000_000_000);
-
-/// Its front was refused for now.
-#[derive(Clone, Copy, Debug)]
-struct Aside {
-    /// Nanoseconds.
-    pause: u64,
-    /// By the clock of rings; nothing while it is being tried again.
-    until: Option<u64>,
-}
+/// How long a ring is held before it is tried again: at first, and, doubling, at most.
+const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// The ring.
 pub(super) struct Ring {
@@ -62,7 +53,12 @@ pub(super) struct Ring {
     process: Option<OwnedFd>,
     /// Its time, if the front of the ring is older than this pass.
     pub(super) front: Option<u64>,
-    aside: Option<Aside>,
+    /// The journal takes nothing of its producer's now.
+    hold: Option<Hold>,
+    /// How long it is held the next time.
+    pause: Duration,
+    /// It was held, and one append of it is taken to see whether it still must be.
+    tries: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
     outs: VecDeque<Out>,
     told_written: usize,
@@ -94,7 +90,9 @@ impl Ring {
             drain,
             process,
             front: None,
-            aside: None,
+            hold: None,
+            pause: HOLD.0,
+            tries: false,
             outs: VecDeque::new(),
             told_written: 0,
             told_durable: 0,
@@ -120,8 +118,7 @@ impl Ring {
 
     /// Announces that the drain is about to sleep; `false` when there is something to do.
     pub(super) fn sleep(&mut self) -> bool {
-        // What lies in one that was put aside is looked at in its time; its client need wake nobody.
-        self.is_aside() || self.drain.sleep()
+        self.drain.sleep()
     }
 
     pub(super) fn awake(&mut self) {
@@ -152,11 +149,13 @@ impl Ring {
 
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
-        (self.empty, self.front) = (false, None);
-        if self.aside.is_some_and(|aside| aside.until.is_none_or(|until| until > before)) {
+        self.empty = false;
+        if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
+            self.front = None;
             return before;
         }
         let seen = self.drain.peek(before);
+        self.front = None;
         match seen {
             Ok(Peek::Ready { time }) => self.front = Some(time),
             Ok(Peek::Later { .. }) => {}
@@ -167,11 +166,35 @@ impl Ring {
         before
     }
 
+    /// Takes nothing of it for a while: nobody waits for it.
+    pub(super) fn hold(&mut self, why: ErrorInfo) {
+        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring waits");
+        self.hold = Some(Hold { until: Instant::now() + self.pause, why });
+        self.pause = (self.pause * 2).min(HOLD.1);
+        self.member.set_held(true);
+    }
+
+    fn goes_on(&mut self) {
+        if self.hold.take().is_some() {
+            (self.pause, self.tries) = (HOLD.0, false);
+            self.member.set_held(false);
+        }
+    }
+
+    /// An append was refused for now, and all behind it: they are in the ring as before.
+    pub(super) fn put_back(&mut self, entry: &Entry) {
+        self.drain.rewind_to(entry.append);
+        (self.front, self.empty, self.tries) = (None, false, false);
+    }
+
+    /// Until when, and why, if it is held.
+    pub(super) fn held(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
-        if let Some(aside) = &mut self.aside {
-            aside.until = None; // one is enough to see
-        }
+        self.tries = self.hold.is_some(); // one is enough to see
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -190,7 +213,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
-        self.is_taken_again();
+        self.goes_on();
     }
 
     /// As whom the journal takes its appends.
@@ -201,42 +224,6 @@ impl Ring {
             producer_epoch: self.producer.epoch,
             vouch: &self.peer.vouch,
         }
-    }
-
-    /// An append was refused for now, and nothing behind it was taken: it and they are in the ring as before.
-    pub(super) fn put_back(&mut self, entry: &Entry) {
-        self.drain.rewind_to(entry.append);
-        (self.front, self.empty) = (None, false);
-        if let Some(aside) = &mut self.aside {
-            aside.until = Some(0); // at once, when the log takes appends again
-        }
-    }
-
-    /// As [`Self::put_back`], where the log takes other appends: nobody waits for this ring.
-    pub(super) fn put_aside(&mut self, entry: &Entry, why: &AppendError) {
-        self.put_back(entry);
-        if self.aside.is_none() {
-            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring is not drained for now");
-        }
-        let pause = self.aside.map_or(ASIDE.0, |aside| (aside.pause * 2).min(ASIDE.1));
-        self.aside = Some(Aside { pause, until: Some(clock::now() + pause) });
-        self.member.set_aside(true);
-    }
-
-    fn is_taken_again(&mut self) {
-        if self.aside.take().is_some() {
-            self.member.set_aside(false);
-        }
-    }
-
-    /// Whether it waits for something that only time brings.
-    pub(super) fn is_aside(&self) -> bool {
-        self.aside.is_some()
-    }
-
-    /// When its front is tried again, by the clock of rings.
-    pub(super) fn again_at(&self) -> Option<u64> {
-        self.aside.and_then(|aside| aside.until)
     }
 
     /// The last of what was handed over has its answer: the client may see it.
@@ -257,7 +244,7 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.is_taken_again();
+        self.goes_on();
         let end = accepted.first_offset + u64::from(accepted.count);
         self.out(entry, level, end, accepted.failures, since);
     }
@@ -271,7 +258,7 @@ impl Ring {
             let code = error.code.number().into();
             self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
         }
-        self.is_taken_again();
+        self.goes_on();
         self.out(entry, AckLevel::None, 0, failures, since);
     }
 
@@ -350,7 +337,9 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
-        self.is_taken_again();
+        self.goes_on();
+        // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
+        self.member.passed(self.drain.next());
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u32) {

@@ -19,25 +19,25 @@ pub(crate) struct Member {
     /// All its appends below were handed to the journal.
     passed: AtomicU64,
     /// What it holds is refused for now: nobody else waits for it.
-    aside: AtomicBool,
+    held: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        Self { note, bytes, watch, passed: AtomicU64::new(next), aside: AtomicBool::new(false) }
+        Self { note, bytes, watch, passed: AtomicU64::new(next), held: AtomicBool::new(false) }
     }
 
     pub(super) fn passed(&self, next: u64) {
         self.passed.store(next, Ordering::Release);
     }
 
-    pub(super) fn set_aside(&self, aside: bool) {
-        self.aside.store(aside, Ordering::Release);
+    pub(super) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Release);
     }
 
     /// Whether somebody has to wait for it who is, or is not, its own client.
     fn holds_up(&self, own: Option<RingId>) -> bool {
-        (own == Some(self.note.id) || !self.aside.load(Ordering::Acquire)) && self.is_behind()
+        (own == Some(self.note.id) || !self.held.load(Ordering::Acquire)) && self.is_behind()
     }
 
     /// Whether there is something in it that was not handed over.

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::Drainage;
-use super::{Order, Settings, Shared, Waits, clock, duplicate, member, peer_of, shape};
+use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Note, Stored};
 
@@ -159,15 +159,15 @@ impl World {
     }
 
     /// Asks as a connection does, and goes round until it is told.
-    fn catch_up(&mut self, own: Option<RingId>) -> bool {
+    fn catch_up(&mut self, of: Option<RingId>) -> bool {
         let (done, mut told) = oneshot::channel();
-        self.shared.order(Order::CatchUp(Waits { time: clock::now(), own, done }));
+        self.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
         let mut answer = None;
         self.until("caught up", |_| {
             answer = told.try_recv().ok();
             answer.is_some()
         });
-        answer.expect("it was told")
+        answer.expect("it was told").is_ok()
     }
 
     /// The bodies of what is written, by producer, in the order of the log.

@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepting, Marks};
+use clad_journal::Marks;
+use clad_proto::ErrorInfo;
 use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
 use super::pace::{Pace, Rest};
-use super::pass::{Batch, Fill};
+use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
-use super::{Order, Shared, Waits};
+use super::{CatchUp, Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
@@ -36,9 +37,9 @@ pub(super) struct Drainage {
     batch: Batch,
     marks: watch::Receiver<Marks>,
     epoch: u32,
-    /// The log refuses appends: nothing is taken until then, or until it takes them again.
-    paused: Option<Instant>,
-    catching_up: Vec<Waits>,
+    /// The journal takes nothing now.
+    hold: Option<Hold>,
+    catching_up: Vec<CatchUp>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -56,7 +57,7 @@ impl Drainage {
             shared,
             rings,
             batch: Batch::default(),
-            paused: None,
+            hold: None,
             catching_up: Vec::new(),
             pace,
             handed_over: false,
@@ -74,11 +75,11 @@ impl Drainage {
             match next {
                 Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
-                Next::Paused(time) => self.rest(Some(time)),
+                Next::At(until) => self.sleep(Some(until)),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
-                    Rest::Sleep => self.sleep(),
+                    Rest::Sleep => self.sleep(None),
                 },
             }
         }
@@ -113,10 +114,10 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(waits) => {
+                Order::CatchUp(catch_up) => {
                     // Who has waited for too long is gone.
-                    self.catching_up.retain(|waits| !waits.done.is_closed());
-                    self.catching_up.push(waits);
+                    self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
+                    self.catching_up.push(catch_up);
                 }
                 Order::Stop => {
                     self.stop = true;
@@ -153,10 +154,11 @@ impl Drainage {
     }
 
     fn pass(&mut self) -> Next {
-        if let Some(time) = self.pause() {
-            self.caught_up(u64::MAX, false);
-            return Next::Paused(time);
+        if let Some(until) = self.hold.as_ref().map(|hold| hold.until).filter(|until| Instant::now() < *until) {
+            self.cannot_catch_up();
+            return Next::At(until);
         }
+        self.hold = None;
         let waiting = !self.batch.is_empty(); // for room, since an earlier pass
         let before = clock::now_before_looking();
         let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
@@ -167,13 +169,15 @@ impl Drainage {
             match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
                 Some(handed) => {
-                    (self.paused, self.handed_over) = (handed.paused, true);
+                    (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), handed.asked);
                 }
             }
         }
-        if left != Fill::More && self.paused.is_none() {
-            self.caught_up(upto, true);
+        match self.hold {
+            Some(_) => self.cannot_catch_up(),
+            // Also where there is more: in a flood there always is.
+            None => self.caught_up(upto),
         }
         match left {
             _ if worked => Next::Again,
@@ -183,22 +187,20 @@ impl Drainage {
         }
     }
 
-    /// How long nothing is taken. Ends when the log takes appends again: who comes by a socket then waits for the rings.
-    fn pause(&mut self) -> Option<Duration> {
-        let left = self.paused?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
-        if left.is_none() || self.shared.journal.marks().accepting == Accepting::Yes {
-            self.paused = None;
-            return None;
+    /// Everything older than `upto` was handed over, but for what its ring holds.
+    fn caught_up(&mut self, upto: u64) {
+        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., |catch_up| catch_up.time <= upto) {
+            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
+            let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
+            let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
         }
-        left
     }
 
-    /// Tells who waits for what is older than `upto` that it was handed over, or that it is not waited for.
-    fn caught_up(&mut self, upto: u64, handed_over: bool) {
-        for waits in self.catching_up.extract_if(.., |waits| waits.time <= upto) {
-            let own = waits.own.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
-            // Nobody listens any more if this fails.
-            let _ = waits.done.send(handed_over && !own.is_some_and(Ring::is_aside));
+    /// The journal takes nothing now: who waits for that is told so at once.
+    fn cannot_catch_up(&mut self) {
+        let Some(hold) = &self.hold else { return };
+        for CatchUp { done, .. } in self.catching_up.drain(..) {
+            let _ = done.send(Err(hold.why.clone()));
         }
     }
 
@@ -229,20 +231,24 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken.
-    fn sleep(&mut self) {
+    /// Says that it sleeps, looks once more, and sleeps until it is woken. While nothing can be taken (`until` then), or
+    /// of one ring, no client of it has to wake anybody.
+    fn sleep(&mut self, mut until: Option<Instant>) {
+        let all_held = until.is_some();
         let shared = self.shared.clone();
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
         for ring in &mut self.rings {
-            quiet &= ring.sleep();
+            if let Some(hold) = ring.held() {
+                until = Some(until.map_or(hold.until, |until| until.min(hold.until)));
+            } else if !all_held {
+                quiet &= ring.sleep();
+            }
         }
         if quiet {
-            let again = self.rings.iter().filter_map(Ring::again_at).min();
-            self.rest(again.map(|at| Duration::from_nanos(at.saturating_sub(clock::now()))));
-            crate::metrics::ring_wakeup();
+            self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
         }
         shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
@@ -251,7 +257,7 @@ impl Drainage {
     /// Waits for a wake-up, or for so long.
     fn rest(&mut self, time: Option<Duration>) {
         let shared = self.shared.clone();
-        let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ });
+        let time = time.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         let mut fds = vec![PollFd::new(&shared.bell, PollFlags::IN)];
         let wakers: Vec<_> = self.rings.iter().map(Ring::waker).collect();
         fds.extend(wakers.iter().map(|waker| PollFd::new(waker, PollFlags::IN)));
@@ -272,6 +278,9 @@ impl Drainage {
             let mut count = [0; 8];
             let _ = rustix::io::read(&shared.bell, &mut count);
         }
+        if time.is_none() {
+            crate::metrics::ring_wakeup();
+        }
         for at in ended {
             self.rings[at].leave(false);
         }
@@ -283,7 +292,7 @@ impl Drainage {
 pub(super) enum Next {
     Again,
     Soon,
-    /// The log refuses appends, for so long.
-    Paused(Duration),
+    /// Then, or when it is woken.
+    At(Instant),
     Idle,
 }

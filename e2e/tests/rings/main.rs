@@ -4,6 +4,7 @@
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet`: system calls and wake-ups, counted.
 
 mod death;
+mod held;
 mod hostile;
 mod order;
 mod quiet;

@@ -43,7 +43,8 @@ impl Committer {
         self.gather.settle(purse);
     }
 
-    /// Takes the appends of several senders in turn, each sender's in their order: see [`crate::Journal::append_runs`].
+    /// Takes the appends of several senders in turn, and nothing behind what is refused for now: see
+    /// [`crate::Journal::append_runs`].
     pub(crate) fn append_runs<'a>(
         &mut self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
@@ -51,25 +52,29 @@ impl Committer {
         purse: &mut Purse,
         mut answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        // Who was refused something for now, and why.
-        let mut waiting: Vec<(ProducerId, AppendError)> = Vec::new();
+        let mut for_all: Option<AppendError> = None;
+        let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
         for (from, run) in runs {
-            let mut why = waiting.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+            let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+            let mut why = for_all.clone().or_else(of_it);
             let mut row = None;
             for item in run {
                 let taken = match &why {
                     Some(why) => Err(why.clone()),
                     None => self.take(from, item, now, &mut row, purse),
                 };
-                if let (Err(e), None) = (&taken, &why)
-                    && e.is_for_now()
-                {
-                    why = Some(e.clone());
-                    waiting.push((from.producer, e.clone()));
+                match &taken {
+                    Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
+                    _ => {}
                 }
                 answer(taken);
             }
             self.end_row(&mut row, now);
+            match why {
+                Some(why) if why.is_for_all() => for_all = Some(why),
+                Some(why) => for_one.push((from.producer, why)),
+                None => {}
+            }
         }
         self.gather.settle(purse);
     }
@@ -177,7 +182,8 @@ impl Committer {
     /// Where no further segment can be made, only what surely fits into the ones that are there is taken.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
         let more = self.gather.bytes() as u64 + len as u64;
-        if !self.space_low || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
+        let short = self.space_low || self.unopened.is_some();
+        if !short || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
             return Ok(());
         }
         // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
@@ -186,16 +192,28 @@ impl Committer {
             // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
             return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
                 true => Ok(()),
-                false => Err(AppendError::NoSpace),
+                false => Err(self.no_segment()),
             };
         }
-        let Some(active) = &self.active else { return Err(AppendError::NoSpace) };
+        let Some(active) = &self.active else { return Err(self.no_segment()) };
         let batches = self.gather.batches() as u64 + 1;
         let stored = self.gather.bytes() as u64 + len as u64 + batches * crate::format::batch::LEN as u64;
         match active.has_room(stored, batches, self.footer_len(active) + 4096) {
             true => Ok(()),
-            false => Err(AppendError::NoSpace),
+            false => Err(self.no_segment()),
         }
+    }
+
+    fn no_segment(&self) -> AppendError {
+        match &self.unopened {
+            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
+            None => AppendError::NoSpace,
+        }
+    }
+
+    /// Why the next segment cannot be opened, where that is not for want of room.
+    pub(crate) fn unopened(&self) -> Option<String> {
+        self.unopened.clone()
     }
 
     pub(super) fn footer_len(&self, active: &Active) -> u64 {
@@ -295,7 +313,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::committer::{Done, Job, Step};
-    use crate::committer::{FailedJob, Failure};
+    use crate::committer::{FailedJob, Failure, NoSegment};
     use crate::config::JournalConfig;
     use crate::format::meta::EpochStart;
     use crate::producer::ProducerTable;
@@ -313,11 +331,31 @@ mod tests {
         );
         let mut now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
         now.boot_ns += 10 * 1_000_000_000;
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
+    }
+
+    /// What is wrong is told by its name, tried again at a pause that doubles, and not believed to be over because the disk
+    /// has room.
+    #[test]
+    fn a_segment_that_cannot_be_opened_is_no_want_of_room() {
+        let (mut committer, mut now) = fresh();
+        let failed = || NoSegment::Failed("too many open files".to_owned());
+        let mut pause = 1_000_000_000;
+        for _ in 0..8 {
+            assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+            committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
+            assert!(!committer.set_space_low(false).tell);
+            let refused = append(&mut committer, 3, 0).unwrap_err();
+            assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
+            assert_eq!(committer.marks().accepting, Accepting::NoSpace);
+            assert!(matches!(committer.step(now), Step::Wait(Some(due)) if due == now.boot_ns + pause), "{pause}");
+            now.boot_ns += pause;
+            pause = (pause * 2).min(60_000_000_000);
+        }
     }
 
     fn fresh() -> (Committer, Moment) {
@@ -363,9 +401,9 @@ mod tests {
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
     }
 
-    /// A sender's appends stay in order over all of its runs, however small what comes behind is; others go on.
+    /// However small it is, and whoever's.
     #[test]
-    fn nothing_of_a_sender_is_taken_behind_what_is_refused_for_now() {
+    fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
         let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 512 << 10, ..JournalConfig::default() };
         let began = EpochStart { epoch: 3, first_offset: 0 };
         let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
@@ -400,12 +438,9 @@ mod tests {
             (&b, vec![item(1, b"x")]),
             (&a, vec![item(3, b"x")]),
         ];
-        assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), Ok(2), no()]);
-        assert_eq!(
-            offsets(&[(&a, vec![item(1, &b"x"[..]), item(2, b"x")])]),
-            [Ok(3), Ok(4)],
-            "nothing was jumped over"
-        );
+        assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
+        let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
+        assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
     }
 
     #[test]
@@ -421,7 +456,7 @@ mod tests {
         let (mut committer, now) = fresh();
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.abandon();
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.closed(), Some(false));
         let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
         committer.complete(Err(failure), now);

@@ -9,6 +9,8 @@
 
 mod appender;
 mod close;
+#[cfg(feature = "models")]
+mod model;
 mod shared;
 mod status;
 
@@ -162,9 +164,10 @@ impl Journal {
     /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
     /// nobody else's append comes between.
     ///
-    /// A sender's appends stay in their order, over all of its runs: where one is refused
-    /// [for now](AppendError::is_for_now), so are all behind it, with the same error. So an item may have its gap mark
-    /// where all before it is stored or refused for good: it jumps over nothing that waits.
+    /// What is refused for now is not overtaken: where the journal refuses whoever comes ([`AppendError::is_for_all`]), it
+    /// refuses all that is behind, with the same error, and where it refuses one sender
+    /// ([`AppendError::is_for_now`]), all of that sender's. So an item may have its gap mark where all before it is stored
+    /// or refused for good: it jumps over nothing that waits.
     pub fn append_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
