@@ -239,7 +239,8 @@ impl Task {
             }
             Asked::Known { board } => {
                 if let Some(port) = &ringed.port {
-                    port.attach_board(&board).map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                    port.attach_board(&board, welcome.highest_ack)
+                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
                 }
             }
             Asked::Refused(why) => {

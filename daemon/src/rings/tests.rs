@@ -256,6 +256,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     drop(all);
     world.all_written(&program, last);
     assert!(program.code(bad).is_some_and(|code| code != 0));
+    assert_eq!(program.ring.refused(), last, "the one before the last");
     assert_eq!((program.code(good), program.code(last)), (Some(0), Some(0)));
     assert_eq!(world.stored(program.producer), ["good", "last"]);
 }
