@@ -80,15 +80,29 @@ impl Ringed {
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
-    /// Puts into the ring what has room there.
+    /// Puts into the ring what has room there; then submits go there at once again.
     fn feed(&mut self, shared: &Shared) {
-        let Some(port) = &self.port else { return };
+        let Some(port) = self.port.clone() else { return };
+        while self.feed_backlog(&port, shared) {
+            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            if let Some(shut) = shared.late(&mut self.backlog) {
+                if self.feed_backlog(&port, shared) {
+                    shut.post_directly();
+                }
+                return;
+            }
+        }
+    }
+
+    /// False when something must wait.
+    fn feed_backlog(&mut self, port: &Arc<Port>, shared: &Shared) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
                     Posted::Done => {}
                     Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
-                        return self.backlog.push_front(Item::Append(append, claim));
+                        self.backlog.push_front(Item::Append(append, claim));
+                        return false;
                     }
                 },
                 Item::Flush(level, sender) => {
@@ -102,7 +116,7 @@ impl Ringed {
                 }
             }
         }
-        shared.post_directly();
+        true
     }
 
     /// Ends what has waited for too long.
@@ -220,7 +234,7 @@ impl Task {
                 }
                 let wake = self.shared.wake.clone();
                 let counters = self.shared.counters.clone();
-                let port = Port::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let port = Port::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
                 ringed.port = Some(Arc::new(port));
             }
             Asked::Known { board } => {
