@@ -141,6 +141,13 @@ impl AppendError {
     pub const fn is_for_all(&self) -> bool {
         matches!(self, Self::NoSpace | Self::NoSegment { .. } | Self::Failed { .. } | Self::Closing)
     }
+
+    /// Whether it is refused for now, for what the journal or its sender's place in it is at this moment, and not for
+    /// what the append is: the same one may be taken later.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        self.is_for_all() || matches!(self, Self::TooManyProducers)
+    }
 }
 
 /// Why an append that was waited for has no answer.
