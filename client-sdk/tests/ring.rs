@@ -248,3 +248,36 @@ async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged
     third.answers(1).await;
     assert!(soon(next).await.expect("an ack").first_offset.is_some());
 }
+
+/// What is in the ring is nobody's to give up; who waits for it is told after a while that there is no daemon.
+#[tokio::test]
+async fn who_flushes_or_closes_without_a_daemon_is_told() {
+    let fake = Fake::with_ring();
+    let patience = Duration::from_millis(50);
+    let producer = fake.builder().give_up_after(patience).start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let posted = soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    assert_eq!(posted.level, AckLevel::Posted);
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "in the ring"));
+    // One is asked when the daemon goes, the others never.
+    let flushing = |level| {
+        let producer = producer.clone();
+        tokio::spawn(async move { producer.flush(level).await })
+    };
+    let asked = flushing(AckLevel::Written);
+    peer.flush().await;
+    drop((peer, fake));
+    for flushed in [asked, flushing(AckLevel::Written), flushing(AckLevel::Durable)] {
+        let error = soon(flushed).await.expect("a task").expect_err("nobody has answered");
+        assert!(matches!(&error, AppendError::GivenUp { waited, .. } if *waited == patience), "{error}");
+        assert!(error.maybe_written(), "a daemon that comes takes it");
+    }
+    assert!(!waits.is_finished(), "it is posted");
+    let error = soon(producer.close()).await.expect_err("nobody has answered");
+    assert!(matches!(error, AppendError::GivenUp { .. }), "{error}");
+    assert!(soon(waits).await.expect("a task").expect_err("it was closed").maybe_written());
+    // It is there for whoever comes.
+    ring.judges(2, |_| true).await;
+}
