@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
+use crate::company::Company;
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
+    pub(crate) company: Company,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
     pub(crate) asked: u64,
@@ -160,6 +162,11 @@ impl Shared {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
             _ => Vec::new(),
         };
+        match &result {
+            Ok(Done::Write { .. }) => core.company.answered(now.boot_ns),
+            Ok(_) => {}
+            Err(_) => core.company.forget(),
+        }
         core.committer.complete(result, now);
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
@@ -220,7 +227,14 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let core = Core { committer, watch: Watch::default(), active_header, asked: 0, given: 0 };
+    let core = Core {
+        committer,
+        watch: Watch::default(),
+        company: Company::default(),
+        active_header,
+        asked: 0,
+        given: 0,
+    };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
