@@ -20,17 +20,17 @@ const BATCHES: u64 = 4096;
 const LATE: u64 = 128;
 const TORN: u64 = 32;
 
-struct Stage {
-    disk: SimDisk,
+pub(crate) struct Stage {
+    pub(crate) disk: SimDisk,
     tap: Tap,
-    clock: Arc<SimClock>,
-    config: JournalConfig,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) config: JournalConfig,
     journal: Option<Stepper>,
-    sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 impl Stage {
-    fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: Faults) -> Self {
         Self::on(SimDisk::new(1), faults)
     }
 
@@ -50,7 +50,7 @@ impl Stage {
         stage
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.journal = None;
         self.disk = self.disk.reopen();
         self.tap = Tap::new(self.disk.clone(), None);
@@ -65,16 +65,16 @@ impl Stage {
     }
 
     /// The process dies, with whatever it had in flight.
-    fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         self.journal = None;
         self.disk.kill();
     }
 
-    fn journal(&self) -> &Stepper {
+    pub(crate) fn journal(&self) -> &Stepper {
         self.journal.as_ref().expect("it was started")
     }
 
-    fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+    pub(crate) fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
         self.append_for(Level::Durable, bytes, permits)
     }
 
@@ -108,20 +108,20 @@ impl Stage {
     }
 
     /// Everything that can be done now.
-    fn run(&self) {
+    pub(crate) fn run(&self) {
         while let Next::Job(job) = self.journal().begin() {
             self.journal().carry_out(job);
         }
     }
 
     /// Idle for long enough that the last watermarks are vouched for.
-    fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.run();
         self.clock.step(Duration::from_millis(200));
         self.run();
     }
 
-    fn read(&self, offset: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, offset: u64) -> Option<Vec<u8>> {
         let batch = self.journal().reader(offset, Level::Durable).next_batch().ok()??;
         let (at, chunk) = batch.chunks().next()?.ok()?;
         (at == offset).then(|| chunk.payload.to_vec())
