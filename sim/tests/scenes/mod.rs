@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::Storage;
 use clad_journal::stepper::{Kind, Next, Stepper};
-use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
+use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
@@ -459,4 +460,46 @@ pub(crate) fn behind_the_cut(faults: Faults) {
         assert_eq!((stage.read(first), stage.read(after)), (Some(vec![1; 5000]), Some(vec![2; 700])), "{report}");
     }
     assert!(seen > 0, "no batch lay behind a cut");
+}
+
+/// A recovery in the process that fails on a full disk is made again in the space that it has: what it would give back is
+/// somebody else's at once.
+pub(crate) fn recovery_keeps_its_space(faults: Faults) {
+    let mut over = 0;
+    // What of the failed write has landed is the seed's choice.
+    for seed in 0..16 {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let first = stage.append(500, None);
+        stage.run();
+        stage.journal().prepare();
+        let second = stage.append(500, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.disk.fail_next(OpKind::SyncAll, ".tmp", DiskFault::Io);
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        assert!(stage.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", stage.disk.names());
+        // Full, and whoever wants more than two blocks of what comes free is there first.
+        let free = stage.disk.space().unwrap().free;
+        stage.disk.set_capacity((1 << 40) - free - (56 << 10));
+        for _ in 0..3 {
+            stage.clock.step(Duration::from_secs(60));
+            stage.run();
+        }
+        let names = stage.disk.names();
+        assert!(!names.iter().any(|name| name.ends_with(".tmp")), "seed {seed}: not written elsewhere: {names:?}");
+        // What has landed is set aside, for which it takes a block more.
+        over += usize::from(stage.journal().marks().accepting != Accepting::Failed);
+        stage.disk.set_capacity(1 << 40);
+        stage.clock.step(Duration::from_secs(60));
+        stage.run();
+        let marks = stage.journal().marks();
+        assert_eq!((marks.failures, marks.durable, marks.accepting), (1, 2, Accepting::Yes), "seed {seed}: {marks:?}");
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!((report.next_offset, report.damage.as_slice()), (2, &[][..]), "seed {seed}: {report}");
+        assert_eq!((stage.read(first), stage.read(second)), (Some(vec![1; 500]), Some(vec![2; 500])));
+    }
+    assert!(over > 0, "no recovery came to its end while it was full");
 }
