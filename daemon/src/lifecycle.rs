@@ -120,7 +120,10 @@ impl Running {
         }
         match s.marks.accepting {
             Accepting::Yes => self.health.ready(),
-            Accepting::NoSpace => self.health.not_ready("the disk has no room for a further segment"),
+            Accepting::NoSpace => match &s.unopened {
+                Some(reason) => self.health.not_ready(format!("no further segment can be opened: {reason}")),
+                None => self.health.not_ready("the disk has no room for a further segment"),
+            },
             Accepting::Closing => self.health.not_ready("clad is going down"),
             // Said when it happened; a look that was under way then may have said otherwise since.
             Accepting::Failed => {

@@ -72,7 +72,7 @@ fn make_ready(shared: &Arc<Shared>) {
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
             space(shared, true);
         }
-        Err(e) => shared.env().tell(Event::SegmentFailed { reason: format!("prepare segment {number}: {e}") }),
+        Err(e) => shared.tell_once_a_while(format!("prepare segment {number}: {e}")),
     }
 }
 

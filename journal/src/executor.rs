@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
+use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
@@ -166,15 +166,16 @@ impl Executor {
         Ok(())
     }
 
-    /// The next segment, or none when there is no room or it cannot be made: then it is tried again later.
-    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Option<Active> {
+    /// The next segment, or why it is tried again later.
+    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
         match self.try_open_next(prepared, next, epoch, space) {
-            Ok(active) => active,
+            Ok(Some(active)) => Ok(active),
+            Ok(None) => Err(NoSegment::Space),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(NoSegment::Space),
             Err(e) => {
-                if e.kind() != io::ErrorKind::StorageFull {
-                    self.env.tell(Event::SegmentFailed { reason: format!("open the next segment: {e}") });
-                }
-                None
+                let reason = format!("open the next segment: {e}");
+                self.env.tell(Event::SegmentFailed { reason: reason.clone() });
+                Err(NoSegment::Failed(reason))
             }
         }
     }

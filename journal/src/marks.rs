@@ -48,7 +48,7 @@ pub enum Accepting {
     Yes,
     /// A write or sync failed; it recovers by itself.
     Failed,
-    /// No space for a further segment; it resumes by itself.
+    /// No space for a further segment, or it cannot be opened; it resumes by itself.
     NoSpace,
     /// It is closing.
     Closing,

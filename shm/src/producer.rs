@@ -194,6 +194,12 @@ impl Producer {
         }
     }
 
+    /// Whether this process is a fork of the one that attached the ring.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        !self.ring.is_ours()
+    }
+
     /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.
     #[must_use]
     pub fn is_closed(&self) -> bool {

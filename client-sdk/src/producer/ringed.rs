@@ -80,18 +80,29 @@ impl Ringed {
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
-    /// Puts into the ring what has room there.
+    /// Puts into the ring what has room there; then submits go there at once again.
     fn feed(&mut self, shared: &Shared) {
         let Some(port) = self.port.clone() else { return };
-        if self.backlog.is_empty() {
-            return shared.post_directly();
+        while self.feed_backlog(shared, &port) {
+            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            if let Some(shut) = shared.late(&mut self.backlog) {
+                if self.feed_backlog(shared, &port) {
+                    shut.post_directly();
+                }
+                return;
+            }
         }
-        let all = self.post_backlog(shared, &port);
+    }
+
+    /// Posts what waits; false when something must wait on.
+    fn feed_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
+        if self.backlog.is_empty() {
+            return true;
+        }
+        let all = self.post_backlog(shared, port);
         // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
         port.want_for_waiting();
-        if all {
-            shared.post_directly();
-        }
+        all
     }
 
     /// Posts in order, until one finds no room; says whether all did.
@@ -234,7 +245,7 @@ impl Task {
                 }
                 let wake = self.shared.wake.clone();
                 let counters = self.shared.counters.clone();
-                let port = Port::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let port = Port::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
                 ringed.port = Some(Arc::new(port));
             }
             Asked::Known { board } => {

@@ -39,6 +39,8 @@ pub(crate) enum Posted {
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) id: RingId,
+    /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
+    pub(crate) other_clock: bool,
     ring: Producer,
     log_id: LogId,
     /// What appends without a level of their own ask for.
@@ -64,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Port {
     pub(crate) fn new(
-        id: RingId,
+        (id, other_clock): (RingId, bool),
         ring: Producer,
         log_id: LogId,
         highest: AckLevel,
@@ -73,6 +75,7 @@ impl Port {
     ) -> Self {
         Self {
             id,
+            other_clock,
             ring,
             log_id,
             highest,
@@ -208,6 +211,11 @@ impl Port {
     /// How many appends wait for their answer.
     pub(crate) fn pending(&self) -> usize {
         lock(&self.waiting).len()
+    }
+
+    /// Whether this process is a fork of the one that has the ring.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.ring.is_forked()
     }
 
     /// Whether nothing can be put into it any more.

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
@@ -38,6 +38,9 @@ struct Out {
     durable: (u64, u64),
 }
 
+/// How long a ring is held before it is tried again: at first, and, doubling, at most.
+const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// The ring.
 pub(super) struct Ring {
     pub(super) member: Arc<Member>,
@@ -52,10 +55,10 @@ pub(super) struct Ring {
     pub(super) front: Option<u64>,
     /// The journal takes nothing of its producer's now.
     hold: Option<Hold>,
-    /// The sequence to which the next append may jump, because what was before it was refused for good.
-    jump_to: Option<u64>,
-    /// Nothing was taken yet: what a daemon before this one refused is not known.
-    fresh: bool,
+    /// How long it is held the next time.
+    pause: Duration,
+    /// It was held, and one append of it is taken to see whether it still must be.
+    tries: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
     outs: VecDeque<Out>,
     told_written: usize,
@@ -88,8 +91,8 @@ impl Ring {
             process,
             front: None,
             hold: None,
-            jump_to: None,
-            fresh: true,
+            pause: HOLD.0,
+            tries: false,
             outs: VecDeque::new(),
             told_written: 0,
             told_durable: 0,
@@ -147,11 +150,10 @@ impl Ring {
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
         self.empty = false;
-        if self.hold.as_ref().is_some_and(|hold| Instant::now() < hold.until) {
+        if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
             self.front = None;
             return before;
         }
-        self.hold = None;
         let seen = self.drain.peek(before);
         self.front = None;
         match seen {
@@ -164,10 +166,25 @@ impl Ring {
         before
     }
 
-    /// Takes nothing of it for a while.
-    pub(super) fn hold(&mut self, hold: Hold) {
-        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, why = %hold.why, "a ring waits");
-        self.hold = Some(hold);
+    /// Takes nothing of it for a while: nobody waits for it.
+    pub(super) fn hold(&mut self, why: ErrorInfo) {
+        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring waits");
+        self.hold = Some(Hold { until: Instant::now() + self.pause, why });
+        self.pause = (self.pause * 2).min(HOLD.1);
+        self.member.set_held(true);
+    }
+
+    fn goes_on(&mut self) {
+        if self.hold.take().is_some() {
+            (self.pause, self.tries) = (HOLD.0, false);
+            self.member.set_held(false);
+        }
+    }
+
+    /// An append was refused for now, and all behind it: they are in the ring as before.
+    pub(super) fn put_back(&mut self, entry: &Entry) {
+        self.drain.rewind_to(entry.append);
+        (self.front, self.empty, self.tries) = (None, false, false);
     }
 
     /// Until when, and why, if it is held.
@@ -177,6 +194,7 @@ impl Ring {
 
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
+        self.tries = self.hold.is_some(); // one is enough to see
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -195,6 +213,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.goes_on();
     }
 
     /// As whom the journal takes its appends.
@@ -205,19 +224,6 @@ impl Ring {
             producer_epoch: self.producer.epoch,
             vouch: &self.peer.vouch,
         }
-    }
-
-    /// Whether an append may jump to its sequence.
-    pub(super) fn may_jump_to(&mut self, sequence: u64) -> bool {
-        if std::mem::take(&mut self.fresh) {
-            self.jump_to = Some(sequence);
-        }
-        self.jump_to == Some(sequence)
-    }
-
-    /// What has the sequences before this one is refused for good.
-    pub(super) fn jump_to(&mut self, sequence: u64) {
-        self.jump_to = Some(sequence);
     }
 
     /// The last of what was handed over has its answer: the client may see it.
@@ -238,7 +244,7 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.jump_to = None;
+        self.goes_on();
         let end = accepted.first_offset + u64::from(accepted.count);
         self.out(entry, level, end, accepted.failures, since);
     }
@@ -252,7 +258,7 @@ impl Ring {
             let code = error.code.number().into();
             self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
         }
-        self.jump_to(entry.sequence.wrapping_add(entry.records.into()));
+        self.goes_on();
         self.out(entry, AckLevel::None, 0, failures, since);
     }
 
@@ -331,6 +337,7 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
+        self.goes_on();
         // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
         self.member.passed(self.drain.next());
     }

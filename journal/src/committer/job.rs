@@ -173,13 +173,22 @@ pub(crate) struct Rescue {
     pub(crate) lost: bool,
 }
 
+/// Why there is no next segment yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoSegment {
+    /// No room.
+    Space,
+    /// It cannot be opened or made: too many files are open, an error of the disk.
+    Failed(String),
+}
+
 /// What came of a job.
 pub(crate) enum Done {
     Write { id: u64, durability: Durability },
     Sync { upto: u64 },
-    Rotated { next: Option<Active> },
-    Opened { next: Option<Active> },
-    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
+    Rotated { next: Result<Active, NoSegment> },
+    Opened { next: Result<Active, NoSegment> },
+    Recovered { next: Result<Active, NoSegment>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
     Closed,
 }
 

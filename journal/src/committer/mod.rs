@@ -44,7 +44,7 @@ use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
 pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
-pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
+pub(crate) use job::{Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -129,6 +129,9 @@ pub(crate) struct Committer {
     /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
     space_told: bool,
     open_retry_ns: u64,
+    /// Why the next segment could not be opened, where that is not for want of room; and the pause before the next try.
+    unopened: Option<String>,
+    open_pause_ns: u64,
     rewritten: bool,
     /// It could not give everything back.
     lost: bool,
@@ -188,6 +191,8 @@ impl Committer {
             space_low: false,
             space_told: false,
             open_retry_ns: 0,
+            unopened: None,
+            open_pause_ns: RETRY_NS,
             rewritten: false,
             lost: false,
             config,

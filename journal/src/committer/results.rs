@@ -10,7 +10,9 @@ use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerTable;
 
-use super::{Committer, Done, FailedJob, Failure, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER};
+use super::{
+    Committer, Done, FailedJob, Failure, NoSegment, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER,
+};
 
 impl Committer {
     /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
@@ -87,17 +89,27 @@ impl Committer {
         self.idle_since_ns = now.boot_ns;
     }
 
-    pub(super) fn take_active(&mut self, next: Option<Active>, now: Moment) {
-        if next.is_none() {
-            self.open_retry_ns = now.boot_ns + SPACE_NS;
-            self.space_low = true;
+    pub(super) fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
+        self.unopened = None;
+        match &next {
+            // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
+            Ok(active) => {
+                self.free_files = (0..active.files.len() - 1).rev().collect();
+                self.allow_writes(active.files.len() - 1);
+                self.open_pause_ns = RETRY_NS;
+            }
+            Err(NoSegment::Space) => {
+                self.open_retry_ns = now.boot_ns + SPACE_NS;
+                self.space_low = true;
+            }
+            // That there is room on the disk says nothing here.
+            Err(NoSegment::Failed(reason)) => {
+                self.unopened = Some(reason.clone());
+                self.open_retry_ns = now.boot_ns + self.open_pause_ns;
+                self.open_pause_ns = (self.open_pause_ns * 2).min(RETRY_MAX_NS);
+            }
         }
-        // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
-        if let Some(active) = &next {
-            self.free_files = (0..active.files.len() - 1).rev().collect();
-            self.allow_writes(active.files.len() - 1);
-        }
-        self.active = next;
+        self.active = next.ok();
     }
 
     fn end_write(&mut self, id: u64) {
@@ -187,7 +199,14 @@ impl Committer {
         }
     }
 
-    fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Moment) {
+    fn recovered(
+        &mut self,
+        next: Result<Active, NoSegment>,
+        epoch: u32,
+        end: u64,
+        producers: ProducerTable,
+        now: Moment,
+    ) {
         self.busy = false;
         self.state = State::Running;
         (self.rewritten, self.lost) = (false, false);

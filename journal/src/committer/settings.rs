@@ -23,7 +23,7 @@ impl Committer {
 
     /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
     pub(crate) fn go_on_in(&mut self, active: Active, now: Moment) {
-        self.take_active(Some(active), now);
+        self.take_active(Ok(active), now);
     }
 
     pub(crate) fn set_rotate_after(&mut self, age: std::time::Duration) {
@@ -86,7 +86,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::clock::Moment;
-    use crate::committer::{Done, Job, Step};
+    use crate::committer::{Done, Job, NoSegment, Step};
     use crate::config::JournalConfig;
     use crate::producer::ProducerTable;
 
@@ -102,7 +102,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(true);
         assert!(news.tell && !news.changed);
         assert!(!c.set_space_low(true).tell);
@@ -122,7 +122,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(false);
         assert!(!news.tell && news.changed);
     }

@@ -41,6 +41,8 @@ pub struct Status {
     pub oldest_segment_ns: Option<i64>,
     /// Why the journal does not take appends, if it failed.
     pub failure: Option<String>,
+    /// Why no further segment can be opened, where that is not for want of room.
+    pub unopened: Option<String>,
     /// Bytes that wait for the disk.
     pub in_flight_bytes: usize,
     /// How long the oldest record has been waiting to become durable.
@@ -126,6 +128,7 @@ impl Journal {
             prepared: c.has_prepared(),
             oldest_segment_ns,
             failure: c.failure(),
+            unopened: c.unopened(),
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),

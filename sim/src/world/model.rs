@@ -9,7 +9,7 @@
 //!    comes back, unless it is sent again.
 //! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
 //! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
-//!    told, or one whose mark was on its way when the process died with nothing left to lose.
+//!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose.
 //! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
 
 use clad_journal::{Accepting, Marks};
