@@ -449,7 +449,9 @@ impl Carrier<'_> {
         for at in (from..to).step_by(PIECE as usize) {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
-            window.all_was_read()?;
+            // What is damaged in between is lost already, and named; its place may be written over.
+            let mut ours = kept(w).filter(|b| b.pos < end && at < b.end);
+            ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
             if end > data_end {
                 piece.set_len((data_end - at) as usize);
             }
@@ -483,6 +485,8 @@ impl Carrier<'_> {
             footer.max_time_ns = footer.max_time_ns.max(h.max_time_ns);
             footer.max_append_ns = footer.max_append_ns.max(h.append_real_ns);
             index(&mut footer.index, b);
+            window.get(b.pos, (b.end - b.pos) as usize)?;
+            window.was_read(b.pos, b.end)?;
             let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
@@ -493,7 +497,6 @@ impl Carrier<'_> {
                 footer.payload_bytes += chunk.payload.len() as u64;
             }
         }
-        window.all_was_read()?;
         footer.producers = self.producers.snapshot();
         Ok(footer)
     }
