@@ -231,6 +231,9 @@ impl Carrier<'_> {
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
         self.producers.load(&footer.producers);
+        // Where a later segment repeats what was behind its end, it knows of that, too. If that one is lost as a whole, those
+        // appends are not stored, and their offsets will be others'.
+        self.producers.lose(footer.end_offset, u64::MAX);
         self.next_offset = footer.end_offset;
         self.before = Some(Before {
             number: segment.number,
@@ -470,6 +473,9 @@ impl Carrier<'_> {
             }
         }
         window.all_was_read()?;
+        if !self.producers_known {
+            footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
+        }
         footer.producers = self.producers.snapshot();
         Ok(footer)
     }
