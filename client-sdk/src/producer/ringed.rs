@@ -27,6 +27,8 @@ use crate::{
 
 /// How often it looks whether the ring has room again.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// When a flush that was refused for now is asked for again, unless the daemon says.
+const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
 /// A flush under way.
 #[derive(Debug)]
@@ -36,6 +38,9 @@ struct Flush {
     upto: u64,
     id: u32,
     state: Asking,
+    since: Instant,
+    /// Not asked again before; it was refused for now.
+    not_before: Option<Instant>,
     sender: FlushSender,
 }
 
@@ -54,6 +59,8 @@ pub(super) struct Ringed {
     backlog: VecDeque<Item>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
+    /// An append ended with this and nobody was there to hear it.
+    unheard: Option<AppendError>,
 }
 
 impl Ringed {
@@ -76,12 +83,12 @@ impl Ringed {
     }
 
     /// Puts into the ring what has room there.
-    fn feed(&mut self, shared: &Shared) {
+    fn feed(&mut self, shared: &Shared, now: Instant) {
         let Some(port) = self.port.clone() else { return };
         if self.backlog.is_empty() {
             return shared.post_directly();
         }
-        let all = self.post_backlog(shared, &port);
+        let all = self.post_backlog(shared, &port, now);
         // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
         port.want_for_waiting();
         if all {
@@ -90,7 +97,7 @@ impl Ringed {
     }
 
     /// Posts in order, until one finds no room; says whether all did.
-    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
+    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>, now: Instant) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
@@ -107,7 +114,7 @@ impl Ringed {
                     let (upto, id) = (port.last(), self.flush_id + 1);
                     // What is in the ring is posted; there is nothing to ask for.
                     let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not };
-                    self.flushes.push_back(Flush { level, upto, id, state, sender });
+                    self.flushes.push_back(Flush { level, upto, id, state, since: now, not_before: None, sender });
                 }
             }
         }
@@ -122,7 +129,16 @@ impl Ringed {
         {
             let Some(Item::Append(append, claim)) = self.backlog.pop_front() else { return };
             let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
-            end(shared, append, claim, error);
+            self.end_append(shared, &append, claim, error);
+        }
+    }
+
+    /// An append that never was in the ring ends.
+    fn end_append(&mut self, shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
+        shared.counters.failed.add(append.count.into());
+        let outcome = Err(error);
+        if !claim.resolve(&outcome) {
+            self.unheard = self.unheard.take().or(outcome.err());
         }
     }
 
@@ -133,10 +149,16 @@ impl Ringed {
         }
     }
 
+    /// When a flush is to be asked for again.
+    fn flush_at(&self) -> Option<Instant> {
+        self.flushes.iter().filter(|flush| flush.state == Asking::Not).filter_map(|flush| flush.not_before).min()
+    }
+
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
-    fn flush(&mut self, connection: &mut Connection) -> Result<(), ConnectError> {
-        for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Not) {
-            flush.state = Asking::Sent;
+    fn flush(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+        let is_due = |flush: &Flush| flush.state == Asking::Not && flush.not_before.is_none_or(|time| time <= now);
+        for flush in self.flushes.iter_mut().filter(|flush| is_due(flush)) {
+            (flush.state, flush.not_before) = (Asking::Sent, None);
             connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
         }
         let Some(port) = &self.port else { return Ok(()) };
@@ -146,7 +168,7 @@ impl Ringed {
             && port.is_answered_below(flush.upto)
         {
             let Some(flush) = self.flushes.pop_front() else { break };
-            let unheard = port.take_unheard().map_or(Ok(()), Err);
+            let unheard = self.unheard.take().or_else(|| port.take_unheard()).map_or(Ok(()), Err);
             // Nobody listens any more if this fails; then nobody is told.
             let _ = flush.sender.send(unheard);
         }
@@ -162,10 +184,15 @@ impl Ringed {
         }
     }
 
-    fn flush_refused(&mut self, id: u32, error: ErrorInfo) {
-        if let Some(at) = self.flushes.iter().position(|flush| flush.id == id)
-            && let Some(flush) = self.flushes.remove(at)
+    fn flush_refused(&mut self, id: u32, error: ErrorInfo, give_up_after: Duration, now: Instant) {
+        let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
+        if let Some(flush) = self.flushes.get_mut(at)
+            && error.retryable
+            && now < flush.since + give_up_after
         {
+            let wait = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
+            (flush.state, flush.not_before) = (Asking::Not, Some(now + wait));
+        } else if let Some(flush) = self.flushes.remove(at) {
             let maybe_written = error.maybe_written;
             let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
         }
@@ -178,23 +205,27 @@ impl Ringed {
         }
     }
 
+    /// The ring is given up. What nobody heard of it is told by the next flush.
+    fn end_port(&mut self, error: &AppendError) {
+        let Some(port) = self.port.take() else { return };
+        port.end(error);
+        self.unheard = self.unheard.take().or_else(|| port.take_unheard());
+        // All that they waited for has its outcome; the next ring counts anew.
+        self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
+    }
+
     /// Everything ends.
     pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
-        if let Some(port) = self.port.take() {
-            port.end(error);
-        }
+        self.end_port(error);
         for item in self.take_backlog() {
             match item {
-                Item::Append(append, claim) => end(shared, append, claim, error.clone().with_maybe_written(false)),
+                Item::Append(append, claim) => {
+                    self.end_append(shared, &append, claim, error.clone().with_maybe_written(false));
+                }
                 Item::Flush(_, sender) => drop(sender.send(Err(error.clone()))),
             }
         }
     }
-}
-
-fn end(shared: &Shared, append: Append, claim: Claim, error: AppendError) {
-    shared.counters.failed.add(append.count.into());
-    claim.resolve(&Err(error));
 }
 
 impl Task {
@@ -206,8 +237,7 @@ impl Task {
         if let (Asked::Refused(why), Some(port)) = (&asked, &ringed.port) {
             tracing::warn!(ring = %port.id, %why, "the ring is gone; what was not answered may be written");
             self.shared.set_port(None);
-            port.end(&AppendError::Forgotten);
-            ringed.port = None;
+            ringed.end_port(&AppendError::Forgotten);
             asked = ask(framed, None).await?;
         }
         match asked {
@@ -244,6 +274,7 @@ impl Task {
     /// From now on there is no ring.
     fn leave_ring(&mut self) {
         let Some(mut ringed) = self.ringed.take() else { return };
+        self.unheard = self.unheard.take().or(ringed.unheard.take());
         for item in ringed.take_backlog() {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
@@ -300,13 +331,15 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Watermark(mark) => ringed.flush_answered(&mark),
-                Answer::FlushRefused { id, error } => ringed.flush_refused(id, error),
+                Answer::FlushRefused { id, error } => {
+                    ringed.flush_refused(id, error, shared.options.give_up_after, now);
+                }
                 Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
             }
         }
-        ringed.feed(&shared);
+        ringed.feed(&shared, now);
         ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
-        ringed.flush(connection)?;
+        ringed.flush(connection, now)?;
         if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
             return Err(ConnectError::Closed { address: shared.options.address.clone() });
         }
@@ -317,6 +350,7 @@ impl Task {
         }
         let room = (!ringed.backlog.is_empty()).then(|| now + ROOM_LOOK);
         let give_up = ringed.give_up_at(&shared);
+        let flush = ringed.flush_at();
         shared.counters.pending_appends.set(ringed.port.as_ref().map_or(0, |port| port.pending()) as u64);
         let deadline = match &life {
             Life::Closing(deadline) => *deadline,
@@ -325,7 +359,7 @@ impl Task {
         if let ControlFlow::Break(end) = self.over(&life, now) {
             return Ok(ControlFlow::Break(end));
         }
-        Ok(ControlFlow::Continue([linger, room, give_up, deadline].into_iter().flatten().min()))
+        Ok(ControlFlow::Continue([linger, room, give_up, flush, deadline].into_iter().flatten().min()))
     }
 
     /// Gives up what waits for a daemon.

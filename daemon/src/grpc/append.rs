@@ -224,7 +224,7 @@ impl Conversation {
 
     async fn append(&mut self, producer: &Producer, append: v1::Append) -> Result<(), End> {
         // What came by a ring before this came goes to the journal before it.
-        self.service.rings.catch_up().await;
+        self.service.rings.catch_up(None).await;
         let stated = append.level().level();
         let level = stated.unwrap_or(AckLevel::Received);
         let first_seq = append.first_seq;

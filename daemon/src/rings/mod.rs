@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clad_journal::Journal;
-use clad_proto::ProducerId;
 use clad_proto::frame::{Hello, RingId};
+use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, Shape, clock};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
@@ -44,8 +44,9 @@ use thread::Drainage;
 
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
-/// How long a client waits for the end of a ring that its producer had before.
-const RETIRE_WAIT: Duration = Duration::from_secs(5);
+/// How long a client waits for the end of a ring that its producer had before, until it is told to come again: less than
+/// the time that clients give a handshake.
+const RETIRE_WAIT: Duration = Duration::from_secs(3);
 
 /// What the operator set.
 #[derive(Clone, Copy, Debug)]
@@ -165,41 +166,56 @@ impl Rings {
     }
 
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
-    /// socket now may have been caused by it. Cancel safe.
-    pub(crate) async fn catch_up(&self) {
-        let Some(shared) = &self.0 else { return };
-        if !shared.roll.is_behind() {
-            return;
+    /// socket now may have been caused by it. Says whether it was, of the ring `own` (of none: always). A ring whose front
+    /// the journal refuses for now is not waited for. Cancel safe.
+    pub(crate) async fn catch_up(&self, own: Option<RingId>) -> bool {
+        let Some(shared) = &self.0 else { return true };
+        let mut caught_up = true;
+        if shared.roll.is_behind() {
+            let (done, caught) = oneshot::channel();
+            shared.order(Order::CatchUp(clock::now(), done));
+            caught_up = matches!(tokio::time::timeout(CATCH_UP_WAIT, caught).await, Ok(Ok(())));
         }
-        let (done, caught_up) = oneshot::channel();
-        shared.order(Order::CatchUp(clock::now(), done));
-        let _ = tokio::time::timeout(CATCH_UP_WAIT, caught_up).await;
+        match own {
+            // A ring that is gone was drained to its end.
+            Some(own) => shared.roll.get(own).is_none_or(|member| caught_up && !member.is_held_up()),
+            None => true,
+        }
     }
 
     /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
-    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this.
-    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) {
-        let Some(shared) = &self.0 else { return };
+    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this. Gives the ring
+    /// that the producer has and may go on with.
+    ///
+    /// # Errors
+    /// Where that cannot be drained now: whoever went on without it would count the same sequences again.
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingId>, ErrorInfo> {
+        let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
-            return;
+            return Ok(None);
         }
-        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return };
+        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return Ok(None) };
         if peer.uid != Some(member.note.uid) {
-            return; // it is refused for that
+            return Ok(None); // it is refused for that
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
-        match same && hello.producer_epoch == member.note.producer_epoch {
-            true => self.catch_up().await,
-            false => self.retire(member.note.id, false).await,
+        if same && hello.producer_epoch == member.note.producer_epoch && !member.is_leaving() {
+            self.catch_up(None).await;
+            return Ok(Some(member.note.id));
+        }
+        match self.retire(member.note.id).await {
+            true => Ok(None),
+            false => Err(not_drained()),
         }
     }
 
-    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever.
-    pub(crate) async fn retire(&self, id: RingId, forget: bool) {
-        let Some(shared) = &self.0 else { return };
+    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever; says whether it is over.
+    async fn retire(&self, id: RingId) -> bool {
+        let Some(shared) = &self.0 else { return true };
         let (done, ended) = oneshot::channel();
-        shared.order(Order::Retire { id, forget, done: Some(done) });
+        shared.order(Order::Retire { id, forget: false, done: Some(done) });
         let _ = tokio::time::timeout(RETIRE_WAIT, ended).await;
+        shared.roll.get(id).is_none()
     }
 
     /// The connection of a ring has ended.
@@ -217,6 +233,18 @@ impl Rings {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// What a producer is told whose earlier ring is not drained.
+pub(crate) fn not_drained() -> ErrorInfo {
+    let text = "what this producer has logged by its ring comes first, and is not in the log yet: come again";
+    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
+}
+
+/// What a FLUSH is told where something that its client has pushed before is still in the ring.
+pub(crate) fn not_taken() -> ErrorInfo {
+    let text = "something that was pushed before waits in the ring, because the log does not take it for now";
+    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100)
 }
 
 /// A descriptor of one's own for the same file.

@@ -15,6 +15,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
 
 use super::ring::Ring;
+use super::roll::HoldUp;
 use crate::ingest::{Arrival, Door, refusal};
 use crate::metrics;
 
@@ -22,7 +23,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for now.
+/// Pause after the journal has refused something for now: of all rings, or of the one that alone is refused.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -135,13 +136,13 @@ impl Batch {
         let mut handed = Handed::default();
         let mut counts = Counts::default();
         let mut verdicts = verdicts.into_iter();
-        let mut again = vec![false; rings.len()];
+        let mut again: Vec<Option<(HoldUp, ErrorInfo)>> = vec![None; rings.len()];
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
                 Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
                 Err(error) => Some((Err(error.clone()), 0)),
             };
-            let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
+            let (Some((verdict, bytes)), None) = (verdict, &again[taken.ring]) else { continue };
             let ring = &mut rings[taken.ring];
             handed.asked |= prepared.level >= AckLevel::Received;
             match verdict {
@@ -151,8 +152,7 @@ impl Batch {
                 }
                 // What is refused for now waits in its ring.
                 Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
-                    again[taken.ring] = true;
-                    handed.paused = Some(Instant::now() + PAUSE);
+                    again[taken.ring] = Some((held_up_by(&error), error));
                 }
                 Err(error) => {
                     let failures = ring.door.journal.marks().failures;
@@ -163,13 +163,25 @@ impl Batch {
         counts.tell(at.since);
         let mut touched = vec![false; rings.len()];
         self.taken.iter().for_each(|taken| touched[taken.ring] = true);
+        let until = Instant::now() + PAUSE;
         for ((ring, again), _) in rings.iter_mut().zip(again).zip(touched).filter(|(_, touched)| *touched) {
             match again {
-                true => ring.rewind(),
-                false => ring.announce(),
+                Some((what, why)) => {
+                    ring.hold_up(what, until, &why);
+                    handed.paused = handed.paused.or((what == HoldUp::WithAll).then_some(until));
+                }
+                None => ring.announce(),
             }
         }
         handed
+    }
+}
+
+/// Whether what refuses an append for now refuses everybody's.
+const fn held_up_by(error: &ErrorInfo) -> HoldUp {
+    match error.code {
+        ErrorCode::NoSpace | ErrorCode::JournalFailed | ErrorCode::ShuttingDown => HoldUp::WithAll,
+        _ => HoldUp::Alone,
     }
 }
 
@@ -187,7 +199,7 @@ pub(super) enum Fill {
 /// What came of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handed {
-    /// The journal refused something for now: nothing is taken until then.
+    /// The journal takes nothing from anybody for now: nothing is taken until then.
     pub(super) paused: Option<Instant>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,

@@ -18,7 +18,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
 use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
-use super::roll::Member;
+use super::roll::{HoldUp, Member};
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
 
@@ -50,6 +50,8 @@ pub(super) struct Ring {
     pub(super) front: Option<u64>,
     /// The sequence to which the next append may jump, because what was before it was refused for good.
     jump_to: Option<u64>,
+    /// The journal has refused its front for now: nothing is taken until then.
+    paused: Option<Instant>,
     /// Nothing was taken yet: what a daemon before this one refused is not known.
     fresh: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
@@ -84,6 +86,7 @@ impl Ring {
             process,
             front: None,
             jump_to: None,
+            paused: None,
             fresh: true,
             outs: VecDeque::new(),
             told_written: 0,
@@ -136,14 +139,32 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
+            self.member.leave();
         }
+    }
+
+    /// The journal refuses its front for now. It begins anew there, after a while; the others go on.
+    pub(super) fn hold_up(&mut self, what: HoldUp, until: Instant, why: &ErrorInfo) {
+        if self.member.hold_up(what) {
+            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "what a ring holds is refused for now");
+        }
+        self.rewind();
+        self.paused = Some(until);
+    }
+
+    /// Whether nothing is to be taken from it now.
+    pub(super) fn is_paused(&mut self) -> bool {
+        self.paused = self.paused.filter(|until| Instant::now() < *until);
+        self.paused.is_some()
     }
 
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
-        self.empty = false;
+        (self.empty, self.front) = (false, None);
+        if self.is_paused() {
+            return before;
+        }
         let seen = self.drain.peek(before);
-        self.front = None;
         match seen {
             Ok(Peek::Ready { time }) => self.front = Some(time),
             Ok(Peek::Later { .. }) => {}
@@ -174,6 +195,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.member.leave();
     }
 
     /// As whom the journal takes its appends.

@@ -1,9 +1,10 @@
 //! Which rings there are, for everybody but their drain.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
+use clad_proto::frame::RingId;
 use clad_shm::Watch;
 
 use crate::keep::Note;
@@ -17,20 +18,45 @@ pub(crate) struct Member {
     watch: Watch,
     /// All its appends below were handed to the journal.
     passed: AtomicU64,
+    /// The journal refuses its front for now: it waits in its ring. See [`HoldUp`].
+    held_up: AtomicU8,
+    /// It is closed, and drained to its end.
+    leaving: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        Self { note, bytes, watch, passed: AtomicU64::new(next) }
+        let (passed, held_up, leaving) = (AtomicU64::new(next), AtomicU8::new(0), AtomicBool::new(false));
+        Self { note, bytes, watch, passed, held_up, leaving }
     }
 
     pub(super) fn passed(&self, next: u64) {
         self.passed.store(next, Ordering::Release);
+        // After what was passed: who finds it held up no more sees how far it is.
+        self.held_up.store(0, Ordering::Release);
     }
 
-    /// Whether there is something in it that was not handed over.
-    pub(super) fn is_behind(&self) -> bool {
-        self.watch.is_behind(self.passed.load(Ordering::Acquire))
+    /// Says that its front is refused for now; gives whether this is new.
+    pub(super) fn hold_up(&self, what: HoldUp) -> bool {
+        self.held_up.swap(what as u8, Ordering::AcqRel) == 0
+    }
+
+    pub(super) fn is_held_up(&self) -> bool {
+        self.held_up.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether there is something in it that was not handed over, and that others wait for.
+    fn is_behind(&self) -> bool {
+        self.held_up.load(Ordering::Acquire) != HoldUp::Alone as u8
+            && self.watch.is_behind(self.passed.load(Ordering::Acquire))
     }
 }
 
@@ -43,19 +69,31 @@ impl Roll {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a ring, unless there are as many as there may be, over all or of one user.
-    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> bool {
+    /// Enters a new ring, unless there are as many as there may be, over all or of one user, or its producer has one.
+    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> Entry {
         let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid).count();
-        let fits = roll.len() < most && of_one < most_of_one;
-        if fits {
-            roll.push(member);
+        if roll.iter().any(|m| m.note.producer == member.note.producer) {
+            return Entry::HasOne;
         }
-        fits
+        if roll.len() >= most || of_one >= most_of_one {
+            return Entry::Full;
+        }
+        roll.push(member);
+        Entry::Done
+    }
+
+    /// Enters a ring that was given out before: whatever the limits are now, it is drained.
+    pub(super) fn enter_again(&self, member: Arc<Member>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(member);
     }
 
     pub(super) fn leave(&self, member: &Arc<Member>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, member));
+    }
+
+    pub(super) fn get(&self, id: RingId) -> Option<Arc<Member>> {
+        self.read().iter().find(|m| m.note.id == id).cloned()
     }
 
     /// The ring of a producer.
@@ -69,8 +107,27 @@ impl Roll {
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
     }
 
-    /// Whether something is in any of them that was not handed over.
+    /// Whether something is in any of them that was not handed over. What one ring alone cannot hand over does not count:
+    /// nobody else waits for that.
     pub(super) fn is_behind(&self) -> bool {
         self.read().iter().any(|m| m.is_behind())
     }
+}
+
+/// Why the journal refuses a ring's front for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HoldUp {
+    /// It takes nothing from anybody (no space, a failed disk).
+    WithAll = 1,
+    /// It takes nothing from this producer.
+    Alone = 2,
+}
+
+/// What came of entering a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Done,
+    Full,
+    /// Its producer has one, which is to be drained first: both would count the same sequences.
+    HasOne,
 }

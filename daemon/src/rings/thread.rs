@@ -159,13 +159,17 @@ impl Drainage {
                 }
             }
         }
-        if left != Fill::More && self.paused.is_none() {
-            self.caught_up(upto);
+        match self.paused {
+            None if left == Fill::More => {}
+            None => self.caught_up(upto),
+            // It was tried, and whatever else was logged before would be refused, too, as what waits for it will be.
+            Some(_) => self.caught_up(before),
         }
         match left {
             _ if worked => Next::Again,
             Fill::More => Next::Again,
             Fill::Held => Next::Soon,
+            Fill::All if self.rings.iter_mut().any(Ring::is_paused) => Next::Soon,
             Fill::All => Next::Idle,
         }
     }

@@ -1,12 +1,15 @@
 //! Rings of shared memory, with real daemons and real processes.
 //!
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
-//! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet`: system calls and wake-ups, counted.
+//! daemon. `refused`: what the log does not take for now is waited for, and passed by nobody. `hostile`: who scribbles is
+//! cut off, and nobody else. `quiet`: system calls and wake-ups, counted.
 
+mod by_hand;
 mod death;
 mod hostile;
 mod order;
 mod quiet;
+mod refused;
 
 use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
 use clad_e2e::Daemon;

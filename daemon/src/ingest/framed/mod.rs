@@ -130,6 +130,10 @@ pub(super) struct Connection {
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingId>,
+    /// The ring that its producer had when it came: until it goes on with that, or asks for another, it appends nothing.
+    met_ring: Option<RingId>,
+    /// What was pushed into its ring before the bytes that are being handled came is in the journal.
+    caught_up: bool,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -167,6 +171,8 @@ where
         welcomed: 0,
         asking: None,
         ring: None,
+        met_ring: None,
+        caught_up: true,
         says_bye: false,
         service,
     };
@@ -201,7 +207,7 @@ impl Connection {
         loop {
             if !self.buf.is_empty() {
                 // What came by a ring before these bytes came goes to the journal before them.
-                self.service.rings.catch_up().await;
+                self.caught_up = self.service.rings.catch_up(self.ring).await;
             }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };

@@ -7,6 +7,7 @@ use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, LogId};
 
 use super::{Connection, OpenRead, count_refusal};
 use crate::ingest::session::Answer;
+use crate::rings;
 
 impl Connection {
     pub(super) fn flush(&mut self, flush: Flush) {
@@ -21,6 +22,9 @@ impl Connection {
                 let text = format!("this log reaches `{}` at most, not `{level}`", door.flush_reach);
                 let error = ErrorInfo::new(ErrorCode::LevelUnreachable, text);
                 ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+            }
+            _ if !self.caught_up => {
+                ErrorFrame { request_id: flush.request_id, error: rings::not_taken() }.encode(&mut self.out);
             }
             _ if self.session.unanswered() >= 2 * door.window as usize => {
                 let error = ErrorInfo::new(ErrorCode::Busy, "too many FLUSHes are unanswered").retry_after_ms(100);
