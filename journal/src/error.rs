@@ -118,6 +118,12 @@ pub enum AppendError {
     /// No space for a further segment.
     #[error("the disk has no room for a further segment")]
     NoSpace,
+    /// The next segment cannot be opened, for another reason than want of room; it is tried again.
+    #[error("no further segment can be opened: {reason}")]
+    NoSegment {
+        /// What the kernel says.
+        reason: String,
+    },
     /// A write or sync failed; the journal recovers by itself.
     #[error("the journal failed and is recovering: {reason}")]
     Failed {
@@ -127,6 +133,14 @@ pub enum AppendError {
     /// It is closing.
     #[error("the journal is closing")]
     Closing,
+}
+
+impl AppendError {
+    /// Whether the journal takes nothing now, or only what is small enough: not this append or its sender is at fault.
+    #[must_use]
+    pub const fn is_for_all(&self) -> bool {
+        matches!(self, Self::NoSpace | Self::NoSegment { .. } | Self::Failed { .. } | Self::Closing)
+    }
 }
 
 /// Why an append that was waited for has no answer.

@@ -19,6 +19,7 @@ compile_error!("clad runs on x86-64 and aarch64");
 
 mod active;
 mod background;
+mod body;
 mod catalog;
 pub mod clock;
 mod committer;
@@ -49,6 +50,7 @@ mod watcher;
 mod window;
 mod workers;
 
+pub use body::Body;
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};

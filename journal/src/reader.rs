@@ -104,7 +104,8 @@ impl Reader {
     /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.
     fn pause(&self) -> Result<(), ReadError> {
         match self.fruitless {
-            0..16 => std::thread::yield_now(),
+            0 => {}
+            1..16 => std::thread::yield_now(),
             16..PATIENCE_MS => std::thread::sleep(Duration::from_millis(1)),
             _ => {
                 let text = format!("offset {} is written and cannot be found", self.next);
@@ -199,7 +200,7 @@ impl Reader {
         let after = footer.index.partition_point(|e| e.first_offset <= self.next);
         let start = after.checked_sub(1).map(|i| footer.index[i].position);
         let reader = SegmentReader::new(file, &proof.header, start, Some(footer.data_end));
-        let reader = reader.map_err(|e| io(sealed.number, e))?;
+        let reader = reader.map_err(|e| io(sealed.number, e))?.without(&footer.damage);
         self.open = Some(Open { number: sealed.number, reader, sealed_end: Some(footer.end_offset) });
         Ok(())
     }

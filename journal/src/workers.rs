@@ -43,6 +43,15 @@ pub(crate) struct Watch {
     ring_armed_ns: Option<u64>,
 }
 
+impl Watch {
+    #[cfg(feature = "models")]
+    pub(crate) fn alarm(&self) -> Option<u64> {
+        let thread = self.armed_ns.filter(|_| self.sleepers > 0);
+        let ring = self.ring_armed_ns.filter(|_| self.ring_rests);
+        [thread, ring].into_iter().flatten().min()
+    }
+}
+
 impl Shared {
     fn has(&self, fault: Fault) -> bool {
         self.env().config.faults.has(fault)
@@ -97,7 +106,8 @@ impl Shared {
 
     /// A thread that is none of ours goes: what is to be done now is somebody's, and so is the time.
     pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
-        if core.committer.wants_somebody() || !in_time(core, core.watch.armed_ns, now) {
+        let work = core.committer.wants_somebody() && !self.has(Fault::LeavesWork);
+        if work || !(in_time(core, core.watch.armed_ns, now) || self.has(Fault::LeavesTheTime)) {
             let turn = self.turn(core, now);
             self.wake(core, turn);
         }

@@ -27,8 +27,9 @@ use crate::{
 
 /// How often it looks whether the ring has room again.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// When a flush that was refused for now is asked for again, unless the daemon says.
-const FLUSH_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a flush waits at most before it is asked for again, where the daemon could not do it.
+const FLUSH_AGAIN: Duration = Duration::from_millis(200);
 
 /// A flush under way.
 #[derive(Debug)]
@@ -37,16 +38,15 @@ struct Flush {
     /// Every ticket of an append below is to be answered first.
     upto: u64,
     id: u32,
-    state: Asking,
     since: Instant,
-    /// Not asked again before; it was refused for now.
-    not_before: Option<Instant>,
+    state: Asking,
     sender: FlushSender,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Asking {
-    Not,
+    /// It was not, or the daemon could not do it: again then.
+    Not(Option<Instant>),
     Sent,
     Answered,
 }
@@ -83,12 +83,12 @@ impl Ringed {
     }
 
     /// Puts into the ring what has room there.
-    fn feed(&mut self, shared: &Shared, now: Instant) {
+    fn feed(&mut self, shared: &Shared) {
         let Some(port) = self.port.clone() else { return };
         if self.backlog.is_empty() {
             return shared.post_directly();
         }
-        let all = self.post_backlog(shared, &port, now);
+        let all = self.post_backlog(shared, &port);
         // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
         port.want_for_waiting();
         if all {
@@ -97,7 +97,7 @@ impl Ringed {
     }
 
     /// Posts in order, until one finds no room; says whether all did.
-    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>, now: Instant) -> bool {
+    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
@@ -113,8 +113,8 @@ impl Ringed {
                     self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
                     let (upto, id) = (port.last(), self.flush_id + 1);
                     // What is in the ring is posted; there is nothing to ask for.
-                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not };
-                    self.flushes.push_back(Flush { level, upto, id, state, since: now, not_before: None, sender });
+                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not(None) };
+                    self.flushes.push_back(Flush { level, upto, id, since: now(), state, sender });
                 }
             }
         }
@@ -149,16 +149,11 @@ impl Ringed {
         }
     }
 
-    /// When a flush is to be asked for again.
-    fn flush_at(&self) -> Option<Instant> {
-        self.flushes.iter().filter(|flush| flush.state == Asking::Not).filter_map(|flush| flush.not_before).min()
-    }
-
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
     fn flush(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
-        let is_due = |flush: &Flush| flush.state == Asking::Not && flush.not_before.is_none_or(|time| time <= now);
-        for flush in self.flushes.iter_mut().filter(|flush| is_due(flush)) {
-            (flush.state, flush.not_before) = (Asking::Sent, None);
+        let due = |flush: &&mut Flush| matches!(flush.state, Asking::Not(at) if at.is_none_or(|at| at <= now));
+        for flush in self.flushes.iter_mut().filter(due) {
+            flush.state = Asking::Sent;
             connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
         }
         let Some(port) = &self.port else { return Ok(()) };
@@ -184,24 +179,28 @@ impl Ringed {
         }
     }
 
-    fn flush_refused(&mut self, id: u32, error: ErrorInfo, give_up_after: Duration, now: Instant) {
+    /// What the daemon cannot do now it is asked for again: what waits in the ring, waits there.
+    fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
         let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
-        if let Some(flush) = self.flushes.get_mut(at)
-            && error.retryable
-            && now < flush.since + give_up_after
-        {
-            let wait = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
-            (flush.state, flush.not_before) = (Asking::Not, Some(now + wait));
+        let overdue = self.flushes[at].since + shared.options.give_up_after <= now;
+        if error.retryable && !overdue {
+            let pause = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
+            self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
         } else if let Some(flush) = self.flushes.remove(at) {
             let maybe_written = error.maybe_written;
             let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
         }
     }
 
+    fn flush_timer(&self) -> Option<Instant> {
+        let waits = |flush: &Flush| if let Asking::Not(at) = flush.state { at } else { None };
+        self.flushes.iter().filter_map(waits).min()
+    }
+
     /// The connection is gone; the ring is not.
     fn disconnected(&mut self) {
         for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Sent) {
-            flush.state = Asking::Not;
+            flush.state = Asking::Not(None);
         }
     }
 
@@ -331,13 +330,11 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Watermark(mark) => ringed.flush_answered(&mark),
-                Answer::FlushRefused { id, error } => {
-                    ringed.flush_refused(id, error, shared.options.give_up_after, now);
-                }
+                Answer::FlushRefused { id, error } => ringed.flush_refused(&shared, id, error, now),
                 Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
             }
         }
-        ringed.feed(&shared, now);
+        ringed.feed(&shared);
         ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
         ringed.flush(connection, now)?;
         if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
@@ -348,9 +345,9 @@ impl Task {
         {
             port.want(); // the end waits for its tickets
         }
+        let again = ringed.flush_timer();
         let room = (!ringed.backlog.is_empty()).then(|| now + ROOM_LOOK);
         let give_up = ringed.give_up_at(&shared);
-        let flush = ringed.flush_at();
         shared.counters.pending_appends.set(ringed.port.as_ref().map_or(0, |port| port.pending()) as u64);
         let deadline = match &life {
             Life::Closing(deadline) => *deadline,
@@ -359,7 +356,7 @@ impl Task {
         if let ControlFlow::Break(end) = self.over(&life, now) {
             return Ok(ControlFlow::Break(end));
         }
-        Ok(ControlFlow::Continue([linger, room, give_up, flush, deadline].into_iter().flatten().min()))
+        Ok(ControlFlow::Continue([linger, again, room, give_up, deadline].into_iter().flatten().min()))
     }
 
     /// Gives up what waits for a daemon.

@@ -383,7 +383,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
-        AppendError::NoSpace => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,
     };
@@ -395,7 +395,9 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
             info.maybe_written = false;
         }
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
-        AppendError::NoSpace | AppendError::TooManyProducers => info.retry_after_ms = Some(1000),
+        AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::TooManyProducers => {
+            info.retry_after_ms = Some(1000)
+        }
         AppendError::Failed { .. } => {
             // Refused before it was given an offset: this attempt certainly left nothing.
             info.maybe_written = false;

@@ -12,6 +12,8 @@
 //! client's process or connection: then it is closed, drained to its end, and let go when all of it is written. What a
 //! client does to its ring costs itself alone.
 //!
+//! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
+//!
 //! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
@@ -76,8 +78,16 @@ enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
     GoOn(RingId, oneshot::Sender<Option<Given>>),
     Retire { id: RingId, forget: bool, done: Option<oneshot::Sender<()>> },
-    CatchUp(u64, oneshot::Sender<()>),
+    CatchUp(CatchUp),
     Stop,
+}
+
+/// Somebody waits until everything that was logged by rings before a time was handed over.
+struct CatchUp {
+    time: u64,
+    /// For the sake of this ring: its records must be there whatever its producer is refused for.
+    of: Option<RingId>,
+    done: oneshot::Sender<Result<(), ErrorInfo>>,
 }
 
 struct Shared {
@@ -165,21 +175,31 @@ impl Rings {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
     }
 
+    /// Whether there is something in rings that was not handed to the journal.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.roll.is_behind())
+    }
+
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
-    /// socket now may have been caused by it. Says whether it was, of the ring `own` (of none: always). A ring whose front
-    /// the journal refuses for now is not waited for. Cancel safe.
-    pub(crate) async fn catch_up(&self, own: Option<RingId>) -> bool {
-        let Some(shared) = &self.0 else { return true };
-        let mut caught_up = true;
-        if shared.roll.is_behind() {
-            let (done, caught) = oneshot::channel();
-            shared.order(Order::CatchUp(clock::now(), done));
-            caught_up = matches!(tokio::time::timeout(CATCH_UP_WAIT, caught).await, Ok(Ok(())));
+    /// socket now may have been caused by it. For the sake of a ring (`of`), also what the journal refuses of its
+    /// producer alone. Cancel safe.
+    ///
+    /// # Errors
+    /// Why that cannot be now: then what comes by the socket must not be taken either. Retryable.
+    pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
+        let Some(shared) = &self.0 else { return Ok(()) };
+        if !shared.roll.is_behind() {
+            return Ok(());
         }
-        match own {
-            // A ring that is gone was drained to its end.
-            Some(own) => shared.roll.get(own).is_none_or(|member| caught_up && !member.is_held_up()),
-            None => true,
+        let (done, caught_up) = oneshot::channel();
+        shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
+        match tokio::time::timeout(CATCH_UP_WAIT, caught_up).await {
+            Ok(Ok(caught_up)) => caught_up,
+            Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
+            Err(_) => {
+                let text = format!("what was logged by rings before has waited for {CATCH_UP_WAIT:?}");
+                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100))
+            }
         }
     }
 
@@ -188,7 +208,7 @@ impl Rings {
     /// that the producer has and may go on with.
     ///
     /// # Errors
-    /// Where that cannot be drained now: whoever went on without it would count the same sequences again.
+    /// Where that cannot be drained now: whoever went on without it would count the same sequences again. Retryable.
     pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingId>, ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
@@ -200,7 +220,8 @@ impl Rings {
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
         if same && hello.producer_epoch == member.note.producer_epoch && !member.is_leaving() {
-            self.catch_up(None).await;
+            // Where it cannot catch up now, what is told is still true of what is stored.
+            drop(self.catch_up(None).await);
             return Ok(Some(member.note.id));
         }
         match self.retire(member.note.id).await {
@@ -215,7 +236,7 @@ impl Rings {
         let (done, ended) = oneshot::channel();
         shared.order(Order::Retire { id, forget: false, done: Some(done) });
         let _ = tokio::time::timeout(RETIRE_WAIT, ended).await;
-        shared.roll.get(id).is_none()
+        !shared.roll.has(id)
     }
 
     /// The connection of a ring has ended.
@@ -239,12 +260,6 @@ impl Rings {
 pub(crate) fn not_drained() -> ErrorInfo {
     let text = "what this producer has logged by its ring comes first, and is not in the log yet: come again";
     ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
-}
-
-/// What a FLUSH is told where something that its client has pushed before is still in the ring.
-pub(crate) fn not_taken() -> ErrorInfo {
-    let text = "something that was pushed before waits in the ring, because the log does not take it for now";
-    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100)
 }
 
 /// A descriptor of one's own for the same file.

@@ -6,6 +6,10 @@
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
 //! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//!
+//! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
+//! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
+//! waits: others go on, and lose their order with it for as long.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +19,6 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
 
 use super::ring::Ring;
-use super::roll::HoldUp;
 use crate::ingest::{Arrival, Door, refusal};
 use crate::metrics;
 
@@ -23,7 +26,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for now: of all rings, or of the one that alone is refused.
+/// Pause after the journal has refused something for now, until it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -136,13 +139,16 @@ impl Batch {
         let mut handed = Handed::default();
         let mut counts = Counts::default();
         let mut verdicts = verdicts.into_iter();
-        let mut again: Vec<Option<(HoldUp, ErrorInfo)>> = vec![None; rings.len()];
+        let mut again = vec![false; rings.len()];
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
-                Err(error) => Some((Err(error.clone()), 0)),
+                Ok(item) => verdicts.next().map(|v| {
+                    let for_all = v.as_ref().is_err_and(AppendError::is_for_all);
+                    (v.map_err(|e| (refusal(&e), for_all)), item.payload.len())
+                }),
+                Err(error) => Some((Err((error.clone(), false)), 0)),
             };
-            let (Some((verdict, bytes)), None) = (verdict, &again[taken.ring]) else { continue };
+            let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
             let ring = &mut rings[taken.ring];
             handed.asked |= prepared.level >= AckLevel::Received;
             match verdict {
@@ -151,10 +157,15 @@ impl Batch {
                     ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
                 }
                 // What is refused for now waits in its ring.
-                Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
-                    again[taken.ring] = Some((held_up_by(&error), error));
+                Err((error, for_all)) if error.retryable && error.code != ErrorCode::BadChecksum => {
+                    again[taken.ring] = true;
+                    let hold = Hold { until: Instant::now() + PAUSE, why: error };
+                    match for_all {
+                        true => drop(handed.hold.get_or_insert(hold)),
+                        false => ring.hold(hold),
+                    }
                 }
-                Err(error) => {
+                Err((error, _)) => {
                     let failures = ring.door.journal.marks().failures;
                     ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
                 }
@@ -163,25 +174,13 @@ impl Batch {
         counts.tell(at.since);
         let mut touched = vec![false; rings.len()];
         self.taken.iter().for_each(|taken| touched[taken.ring] = true);
-        let until = Instant::now() + PAUSE;
         for ((ring, again), _) in rings.iter_mut().zip(again).zip(touched).filter(|(_, touched)| *touched) {
             match again {
-                Some((what, why)) => {
-                    ring.hold_up(what, until, &why);
-                    handed.paused = handed.paused.or((what == HoldUp::WithAll).then_some(until));
-                }
-                None => ring.announce(),
+                true => ring.rewind(),
+                false => ring.announce(),
             }
         }
         handed
-    }
-}
-
-/// Whether what refuses an append for now refuses everybody's.
-const fn held_up_by(error: &ErrorInfo) -> HoldUp {
-    match error.code {
-        ErrorCode::NoSpace | ErrorCode::JournalFailed | ErrorCode::ShuttingDown => HoldUp::WithAll,
-        _ => HoldUp::Alone,
     }
 }
 
@@ -196,11 +195,18 @@ pub(super) enum Fill {
     Held,
 }
 
+/// Nothing is taken until then.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub(super) until: Instant,
+    pub(super) why: ErrorInfo,
+}
+
 /// What came of a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// The journal takes nothing from anybody for now: nothing is taken until then.
-    pub(super) paused: Option<Instant>,
+    /// The journal takes nothing now.
+    pub(super) hold: Option<Hold>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
 }

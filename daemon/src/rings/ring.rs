@@ -6,6 +6,7 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - What the journal refuses of its producer alone, for now, holds up this ring alone.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
@@ -18,7 +19,8 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
 use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
-use super::roll::{HoldUp, Member};
+use super::pass::Hold;
+use super::roll::Member;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
 
@@ -48,10 +50,10 @@ pub(super) struct Ring {
     process: Option<OwnedFd>,
     /// Its time, if the front of the ring is older than this pass.
     pub(super) front: Option<u64>,
+    /// The journal takes nothing of its producer's now.
+    hold: Option<Hold>,
     /// The sequence to which the next append may jump, because what was before it was refused for good.
     jump_to: Option<u64>,
-    /// The journal has refused its front for now: nothing is taken until then.
-    paused: Option<Instant>,
     /// Nothing was taken yet: what a daemon before this one refused is not known.
     fresh: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
@@ -85,8 +87,8 @@ impl Ring {
             drain,
             process,
             front: None,
+            hold: None,
             jump_to: None,
-            paused: None,
             fresh: true,
             outs: VecDeque::new(),
             told_written: 0,
@@ -143,28 +145,16 @@ impl Ring {
         }
     }
 
-    /// The journal refuses its front for now. It begins anew there, after a while; the others go on.
-    pub(super) fn hold_up(&mut self, what: HoldUp, until: Instant, why: &ErrorInfo) {
-        if self.member.hold_up(what) {
-            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "what a ring holds is refused for now");
-        }
-        self.rewind();
-        self.paused = Some(until);
-    }
-
-    /// Whether nothing is to be taken from it now.
-    pub(super) fn is_paused(&mut self) -> bool {
-        self.paused = self.paused.filter(|until| Instant::now() < *until);
-        self.paused.is_some()
-    }
-
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
-        (self.empty, self.front) = (false, None);
-        if self.is_paused() {
+        self.empty = false;
+        if self.hold.as_ref().is_some_and(|hold| Instant::now() < hold.until) {
+            self.front = None;
             return before;
         }
+        self.hold = None;
         let seen = self.drain.peek(before);
+        self.front = None;
         match seen {
             Ok(Peek::Ready { time }) => self.front = Some(time),
             Ok(Peek::Later { .. }) => {}
@@ -173,6 +163,17 @@ impl Ring {
             Err(corrupt) => self.cut_off(corrupt),
         }
         before
+    }
+
+    /// Takes nothing of it for a while.
+    pub(super) fn hold(&mut self, hold: Hold) {
+        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, why = %hold.why, "a ring waits");
+        self.hold = Some(hold);
+    }
+
+    /// Until when, and why, if it is held.
+    pub(super) fn held(&self) -> Option<&Hold> {
+        self.hold.as_ref()
     }
 
     /// Takes its front; the payload is appended to `bytes`.
@@ -332,6 +333,8 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
+        // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
+        self.member.passed(self.drain.next());
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u32) {

@@ -1,6 +1,6 @@
 //! Which rings there are, for everybody but their drain.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
@@ -18,31 +18,13 @@ pub(crate) struct Member {
     watch: Watch,
     /// All its appends below were handed to the journal.
     passed: AtomicU64,
-    /// The journal refuses its front for now: it waits in its ring. See [`HoldUp`].
-    held_up: AtomicU8,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        let (passed, held_up, leaving) = (AtomicU64::new(next), AtomicU8::new(0), AtomicBool::new(false));
-        Self { note, bytes, watch, passed, held_up, leaving }
-    }
-
-    pub(super) fn passed(&self, next: u64) {
-        self.passed.store(next, Ordering::Release);
-        // After what was passed: who finds it held up no more sees how far it is.
-        self.held_up.store(0, Ordering::Release);
-    }
-
-    /// Says that its front is refused for now; gives whether this is new.
-    pub(super) fn hold_up(&self, what: HoldUp) -> bool {
-        self.held_up.swap(what as u8, Ordering::AcqRel) == 0
-    }
-
-    pub(super) fn is_held_up(&self) -> bool {
-        self.held_up.load(Ordering::Acquire) != 0
+        Self { note, bytes, watch, passed: AtomicU64::new(next), leaving: AtomicBool::new(false) }
     }
 
     pub(super) fn leave(&self) {
@@ -53,10 +35,13 @@ impl Member {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Whether there is something in it that was not handed over, and that others wait for.
-    fn is_behind(&self) -> bool {
-        self.held_up.load(Ordering::Acquire) != HoldUp::Alone as u8
-            && self.watch.is_behind(self.passed.load(Ordering::Acquire))
+    pub(super) fn passed(&self, next: u64) {
+        self.passed.store(next, Ordering::Release);
+    }
+
+    /// Whether there is something in it that was not handed over.
+    pub(super) fn is_behind(&self) -> bool {
+        self.watch.is_behind(self.passed.load(Ordering::Acquire))
     }
 }
 
@@ -92,8 +77,8 @@ impl Roll {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, member));
     }
 
-    pub(super) fn get(&self, id: RingId) -> Option<Arc<Member>> {
-        self.read().iter().find(|m| m.note.id == id).cloned()
+    pub(super) fn has(&self, id: RingId) -> bool {
+        self.read().iter().any(|m| m.note.id == id)
     }
 
     /// The ring of a producer.
@@ -107,20 +92,10 @@ impl Roll {
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
     }
 
-    /// Whether something is in any of them that was not handed over. What one ring alone cannot hand over does not count:
-    /// nobody else waits for that.
+    /// Whether something is in any of them that was not handed over.
     pub(super) fn is_behind(&self) -> bool {
         self.read().iter().any(|m| m.is_behind())
     }
-}
-
-/// Why the journal refuses a ring's front for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HoldUp {
-    /// It takes nothing from anybody (no space, a failed disk).
-    WithAll = 1,
-    /// It takes nothing from this producer.
-    Alone = 2,
 }
 
 /// What came of entering a ring.

@@ -15,14 +15,15 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use clad_journal::Marks;
+use clad_proto::ErrorInfo;
 use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::pace::{Pace, Rest};
-use super::pass::{Batch, Fill};
+use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
-use super::{Order, Shared};
+use super::{CatchUp, Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
@@ -36,10 +37,9 @@ pub(super) struct Drainage {
     batch: Batch,
     marks: watch::Receiver<Marks>,
     epoch: u32,
-    /// Nothing is taken until then.
-    paused: Option<Instant>,
-    /// Who waits until everything older than a time was handed over.
-    catching_up: Vec<(u64, oneshot::Sender<()>)>,
+    /// The journal takes nothing now.
+    hold: Option<Hold>,
+    catching_up: Vec<CatchUp>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -57,7 +57,7 @@ impl Drainage {
             shared,
             rings,
             batch: Batch::default(),
-            paused: None,
+            hold: None,
             catching_up: Vec::new(),
             pace,
             handed_over: false,
@@ -78,10 +78,11 @@ impl Drainage {
             match worked {
                 Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
+                Next::At(until) => self.sleep(Some(until)),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
-                    Rest::Sleep => self.sleep(),
+                    Rest::Sleep => self.sleep(None),
                 },
             }
         }
@@ -107,7 +108,7 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(time, done) => self.catching_up.push((time, done)),
+                Order::CatchUp(catch_up) => self.catching_up.push(catch_up),
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
@@ -140,10 +141,11 @@ impl Drainage {
     }
 
     fn pass(&mut self) -> Next {
-        if self.paused.is_some_and(|until| Instant::now() < until) {
-            return Next::Soon;
+        if let Some(until) = self.hold.as_ref().map(|hold| hold.until).filter(|until| Instant::now() < *until) {
+            self.cannot_catch_up();
+            return Next::At(until);
         }
-        self.paused = None;
+        self.hold = None;
         let waiting = !self.batch.is_empty(); // for room, since an earlier pass
         let before = clock::now_before_looking();
         let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
@@ -154,35 +156,38 @@ impl Drainage {
             match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
                 Some(handed) => {
-                    (self.paused, self.handed_over) = (handed.paused, true);
+                    (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), handed.asked);
                 }
             }
         }
-        match self.paused {
-            None if left == Fill::More => {}
+        match self.hold {
+            Some(_) => self.cannot_catch_up(),
+            // Also where there is more: in a flood there always is.
             None => self.caught_up(upto),
-            // It was tried, and whatever else was logged before would be refused, too, as what waits for it will be.
-            Some(_) => self.caught_up(before),
         }
         match left {
             _ if worked => Next::Again,
             Fill::More => Next::Again,
             Fill::Held => Next::Soon,
-            Fill::All if self.rings.iter_mut().any(Ring::is_paused) => Next::Soon,
             Fill::All => Next::Idle,
         }
     }
 
+    /// Everything older than `upto` was handed over, but for what its ring holds.
     fn caught_up(&mut self, upto: u64) {
-        if self.catching_up.iter().any(|(time, _)| *time <= upto) {
-            let (done, waiting) =
-                std::mem::take(&mut self.catching_up).into_iter().partition(|(time, _)| *time <= upto);
-            self.catching_up = waiting;
-            let done: Vec<(u64, oneshot::Sender<()>)> = done;
-            for (_, done) in done {
-                let _ = done.send(());
-            }
+        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., |catch_up| catch_up.time <= upto) {
+            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
+            let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
+            let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
+        }
+    }
+
+    /// The journal takes nothing now: who waits for that is told so at once.
+    fn cannot_catch_up(&mut self) {
+        let Some(hold) = &self.hold else { return };
+        for CatchUp { done, .. } in self.catching_up.drain(..) {
+            let _ = done.send(Err(hold.why.clone()));
         }
     }
 
@@ -213,18 +218,24 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken.
-    fn sleep(&mut self) {
+    /// Says that it sleeps, looks once more, and sleeps until it is woken. While nothing can be taken (`until` then), or
+    /// of one ring, no client of it has to wake anybody.
+    fn sleep(&mut self, mut until: Option<Instant>) {
+        let all_held = until.is_some();
         let shared = self.shared.clone();
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
         for ring in &mut self.rings {
-            quiet &= ring.sleep();
+            if let Some(hold) = ring.held() {
+                until = Some(until.map_or(hold.until, |until| until.min(hold.until)));
+            } else if !all_held {
+                quiet &= ring.sleep();
+            }
         }
         if quiet {
-            self.rest(None);
+            self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
         }
         shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
@@ -268,5 +279,7 @@ impl Drainage {
 enum Next {
     Again,
     Soon,
+    /// Then, or when it is woken.
+    At(Instant),
     Idle,
 }

@@ -6,6 +6,7 @@
 
 mod by_hand;
 mod death;
+mod held;
 mod hostile;
 mod order;
 mod quiet;

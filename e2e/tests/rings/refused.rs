@@ -1,5 +1,4 @@
-//! What the log does not take for now waits in its ring: nothing is said of it that is not so, nothing of its producer goes
-//! past it, and nobody else waits with it.
+//! What the log does not take for now waits in its ring: no FLUSH answers for it, and nothing of its producer goes past it.
 
 use std::time::Duration;
 
@@ -7,23 +6,41 @@ use clad_client::{AckLevel, Producer, ProducerId};
 use clad_e2e::raw::hello;
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, readback};
 use clad_proto::ErrorCode;
+use clad_proto::frame::Frame;
 
 use crate::by_hand::{ByHand, push};
 use crate::{producer, runtime, submit};
 
-/// What the daemon says when a ring's front is refused for now.
-const HELD_UP: &str = "what a ring holds is refused for now";
-/// The first record of a log that is full.
-const FIRST: &str = "in the log before";
+/// What fills the log begins with.
+const FILLS: &str = "fills";
+/// Bytes of what finds no room then: a little is left between two blocks of the disk.
+const LARGE: usize = 20_000;
 
-/// A daemon that takes nothing: more is to be left free than any disk has.
+/// A daemon that takes nothing: more is to be left free than any disk has, and the segments that it has are full.
 fn without_room() -> Daemon {
-    let mut daemon = Setup::new().fixed_ports().start();
-    // A log with something in it: its clean end seals the segment, and there is no other one.
-    Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[FIRST.as_bytes()]);
+    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB");
+    let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", "8000TiB");
+    // From now on there are no more than it has: one that was prepared before may be among them.
+    daemon.wait_said("no room for a further segment");
+    let (mut raw, mut sequence) = (Raw::producer(&daemon.socket()).0, 0);
+    for more in [100_000, 1000] {
+        let body = format!("{FILLS}{}", "x".repeat(more));
+        loop {
+            raw.append(sequence, AckLevel::Received, &[body.as_bytes()]);
+            match raw.answer() {
+                Frame::Accepted(_) => sequence += 1,
+                Frame::Refused(refused) => break assert_eq!(refused.error.code, ErrorCode::NoSpace),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
     daemon
+}
+
+fn large(text: &str) -> String {
+    format!("{text}:{}", "x".repeat(LARGE))
 }
 
 /// There is room again, after a crash.
@@ -34,7 +51,9 @@ fn make_room(daemon: &mut Daemon) {
 
 fn bodies(daemon: &Daemon) -> Vec<String> {
     let all = runtime().block_on(readback::served(&daemon.address("unix")));
-    all.into_iter().map(|stored| String::from_utf8(stored.body).expect("text")).collect()
+    let all = all.into_iter().map(|stored| String::from_utf8(stored.body).expect("text"));
+    let all = all.filter(|body| !body.starts_with(FILLS));
+    all.map(|body| body.split(':').next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
@@ -42,26 +61,25 @@ fn a_flush_speaks_of_what_is_in_the_ring() {
     let mut daemon = without_room();
     let mut client = ByHand::at(&daemon.socket(), &hello(), clad_shm::clock::now());
     let ring = client.attach();
-    push(&ring, AckLevel::None, "there is no room for it");
+    push(&ring, AckLevel::None, &large("there is no room for it"));
     for level in [AckLevel::Received, AckLevel::Written, AckLevel::Durable] {
         let refused = client.flush(level).expect_err("it is in no file");
-        assert_eq!((refused.code, refused.retryable), (ErrorCode::Busy, true), "{level}: {refused}");
+        assert_eq!((refused.code, refused.retryable), (ErrorCode::NoSpace, true), "{level}: {refused}");
     }
     drop(client);
 
     // The client of the SDK asks again, for as long as it is told so.
     let runtime = runtime();
     let other = producer(&runtime, &daemon, "shm");
-    runtime.block_on(submit(&other, AckLevel::Posted, "nor for this".to_owned())).expect("in the ring");
+    runtime.block_on(submit(&other, AckLevel::Posted, large("nor for this"))).expect("in the ring");
     let flushing = other.clone();
     let flushing = runtime.spawn(async move { flushing.flush(AckLevel::Durable).await });
-    daemon.wait_said(HELD_UP);
     make_room(&mut daemon);
     let flushed = runtime.block_on(async { tokio::time::timeout(PATIENCE, flushing).await });
     flushed.expect("in time").expect("a task").expect("durable");
     let mut found = bodies(&daemon);
     found.sort();
-    assert_eq!(found, [FIRST, "nor for this", "there is no room for it"]);
+    assert_eq!(found, ["nor for this", "there is no room for it"]);
 }
 
 /// The second would count the sequences of what waits in the first one's ring again, and fence it off.
@@ -76,9 +94,8 @@ fn who_goes_on_as_a_producer_waits_for_its_ring() {
     assert!(first.has_ring(), "{:?}", first.why_no_ring());
     let of_first: Vec<String> = (0..20).map(|number| format!("first {number}")).collect();
     for body in &of_first {
-        runtime.block_on(submit(&first, AckLevel::Posted, body.clone())).expect("in the ring");
+        runtime.block_on(submit(&first, AckLevel::Posted, large(body))).expect("in the ring");
     }
-    daemon.wait_said(HELD_UP);
     let ms = Duration::from_millis;
     let builder = || Producer::builder(address()).producer(id, 1).connect_timeout(PATIENCE).backoff(ms(5), ms(50));
     let told = runtime.block_on(builder().connect()).expect_err("the first one's ring holds something").to_string();
@@ -89,28 +106,5 @@ fn who_goes_on_as_a_producer_waits_for_its_ring() {
     make_room(&mut daemon);
     let receipt = runtime.block_on(async { tokio::time::timeout(PATIENCE, waits).await });
     receipt.expect("in time").expect("a task").expect("durable");
-    assert_eq!(bodies(&daemon), [vec![FIRST.to_owned()], of_first, vec![of_second]].concat());
-}
-
-/// Without that it came to five seconds for each thing that a socket brings.
-#[test]
-fn nobody_waits_for_the_ring_of_a_producer_that_is_refused() {
-    let daemon = Setup::new().set("limits.max_producers", "1").start();
-    let runtime = runtime();
-    let socket = producer(&runtime, &daemon, "unix");
-    runtime.block_on(submit(&socket, AckLevel::Written, "takes the only place".to_owned())).expect("written");
-    let ring = producer(&runtime, &daemon, "shm");
-    runtime.block_on(submit(&ring, AckLevel::Posted, "waits for it".to_owned())).expect("in the ring");
-    daemon.wait_said(HELD_UP);
-    let all = async {
-        for number in 0..100 {
-            submit(&socket, AckLevel::Written, format!("{number}")).await.expect("written");
-        }
-    };
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, all).await }).expect("nobody waits for the ring");
-    // When there is a place, it is taken.
-    runtime.block_on(socket.close()).expect("closed");
-    runtime.block_on(submit(&ring, AckLevel::Written, "goes behind it".to_owned())).expect("written");
-    let found = bodies(&daemon);
-    assert_eq!(found[101..], ["waits for it", "goes behind it"]);
+    assert_eq!(bodies(&daemon), [of_first, vec![of_second]].concat());
 }

@@ -146,7 +146,8 @@ impl Committer {
     /// Where no further segment can be made, only what surely fits into the ones that are there is taken.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
         let more = self.gather.bytes() as u64 + len as u64;
-        if !self.space_low || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
+        let short = self.space_low || self.unopened.is_some();
+        if !short || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
             return Ok(());
         }
         // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
@@ -155,16 +156,28 @@ impl Committer {
             // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
             return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
                 true => Ok(()),
-                false => Err(AppendError::NoSpace),
+                false => Err(self.no_segment()),
             };
         }
-        let Some(active) = &self.active else { return Err(AppendError::NoSpace) };
+        let Some(active) = &self.active else { return Err(self.no_segment()) };
         let batches = self.gather.batches() as u64 + 1;
         let stored = self.gather.bytes() as u64 + len as u64 + batches * crate::format::batch::LEN as u64;
         match active.has_room(stored, batches, self.footer_len(active) + 4096) {
             true => Ok(()),
-            false => Err(AppendError::NoSpace),
+            false => Err(self.no_segment()),
         }
+    }
+
+    fn no_segment(&self) -> AppendError {
+        match &self.unopened {
+            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
+            None => AppendError::NoSpace,
+        }
+    }
+
+    /// Why the next segment cannot be opened, where that is not for want of room.
+    pub(crate) fn unopened(&self) -> Option<String> {
+        self.unopened.clone()
     }
 
     pub(super) fn footer_len(&self, active: &Active) -> u64 {
@@ -264,7 +277,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::committer::{Done, Job, Step};
-    use crate::committer::{FailedJob, Failure};
+    use crate::committer::{FailedJob, Failure, NoSegment};
     use crate::config::JournalConfig;
     use crate::format::meta::EpochStart;
     use crate::producer::ProducerTable;
@@ -282,11 +295,31 @@ mod tests {
         );
         let mut now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
         now.boot_ns += 10 * 1_000_000_000;
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
+    }
+
+    /// What is wrong is told by its name, tried again at a pause that doubles, and not believed to be over because the disk
+    /// has room.
+    #[test]
+    fn a_segment_that_cannot_be_opened_is_no_want_of_room() {
+        let (mut committer, mut now) = fresh();
+        let failed = || NoSegment::Failed("too many open files".to_owned());
+        let mut pause = 1_000_000_000;
+        for _ in 0..8 {
+            assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+            committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
+            assert!(!committer.set_space_low(false).tell);
+            let refused = append(&mut committer, 3, 0).unwrap_err();
+            assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
+            assert_eq!(committer.marks().accepting, Accepting::NoSpace);
+            assert!(matches!(committer.step(now), Step::Wait(Some(due)) if due == now.boot_ns + pause), "{pause}");
+            now.boot_ns += pause;
+            pause = (pause * 2).min(60_000_000_000);
+        }
     }
 
     fn fresh() -> (Committer, Moment) {
@@ -345,7 +378,7 @@ mod tests {
         let (mut committer, now) = fresh();
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.abandon();
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.closed(), Some(false));
         let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
         committer.complete(Err(failure), now);

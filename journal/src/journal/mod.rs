@@ -9,6 +9,8 @@
 
 mod appender;
 mod close;
+#[cfg(feature = "models")]
+mod model;
 mod shared;
 mod status;
 
@@ -160,7 +162,8 @@ impl Journal {
     }
 
     /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
-    /// nobody else's append comes between.
+    /// nobody else's append comes between. Once the journal has refused one for now ([`AppendError::is_for_all`]), it
+    /// refuses the runs behind it, too: what is small enough does not overtake what it may have been caused by.
     pub fn append_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
@@ -171,8 +174,20 @@ impl Journal {
         let mut purse = Purse::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
+        let mut shut: Option<AppendError> = None;
         for (from, burst) in runs {
-            core.committer.append_burst(from, burst, now, &mut purse, &mut answer);
+            if let Some(why) = &shut {
+                burst.iter().for_each(|_| answer(Err(why.clone())));
+                continue;
+            }
+            core.committer.append_burst(from, burst, now, &mut purse, |verdict| {
+                if let Err(why) = &verdict
+                    && why.is_for_all()
+                {
+                    shut.get_or_insert_with(|| why.clone());
+                }
+                answer(verdict);
+            });
         }
         let wake = self.shared.wants_waking(&mut core, before, now);
         drop(core);

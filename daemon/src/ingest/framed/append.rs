@@ -27,6 +27,11 @@ impl Connection {
             self.service.rings.gone(ring, false);
             return self.fatal(rings::not_drained());
         }
+        if let Some(why) = self.is_overtaking() {
+            let why = why.clone();
+            self.refused(&view.head, why);
+            return Flow::NeedBytes;
+        }
         match self.append_alone(&view) {
             Some(()) => Flow::NeedBytes,
             None => Flow::NeedPermit,

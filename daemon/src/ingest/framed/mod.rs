@@ -74,7 +74,7 @@ pub(crate) struct Service {
 enum Flow {
     /// Every whole frame was handled.
     NeedBytes,
-    /// The frame at the front waits for a permit.
+    /// The frame at the front waits for a permit, or for the rings.
     NeedPermit,
     /// The peer must read first.
     OutputFull,
@@ -86,6 +86,7 @@ enum Flow {
 struct OpenRead {
     task: AbortHandle,
     follows: bool,
+    cancel: watch::Sender<bool>,
 }
 
 /// What a RING will be answered, with its request id.
@@ -112,6 +113,10 @@ pub(super) struct Connection {
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Since when an append has waited for this connection's share of bytes; until there was room for one.
     pub(super) share_since: Option<Instant>,
+    /// Waits until what was logged by rings before is with the journal.
+    catching_up: Waiting<Result<(), ErrorInfo>>,
+    /// It is, for all that was read so far; or why not.
+    caught_up: Option<Result<(), ErrorInfo>>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -130,10 +135,8 @@ pub(super) struct Connection {
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingId>,
-    /// The ring that its producer had when it came: until it goes on with that, or asks for another, it appends nothing.
+    /// The ring that its producer had when it came: unless it goes on with that, or has another, it appends nothing.
     met_ring: Option<RingId>,
-    /// What was pushed into its ring before the bytes that are being handled came is in the journal.
-    caught_up: bool,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -158,6 +161,8 @@ where
         admitting: None,
         admitted: None,
         share_since: None,
+        catching_up: None,
+        caught_up: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -172,7 +177,6 @@ where
         asking: None,
         ring: None,
         met_ring: None,
-        caught_up: true,
         says_bye: false,
         service,
     };
@@ -205,10 +209,6 @@ impl Connection {
         let mut stop = self.service.stop.clone();
         let mut alarm = Alarm::new();
         loop {
-            if !self.buf.is_empty() {
-                // What came by a ring before these bytes came goes to the journal before them.
-                self.caught_up = self.service.rings.catch_up(self.ring).await;
-            }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
             self.release(&marks.now());
@@ -247,6 +247,11 @@ impl Connection {
                         return self.hang_up(wr, marks).await;
                     }
                     self.last_activity = Instant::now();
+                    (self.catching_up, self.caught_up) = (None, None); // of what came before
+                }
+                caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
+                    self.catching_up = None;
+                    self.caught_up = Some(caught_up);
                 }
                 admitted = poll_some(&mut self.admitting), if self.admitting.is_some() => {
                     self.admitting = None;
