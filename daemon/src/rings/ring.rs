@@ -146,6 +146,7 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
+            self.member.leave();
         }
     }
 
@@ -216,6 +217,7 @@ impl Ring {
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
         self.goes_on();
+        self.member.leave();
     }
 
     /// As whom the journal takes its appends.
