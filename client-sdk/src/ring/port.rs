@@ -132,8 +132,9 @@ impl Port {
             .oldest()
             .is_some_and(|oldest| number - oldest.min(number) >= u64::from(self.ring.shape().slots() / 2));
         drop(queues);
-        // The answer may have come before it was waited for.
-        if late || mark(&self.ring.marks(), level) > number {
+        // Whoever polls looks at the board himself. Its thread sleeps until that changes, and the answer may have come
+        // before it was waited for. (Not looked at for each append: the daemon writes there all the time.)
+        if late || self.wanted.load(Ordering::Acquire) && mark(&self.ring.marks(), level) > number {
             self.pump();
         }
     }
