@@ -47,7 +47,8 @@ pub(crate) type FlushSender = oneshot::Sender<Result<(), AppendError>>;
 #[derive(Debug)]
 pub(crate) enum Item {
     Append(Append, Claim),
-    Flush(Option<AckLevel>, FlushSender),
+    /// And since when it waits.
+    Flush(Option<AckLevel>, FlushSender, Instant),
 }
 
 /// How far the producer's life is.
@@ -349,7 +350,11 @@ impl Shared {
     /// Another ring, or none.
     pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
         self.direct.store(false, Ordering::Release);
-        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        // Whoever looked for it while it changed found none, and may never look again.
+        if let Some(port) = port {
+            port.want_for_waiting();
+        }
     }
 
     /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
@@ -415,7 +420,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(level, sender));
+            self.push(&mut inbox, Item::Flush(level, sender, now()));
         }
         receiver.await.unwrap_or_else(|_| Err(self.why_ended()))
     }
@@ -426,7 +431,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(self.options.level, sender));
+            self.push(&mut inbox, Item::Flush(self.options.level, sender, now()));
             inbox.life = Life::Closing(None);
             self.direct.store(false, Ordering::Release);
             self.budget.close();

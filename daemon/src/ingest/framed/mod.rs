@@ -86,6 +86,7 @@ enum Flow {
 struct OpenRead {
     task: AbortHandle,
     follows: bool,
+    cancel: watch::Sender<bool>,
 }
 
 /// What a RING will be answered, with its request id.
