@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use clad_journal::Journal;
 use clad_proto::frame::{Hello, RingId};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
-use clad_shm::{Drain, Shape, clock};
+use clad_shm::{Drain, Shape, Usage, clock};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
@@ -176,6 +176,11 @@ impl Rings {
     /// Rings, and the memory that they take.
     pub(crate) fn totals(&self) -> (usize, usize) {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
+    }
+
+    /// How full they are together.
+    pub(crate) fn usage(&self) -> Usage {
+        self.0.as_ref().map_or_else(Usage::default, |shared| shared.roll.usage())
     }
 
     /// Whether there is something in rings that was not handed to the journal, but for rings of others that are held.

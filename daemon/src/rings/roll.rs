@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
 use clad_proto::frame::RingId;
-use clad_shm::Watch;
+use clad_shm::{Usage, Watch};
 
 use crate::keep::Note;
 
@@ -40,6 +40,11 @@ impl Member {
 
     pub(super) fn passed(&self, next: u64) {
         self.passed.store(next, Ordering::Release);
+    }
+
+    /// How full it is.
+    fn usage(&self) -> Usage {
+        self.watch.usage(self.passed.load(Ordering::Acquire))
     }
 
     pub(super) fn set_held(&self, held: bool) {
@@ -102,6 +107,15 @@ impl Roll {
     pub(super) fn totals(&self) -> (usize, usize) {
         let roll = self.read();
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
+    }
+
+    /// How full they are together.
+    pub(super) fn usage(&self) -> Usage {
+        self.read().iter().map(|member| member.usage()).fold(Usage::default(), |all, one| Usage {
+            data_bytes: all.data_bytes + one.data_bytes,
+            used_bytes: all.used_bytes + one.used_bytes,
+            waiting: all.waiting + one.waiting,
+        })
     }
 
     /// Whether something is in any of them that was not handed over, and is waited for by the client of this one.
