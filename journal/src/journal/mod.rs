@@ -9,6 +9,7 @@
 
 mod appender;
 mod close;
+mod owed;
 mod shared;
 mod status;
 
@@ -31,13 +32,14 @@ use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 use crate::watcher::Watcher;
 use crate::workers;
 
 pub use appender::Appender;
+pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
 
@@ -166,17 +168,30 @@ impl Journal {
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
         permit: Option<OwnedSemaphorePermit>,
         now: Moment,
-        mut answer: impl FnMut(Result<Accepted, AppendError>),
+        answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
+        let (mut core, before, _purse) = self.take_runs(runs, permit, now, answer);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
+    }
+
+    /// Takes them. The lock is given back held, with how much had gathered before, and what is left of the permit: it is
+    /// to go after the lock.
+    fn take_runs<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> (MutexGuard<'_, Core>, usize, Purse) {
         let mut purse = Purse::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         for (from, burst) in runs {
             core.committer.append_burst(from, burst, now, &mut purse, &mut answer);
         }
-        let wake = self.shared.wants_waking(&mut core, before, now);
-        drop(core);
-        self.shared.wake_one(wake);
+        (core, before, purse)
     }
 
     /// The watermarks now.

@@ -45,6 +45,8 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
+    /// What came of a write that failed in a thread which does not tell it itself.
+    pub(crate) failed: Option<Result<Done, Failure>>,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
     pub(crate) asked: u64,
@@ -198,7 +200,7 @@ pub(crate) fn open_shared(
         committer.adopt(prepared);
     }
     let marks = committer.marks();
-    let core = Core { committer, watch: Watch::default(), active_header: None, asked: 0, given: 0 };
+    let core = Core { committer, watch: Watch::default(), failed: None, active_header: None, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
