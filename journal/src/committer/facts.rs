@@ -8,7 +8,7 @@ use crate::gather::Batch;
 use super::{Committer, State};
 
 impl Committer {
-    /// The number to prepare now, if one is wanted; and how full the active segment is, for the pace.
+    /// The number to prepare now, if one is wanted, and the epoch for its header.
     pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
@@ -51,6 +51,13 @@ impl Committer {
     /// The active segment's number, first offset, and where to start looking for an offset.
     pub(crate) fn seek(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
         self.active.as_ref().map(|a| (a.number, a.first_offset, a.seek(offset)))
+    }
+
+    /// The active segment and its epoch, while nothing but batches is under way: twice the same answer, and no record has
+    /// changed its segment in between.
+    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+        let active = self.active.as_ref().filter(|_| self.state == State::Running && !self.busy)?;
+        Some((active.number, self.marks.epoch))
     }
 
     pub(crate) fn active_summary(&self) -> Option<(u64, u64, u64, u64)> {

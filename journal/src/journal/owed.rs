@@ -53,7 +53,8 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) -> Option<Owed> {
-        let (core, before, _purse) = self.take_runs([(from, burst)], permit, now, answer);
+        let (core, before, _purse) =
+            self.taken(permit, |committer, purse| committer.append_burst(from, burst, now, purse, answer));
         self.shared.owed(core, before, now)
     }
 }
@@ -83,9 +84,10 @@ impl Owed {
         let mut core = shared.core();
         if shared.turn(&core, now) == Turn::Thread
             && core.committer.is_lone(now)
+            && shared.awaited(&mut core, now).is_none()
             && let Step::Run(job) = core.committer.step(now)
         {
-            shared.wake_for_more(&mut core, now);
+            shared.wake_for_more(&mut core, &job, now);
             drop(core);
             let (done, back) = shared.executor.run(job, hand.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
             hand.0 = Some(kept(back));
