@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Config, LoadArgs, reload_diff};
 use crate::health::{Health, journal_failed};
-use crate::ingest::{Current, Listeners};
+use crate::ingest::{Crew, Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
 use crate::reload::{Outcome, Outcomes};
@@ -54,6 +54,8 @@ pub(crate) struct Running {
     pub(crate) logging: Logging,
     pub(crate) notifier: Notifier,
     pub(crate) listeners: Arc<Listeners>,
+    /// Serves connections until the end of the drain.
+    pub(crate) crew: Crew,
     pub(crate) current: Current,
     pub(crate) config: Config,
     pub(crate) args: LoadArgs,
@@ -72,7 +74,7 @@ impl Running {
     pub(crate) async fn until_told(&mut self, signals: &mut Signals) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut watchdog = watchdog_interval().map(Watchdog::new);
+        let mut watchdog = watchdog_interval().map(|period| Watchdog::new(period, self.crew.clone()));
         let mut asked = None;
         loop {
             tokio::select! {

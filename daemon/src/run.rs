@@ -15,6 +15,7 @@ use clad_journal::{Journal, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
@@ -24,7 +25,7 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
-use crate::ingest::{Budget, Current, Door, FramedService, Listeners, bind_unix};
+use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
 use crate::keep::{Keeper, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
@@ -71,9 +72,8 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     if files < u64::from(loaded.config.limits.max_connections) + 64 {
         tracing::warn!(files, "the limit of open files is below limits.max_connections: that many cannot be reached");
     }
-    // Sockets, health and admin run here; the disk has threads of its own, in the journal.
-    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    // Health, admin and gRPC run here. The framed protocol has threads of its own, which may block; so has the journal.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers()).enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
@@ -82,6 +82,11 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
+}
+
+/// Threads that are worth having for sockets.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4))
 }
 
 fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
@@ -127,6 +132,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         logging,
         notifier,
         listeners: served.listeners,
+        crew: served.crew,
         current: served.current,
         config: world.config.clone(),
         args,
@@ -255,6 +261,7 @@ struct Served {
     /// Files of the sockets that are ours to remove.
     sockets: Vec<PathBuf>,
     rings: Rings,
+    crew: Crew,
 }
 
 impl World {
@@ -303,6 +310,7 @@ impl World {
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
+        let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
         let listeners = Listeners::new(config.limits.max_connections as usize);
         let mut told = HashMap::new();
         let mut sockets = Vec::new();
@@ -311,12 +319,13 @@ impl World {
             let listener = self.bind_unix(path, 0o666, &mut held, &mut sockets)?;
             told.insert("unix".to_owned(), path.display().to_string());
             let stop = self.stopped.clone();
-            tokio::spawn(ingest::unix(listener, current.clone(), listeners.clone(), access.clone(), stop));
+            let served = ingest::unix(listener, crew.clone(), current.clone(), listeners.clone(), access.clone(), stop);
+            tokio::spawn(served);
         }
         if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut held).await? {
             told.insert("tcp".to_owned(), address);
             let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
-            tokio::spawn(ingest::tcp(listener, current.clone(), listeners.clone(), may_read, stop));
+            tokio::spawn(ingest::tcp(listener, crew.clone(), current.clone(), listeners.clone(), may_read, stop));
         }
         if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut held).await? {
             told.insert("grpc".to_owned(), address);
@@ -359,7 +368,7 @@ impl World {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
-        Ok(Served { listeners, current, statement, sockets, rings })
+        Ok(Served { listeners, current, statement, sockets, rings, crew })
     }
 
     /// Goes on with the rings that were kept, and is ready to give out others.

@@ -1,6 +1,7 @@
 //! Whether the daemon gets on, for the service manager's watchdog.
 //!
-//! What must hold: the service manager is told only while every worker of the runtime and the journal's threads get on:
+//! What must hold: the service manager is told only while every worker of the runtime, every ingest thread and the
+//! journal's threads get on:
 //! one that is blocked for ever keeps its connections, and whoever waits behind it, waiting for ever. Threads that wait for
 //! the disk are not taken for hung, however long it takes; nor are ones that have nothing to do, or much.
 
@@ -12,6 +13,8 @@ use clad_journal::Journal;
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Interval;
 
+use crate::ingest::Crew;
+
 /// Decides whether the service manager is told that the daemon gets on.
 pub(crate) struct Watchdog {
     interval: Interval,
@@ -19,11 +22,12 @@ pub(crate) struct Watchdog {
     turns: Arc<AtomicU64>,
     seen: u64,
     workers: Workers,
+    ingest: Ingest,
 }
 
 impl Watchdog {
     /// One that is asked once in this period. Within a runtime.
-    pub(crate) fn new(period: Duration) -> Self {
+    pub(crate) fn new(period: Duration, crew: Crew) -> Self {
         let turns = Arc::new(AtomicU64::new(1));
         let worker = turns.clone();
         // Often enough that a whole period without a turn is no chance.
@@ -34,7 +38,8 @@ impl Watchdog {
                 worker.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Self { interval: tokio::time::interval(period), turns, seen: 0, workers: Workers::new(&Handle::current()) }
+        let (workers, ingest) = (Workers::new(&Handle::current()), Ingest { crew, seen: Vec::new() });
+        Self { interval: tokio::time::interval(period), turns, seen: 0, workers, ingest }
     }
 
     /// Waits until it is to be asked again. Cancel safe.
@@ -54,11 +59,30 @@ impl Watchdog {
             tracing::error!(worker, "the watchdog is not told: a worker of the runtime is blocked, the others get on");
             return false;
         }
+        if let Some(thread) = self.ingest.blocked() {
+            tracing::error!(thread, "the watchdog is not told: an ingest thread is blocked, the others get on");
+            return false;
+        }
         if let Err(stalled) = journal.heartbeat() {
             tracing::error!("the watchdog is not told: {stalled}");
             return false;
         }
         true
+    }
+}
+
+/// What each ingest thread had done when it was looked at.
+struct Ingest {
+    crew: Crew,
+    seen: Vec<u64>,
+}
+
+impl Ingest {
+    /// A thread that has been in one and the same task since the last look. One that is at the disk is in none.
+    fn blocked(&mut self) -> Option<usize> {
+        let turns: Vec<u64> = self.crew.turns().collect();
+        let seen = std::mem::replace(&mut self.seen, turns);
+        self.seen.iter().zip(seen).position(|(now, seen)| *now == seen && !now.is_multiple_of(2))
     }
 }
 

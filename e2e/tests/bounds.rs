@@ -195,3 +195,43 @@ fn memory_is_bounded_and_does_not_grow_with_the_log() {
     assert!(now > 4 * segments, "the log did not grow: nothing was shown");
     assert!(most <= warm + SLACK, "{warm} bytes with {segments} segments, then {rest:?} with {now}");
 }
+
+/// How often threads of these names gave their processor up by themselves: once for each time that they waited.
+fn waits(pid: u32, name: &str) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is ours");
+    let of = |task: fs::DirEntry| {
+        let name_of = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let waits = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        waits.filter(|_| name_of.starts_with(name)).map_or(0, |waits| waits.trim().parse().expect("a number"))
+    };
+    tasks.flatten().map(of).sum()
+}
+
+/// The thread that reads an append which goes alone writes it and answers it. Whoever else waits meanwhile keeps a time, a
+/// few times a second: what is counted is for each append.
+#[test]
+fn a_lone_append_is_in_one_threads_hands() {
+    const APPENDS: u64 = 400;
+    let daemon = Daemon::start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    let body: &[u8] = &[b'x'; 128];
+    for first in 0..10 {
+        raw.append_acked(first, AckLevel::Durable, &[body]);
+    }
+    daemon.wait_until("the next segment", |status| status.segments >= 2);
+    let count = || ["clad-ingest", "clad-write", "tokio-rt"].map(|name| waits(daemon.pid(), name));
+    let (before, began) = (count(), std::time::Instant::now());
+    for first in 10..10 + APPENDS {
+        raw.append_acked(first, AckLevel::Durable, &[body]);
+    }
+    let (after, seconds) = (count(), began.elapsed().as_secs() + 1);
+    let [ingest, writers, runtime] = std::array::from_fn(|at| after[at] - before[at]);
+    println!("waits for {APPENDS} lone appends: ingest {ingest}, writers {writers}, runtime {runtime}, in {seconds} s");
+    assert!(ingest > APPENDS, "each waits for the disk at least");
+    // One for the bytes and those of the write itself, of which file systems have two or three; eight in all before.
+    assert!(ingest <= 5 * APPENDS, "{ingest}");
+    // Nobody else for an append: the vouch of an idle log, timers, the page of metrics.
+    let beside = APPENDS / 4 + 100 * seconds;
+    assert!(writers + runtime <= beside, "{writers} + {runtime}");
+}

@@ -61,7 +61,7 @@ pub use error::{AppendError, CommitError, OpenError, ReadError};
 pub use faults::{Fault, Faults};
 pub use gather::Batch;
 pub use io::bulk;
-pub use journal::{Appender, Journal, SegmentSummary, Stalled, Status};
+pub use journal::{Appender, Hand, Journal, Owed, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Level, Marks};
 pub use offline::{OfflineLog, OfflineReader};
 pub use producer::{ProducerId, ProducerState};

@@ -31,6 +31,11 @@ use crate::sync::atomic::Ordering;
 const KEPT: usize = 4 << 20;
 const USUAL: usize = 256 * 1024;
 
+/// A thread's own buffer after a write.
+pub(crate) fn kept(buf: IoBuf) -> IoBuf {
+    if buf.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { buf }
+}
+
 /// Who sleeps, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -161,6 +166,12 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     loop {
         let now = shared.env().now();
         core.given = core.asked;
+        if let Some(failed) = core.failed.take() {
+            drop(core);
+            shared.finish(failed);
+            core = shared.core();
+            continue;
+        }
         if shared.turn(&core, now) == Turn::Ring {
             shared.wake(&mut core, Turn::Ring);
             core = sleep(shared, core, None, now.boot_ns);
@@ -183,7 +194,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 shared.at_disk.fetch_add(1, Ordering::Relaxed);
                 let (done, back) = shared.executor.run(job, buf);
                 shared.at_disk.fetch_sub(1, Ordering::Relaxed);
-                buf = if back.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { back };
+                buf = kept(back);
                 shared.finish(done);
                 if wake_others {
                     shared.wake_all();

@@ -16,7 +16,8 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, Append, AppendError, CommitError, Faults, Journal, JournalConfig, Level, Marks, Policy, Wants,
+    Accepted, Accepting, Append, AppendError, CommitError, Faults, Hand, Journal, JournalConfig, Level, Marks, Policy,
+    Wants,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -70,6 +71,8 @@ pub struct Scene {
     pub fails: bool,
     /// Producers wait on their own threads, and write what is alone themselves.
     pub appenders: bool,
+    /// Producers make the writes that they owe.
+    pub owing: bool,
     /// When all is done the log falls idle, and time passes.
     pub idles: bool,
     /// The log has rested before: who sleeps has named a moment that is far away.
@@ -103,6 +106,7 @@ const BASE: Scene = Scene {
     syncs: 0,
     fails: false,
     appenders: false,
+    owing: false,
     idles: false,
     rested: false,
     slow: false,
@@ -176,6 +180,13 @@ pub const SCENES: &[Scene] = &[
         ..BASE
     },
     Scene { name: "appenders, given up, threads", appenders: true, ring: false, end: End::GivenUp, ..BASE },
+    Scene { name: "owing, a ring", owing: true, rotations: 1, ..BASE },
+    Scene { name: "owing, threads", owing: true, ring: false, rotations: 1, ..BASE },
+    Scene { name: "owing, fire_and_forget, threads", policy: FORGET, owing: true, ring: false, syncs: 1, ..BASE },
+    Scene { name: "owing, a failure, threads", owing: true, fails: true, ring: false, ..BASE },
+    Scene { name: "owing, a failure, a ring", owing: true, fails: true, ..BASE },
+    Scene { name: "owing, closed meanwhile, a ring", owing: true, end: End::ClosedMeanwhile, ..BASE },
+    Scene { name: "owing, given up, threads", owing: true, ring: false, end: End::GivenUp, ..BASE },
     Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
     Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
     Scene { name: "given up, a ring", end: End::GivenUp, rotations: 1, ..BASE },
@@ -335,7 +346,7 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
     let (mut got, mut sequence, mut last) = (Got::default(), 0, None);
     for (at, size) in sizes.iter().enumerate() {
         loop {
-            match journal.append(one(id, sequence, &vec![id; *size], scene.all_durable(), permits)) {
+            match take(journal, scene, one(id, sequence, &vec![id; *size], scene.all_durable(), permits)) {
                 Ok(accepted) => {
                     got.accepted += 1;
                     sequence += 1;
@@ -361,6 +372,20 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
         wait_for(journal, scene, accepted);
     }
     got
+}
+
+/// Takes an append, and makes the write that is owed, one in three times by others.
+fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted, AppendError> {
+    if !scene.owing {
+        return journal.append(append);
+    }
+    let others = append.first_sequence % 3 == 2;
+    let (accepted, mut owed) = journal.append_owing(append, journal.now())?;
+    let mut hand = Hand::default();
+    while let Some(due) = owed.filter(|_| !others) {
+        owed = due.write(&mut hand);
+    }
+    Ok(accepted)
 }
 
 /// Waits until a record has the highest level that no timer is needed for, or was told as "maybe written".

@@ -1,9 +1,9 @@
 //! The load: connections that each keep so many appends in flight.
 //!
 //! What must hold: the loop is closed, the next append leaves when one was answered; every append that left is followed
-//! to its answer, after the time is over too; all connections are greeted before the first append leaves. One thread for
-//! a connection and one copy of a prepared payload for an append: the load generator shares two cores with what it
-//! measures.
+//! to its answer, after the time is over too; all connections are greeted before the first append leaves. No more threads
+//! than processors, unless asked for, and one copy of a prepared payload for an append: the load generator shares the
+//! processors with what it measures.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
-use clad_proto::frame::{Accepted, Flush, Frame, FrameType, Intent, Welcome, encode_bye};
+use clad_proto::frame::{Accepted, Flush, Frame, FrameType, Intent, encode_bye};
 use clad_proto::{AckLevel, DurabilityPolicy, ErrorInfo, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
 use super::stats::new_histogram;
+use super::together;
 use super::wire::Wire;
 use crate::clock;
 use crate::exit::told;
@@ -36,6 +37,8 @@ pub(super) struct Load {
     pub(super) connections: u16,
     /// How many appends each keeps in flight.
     pub(super) in_flight: usize,
+    /// Threads that serve the connections.
+    pub(super) threads: usize,
     /// Bytes of a body.
     pub(super) size: usize,
     /// Records in an append.
@@ -90,10 +93,16 @@ pub(super) struct Flown {
     pub(super) offsets: Vec<u64>,
 }
 
-struct Connection {
-    wire: Wire,
-    welcome: Welcome,
+/// A greeted connection, and what became of its appends so far.
+pub(super) struct Connection {
+    pub(super) wire: Wire,
+    producer: ProducerId,
     number: u16,
+    flight: Flight,
+    load: Load,
+    level: AckLevel,
+    template: Arc<Template>,
+    acked: Arc<AtomicU64>,
 }
 
 impl Load {
@@ -107,9 +116,9 @@ impl Load {
         for number in 0..self.connections {
             let (wire, welcome) = Wire::connect(&self.address, append)
                 .with_context(|| format!("connection {} of {}", u32::from(number) + 1, self.connections))?;
-            connections.push(Connection { wire, welcome, number });
+            connections.push((wire, welcome, number));
         }
-        let first = &connections.first().context("at least one connection is wanted")?.welcome;
+        let first = connections.first().context("at least one connection is wanted")?.1.clone();
         let level = self.level(first.highest_ack, first.policy)?;
         if self.in_flight > first.window as usize {
             bail!(
@@ -123,25 +132,39 @@ impl Load {
         let log = LogFacts { log_id: first.log_id, policy: first.policy, may_read: first.may_read };
 
         let acked = Arc::new(AtomicU64::new(0));
-        let barrier = Arc::new(Barrier::new(connections.len() + 1));
-        let mut threads = Vec::new();
-        for connection in connections {
-            let (template, acked, barrier) = (template.clone(), acked.clone(), barrier.clone());
-            let load = self.clone();
+        let threads = self.threads.clamp(1, connections.len());
+        let barrier = Arc::new(Barrier::new(threads + 1));
+        let mut shares: Vec<Vec<Connection>> = (0..threads).map(|_| Vec::new()).collect();
+        for (at, (wire, welcome, number)) in connections.into_iter().enumerate() {
+            let (template, acked) = (template.clone(), acked.clone());
+            let (load, flight) = (self.clone(), Flight::new(level, self.records));
+            let producer = welcome.producer_id;
+            let connection = Connection { wire, producer, number, flight, load, level, template, acked };
+            if let Some(share) = shares.get_mut(at % threads) {
+                share.push(connection);
+            }
+        }
+        let mut running = Vec::new();
+        for share in shares {
+            let barrier = barrier.clone();
             let thread = thread::Builder::new().name("load".to_owned()).stack_size(STACK);
-            threads.push(thread.spawn(move || {
+            running.push(thread.spawn(move || {
                 barrier.wait();
-                connection.run(&load, level, &template, &acked)
+                together::run(share)
             })?);
         }
         barrier.wait();
-        while threads.iter().any(|thread| !thread.is_finished()) {
+        while running.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(100).min(self.duration / 4));
             tell(acked.load(Relaxed));
         }
         let ends =
-            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a connection's thread panicked")));
-        Ok(self.sum(level, log, ends.collect::<anyhow::Result<_>>()?))
+            running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread of the load panicked"))?);
+        let ends: Vec<Vec<End>> = ends.collect::<anyhow::Result<_>>()?;
+        let mut ends: Vec<End> = ends.into_iter().flatten().collect();
+        // What is read back is told apart by the numbers of the connections.
+        ends.sort_by_key(|end| end.number);
+        Ok(self.sum(level, log, ends))
     }
 
     /// The level that is waited for.
@@ -173,7 +196,9 @@ impl Load {
     }
 }
 
-struct End {
+/// What a connection has come to.
+pub(super) struct End {
+    number: u16,
     producer: ProducerId,
     start: Instant,
     flight: Flight,
@@ -181,54 +206,46 @@ struct End {
 }
 
 impl Connection {
-    fn run(mut self, load: &Load, level: AckLevel, template: &Template, acked: &AtomicU64) -> End {
-        let mut flight = Flight::new(level, load.records);
-        let start = clock::now();
-        let broken = self.go(load, level, template, acked, &mut flight).err();
-        flight.end();
-        End { producer: self.welcome.producer_id, start, flight, broken }
+    /// Appends leave as long as there is room and time; `false` when there is neither, nor any under way.
+    pub(super) fn leave(&mut self, now: Instant, start: Instant) -> bool {
+        if now < start + self.load.duration && !self.load.interrupt.came() {
+            let time = clock::unix_nanos();
+            let room = self.load.in_flight.saturating_sub(self.flight.in_flight());
+            if room > 0 {
+                let first = Id { connection: self.number, record: self.flight.leave(room, now) };
+                self.template.stamp(&mut self.wire.out, first, room, self.level, time);
+            }
+            return true;
+        }
+        self.flight.in_flight() > 0
     }
 
-    fn go(
-        &mut self,
-        load: &Load,
-        level: AckLevel,
-        template: &Template,
-        acked: &AtomicU64,
-        flight: &mut Flight,
-    ) -> anyhow::Result<()> {
-        let deadline = clock::now() + load.duration;
-        let mut now = clock::now();
-        loop {
-            if now < deadline && !load.interrupt.came() {
-                let time = clock::unix_nanos();
-                let room = load.in_flight.saturating_sub(flight.in_flight());
-                if room > 0 {
-                    let first = Id { connection: self.number, record: flight.leave(room, now) };
-                    template.stamp(&mut self.wire.out, first, room, level, time);
-                }
-            } else if flight.in_flight() == 0 {
-                return self.end(level);
+    /// Takes the answers out of what was received.
+    pub(super) fn answers(&mut self, now: Instant) -> anyhow::Result<()> {
+        let before = self.flight.acked;
+        while let Some(raw) = self.wire.next()? {
+            match raw.header.kind {
+                // Most of what comes.
+                FrameType::Accepted => self.flight.accepted(&Accepted::parse(&raw)?, now)?,
+                _ => self.flight.answer(&raw.decode()?, now)?,
             }
-            self.wire.exchange()?;
-            now = clock::now();
-            let before = flight.acked;
-            while let Some(raw) = self.wire.next()? {
-                match raw.header.kind {
-                    // Most of what comes.
-                    FrameType::Accepted => flight.accepted(&Accepted::parse(&raw)?, now)?,
-                    _ => flight.answer(&raw.decode()?, now)?,
-                }
-            }
-            acked.fetch_add((flight.acked - before) * u64::from(load.records), Relaxed);
-            // The next appends leave now, not when the answers came.
-            now = clock::now();
         }
+        self.acked.fetch_add((self.flight.acked - before) * u64::from(self.load.records), Relaxed);
+        Ok(())
+    }
+
+    /// It is over, or broken.
+    pub(super) fn over(mut self, start: Instant, mut broken: Option<anyhow::Error>) -> End {
+        if broken.is_none() {
+            broken = self.end().err();
+        }
+        self.flight.end();
+        End { number: self.number, producer: self.producer, start, flight: self.flight, broken }
     }
 
     /// What is read back afterwards must be readable: written.
-    fn end(&mut self, level: AckLevel) -> anyhow::Result<()> {
-        if level < AckLevel::Written {
+    fn end(&mut self) -> anyhow::Result<()> {
+        if self.level < AckLevel::Written {
             self.wire.queue(|out| Flush { request_id: 1, level: AckLevel::Written }.encode(out));
             let mut flushed = false;
             while !flushed {

@@ -9,7 +9,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
-//! | `load` | the connections together |
+//! | `load`, `together` | the connections, and how a thread serves several |
 //! | `rings` | the same by rings of shared memory, through the SDK |
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
@@ -26,6 +26,7 @@ mod report;
 mod rings;
 mod spawn;
 mod stats;
+mod together;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -76,6 +77,9 @@ pub(crate) struct BenchArgs {
     /// Level that each answer waits for: received, written or durable [default: the highest that the log offers]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) ack: Option<AckLevel>,
+    /// Threads that serve the connections [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
     /// How long, in seconds; with --baseline the length of each slice
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) duration: Duration,
@@ -128,6 +132,7 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         address,
         connections: args.connections,
         in_flight: args.in_flight as usize,
+        threads: args.threads.map_or_else(processors, usize::from),
         size: args.size as usize,
         records: args.records_per_append,
         ack: args.ack,
@@ -153,6 +158,10 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
     let good = report.is_good();
     spawned.map_or(Ok(()), Spawned::stop)?;
     Ok(if good { Exit::Done } else { Exit::Failed })
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Whom to measure: what the call itself names, never what the environment or a folder suggests.

@@ -73,6 +73,12 @@ impl Socket {
     }
 }
 
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Wire {
     /// Connects and says hello.
     pub(super) fn connect(address: &Address, intent: Intent) -> anyhow::Result<(Self, Welcome)> {
@@ -122,16 +128,24 @@ impl Wire {
     /// Sends what can be sent now, then waits until something has come. With room in the socket that is two calls.
     pub(super) fn exchange(&mut self) -> anyhow::Result<()> {
         loop {
-            self.send()?;
-            if self.sent >= self.out.len() {
-                self.out.clear();
-                self.sent = 0;
+            if self.send_now()? {
                 return self.receive();
             }
             if self.readable_or_writable()? {
                 return self.receive();
             }
         }
+    }
+
+    /// Sends what can be sent now; says whether that was all.
+    pub(super) fn send_now(&mut self) -> anyhow::Result<bool> {
+        self.send()?;
+        let all = self.sent >= self.out.len();
+        if all {
+            self.out.clear();
+            self.sent = 0;
+        }
+        Ok(all)
     }
 
     fn send(&mut self) -> anyhow::Result<()> {
@@ -166,7 +180,8 @@ impl Wire {
         }
     }
 
-    fn receive(&mut self) -> anyhow::Result<()> {
+    /// Takes what has come; waits for it if nothing has.
+    pub(super) fn receive(&mut self) -> anyhow::Result<()> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }

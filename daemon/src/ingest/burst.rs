@@ -137,7 +137,7 @@ impl Connection {
             }
             .encode(&mut self.out);
             if head.level != AckLevel::Received {
-                self.may_wait(before, accepted.first_offset, since);
+                self.may_wait(before, since);
             }
         }
         self.session.given(head.first_seq, accepted, head.level, bytes, since);

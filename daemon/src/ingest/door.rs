@@ -11,6 +11,7 @@ use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, L
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::budget::Budget;
+use super::crew;
 use super::peer::Peer;
 use crate::metrics::{self, Dropped, Rejected};
 
@@ -177,7 +178,9 @@ impl Door {
             vouch: &peer.vouch,
         };
         verdicts.reserve(items.len());
-        self.journal.append_burst(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        let owed =
+            self.journal.append_burst_owing(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        owed.into_iter().for_each(crew::owe);
         let (mut fresh, mut bytes, mut again) = (0, 0, 0);
         for (item, accepted) in items.iter().zip(&*verdicts).filter_map(|(i, v)| Some((i, v.as_ref().ok()?))) {
             match accepted.duplicate {
@@ -297,7 +300,8 @@ impl Door {
             payload_checksum: head.payload_crc,
             permit: Some(admitted.permit),
         };
-        let accepted = self.journal.append_at(append, admitted.at.moment).map_err(|e| refusal(&e))?;
+        let (accepted, owed) = self.journal.append_owing(append, admitted.at.moment).map_err(|e| refusal(&e))?;
+        owed.into_iter().for_each(crew::owe);
         match accepted.duplicate {
             true => metrics::deduplicated(u64::from(accepted.count)),
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
+use super::crew::{Crew, Socket};
 use super::current::Current;
 use super::door::count_refusal;
 use super::framed::serve;
@@ -104,9 +106,21 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
     let _ = tokio::time::timeout(Duration::from_secs(1), wr.write_all_buf(&mut out)).await;
 }
 
+/// Gives a stream to the threads that serve it.
+fn adopted(crew: &Crew, stream: io::Result<impl Into<OwnedFd>>) -> Option<(Socket, Socket)> {
+    match stream.and_then(|stream| crew.adopt(stream)) {
+        Ok(halves) => Some(halves),
+        Err(e) => {
+            tracing::warn!(error = %e, "a connection could not be taken over");
+            None
+        }
+    }
+}
+
 /// Accepts on a Unix socket until `stop`.
 pub(crate) async fn unix(
     listener: UnixListener,
+    crew: Crew,
     current: Current,
     listeners: Arc<Listeners>,
     access: Arc<Access>,
@@ -129,15 +143,15 @@ pub(crate) async fn unix(
             tokio::spawn(too_many(stream));
             continue;
         };
+        let Ok(cred) = stream.peer_cred() else { continue };
+        let Some((rd, wr)) = adopted(&crew, stream.into_std()) else { continue };
         let (service, access) = (current.service(), access.clone());
-        tokio::spawn(async move {
+        crew.spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
-            let Ok(cred) = stream.peer_cred() else { return };
             let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
             let may_read = access.may_read(cred.uid(), cred.gid());
             let peer = Peer::unix(cred.uid(), cred.gid(), pid, may_read);
-            let (rd, wr) = stream.into_split();
             serve(service, peer, rd, wr).await;
         });
     }
@@ -146,6 +160,7 @@ pub(crate) async fn unix(
 /// Accepts on a TCP socket until `stop`.
 pub(crate) async fn tcp(
     listener: TcpListener,
+    crew: Crew,
     current: Current,
     listeners: Arc<Listeners>,
     may_read: bool,
@@ -168,13 +183,13 @@ pub(crate) async fn tcp(
             tokio::spawn(too_many(stream));
             continue;
         };
+        let _ = stream.set_nodelay(true);
+        let Some((rd, wr)) = adopted(&crew, stream.into_std()) else { continue };
         let service = current.service();
-        tokio::spawn(async move {
+        crew.spawn(async move {
             let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);
-            let _ = stream.set_nodelay(true);
             let peer = Peer::network(Transport::Tcp, address.to_string(), may_read);
-            let (rd, wr) = stream.into_split();
             serve(service, peer, rd, wr).await;
         });
     }

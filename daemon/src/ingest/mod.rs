@@ -11,6 +11,7 @@ mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod burst;
+mod crew;
 mod current;
 mod door;
 mod framed;
@@ -21,6 +22,7 @@ mod session;
 use crate::metrics;
 
 pub(crate) use budget::Budget;
+pub(crate) use crew::Crew;
 pub(crate) use current::Current;
 pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};
 pub(crate) use framed::Service as FramedService;

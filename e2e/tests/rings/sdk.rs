@@ -125,7 +125,11 @@ fn the_client() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, server) = role.split_once(' ').expect("a role and an address");
     let server: clad_client::Address = server.parse().expect("an address");
-    let runtime = runtime();
+    // A child of `fork` has no threads of its parent, and locks as they were: with workers, those of a runtime too.
+    let runtime = match role {
+        "forks" => tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"),
+        _ => runtime(),
+    };
     let producer = runtime.block_on(Producer::builder(server.clone()).connect()).expect("connected");
     assert!(producer.has_ring(), "{:?}", producer.why_no_ring());
     match role {

@@ -61,6 +61,11 @@ impl Watched {
         threads(self.process.pid(), |name| name.starts_with("clad-write"))
     }
 
+    /// Those that may be at the disk for an append: who read it may write it.
+    fn flushers(&self) -> Vec<(i32, String)> {
+        threads(self.process.pid(), |name| name.starts_with("clad-write") || name.starts_with("clad-ingest"))
+    }
+
     /// The watchdog is told nothing, in ten periods. What was under way may still be told before.
     fn is_silent(&self, what: &str) {
         self.manager.barks_within(3 * PERIOD);
@@ -117,7 +122,7 @@ fn a_flush_that_does_not_end_is_waited_for() {
     let daemon = Watched::start(Setup::new());
     let (mut one, mut two) = (daemon.producer(), daemon.producer());
     one.append_acked(0, Durable, &[b"before"]);
-    let disk = Holder::of_flushes(&daemon.writers());
+    let disk = Holder::of_flushes(&daemon.flushers());
     disk.hold();
 
     // `written` needs no flush: each is answered while the sync of the first is held.
@@ -181,7 +186,7 @@ fn a_connections_share_is_refused_at_its_bound() {
     let daemon = Watched::start(Setup::new());
     let mut other = daemon.producer();
     other.append_acked(0, Durable, &[b"before"]);
-    let disk = Holder::of_flushes(&daemon.writers());
+    let disk = Holder::of_flushes(&daemon.flushers());
     disk.hold();
     other.append(1, Durable, &[b"held"]);
     other.accepted_now();

@@ -11,6 +11,7 @@ mod appender;
 mod close;
 #[cfg(feature = "models")]
 mod model;
+mod owed;
 mod shared;
 mod status;
 
@@ -33,13 +34,14 @@ use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 use crate::watcher::Watcher;
 use crate::workers;
 
 pub use appender::Appender;
+pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
 
@@ -178,20 +180,31 @@ impl Journal {
         self.with_purse(permit, now, |committer, purse| committer.append_runs(runs, now, purse, answer));
     }
 
-    /// Has the committer take what came together, at one lock.
+    /// Has the committer take what came together, at one lock, and wakes whom that wants awake.
     fn with_purse(
         &self,
         permit: Option<OwnedSemaphorePermit>,
         now: Moment,
         take: impl FnOnce(&mut Committer, &mut Purse),
     ) {
+        let (mut core, before, _purse) = self.taken(permit, take);
+        let wake = self.shared.wants_waking(&mut core, before, now);
+        drop(core);
+        self.shared.wake_one(wake);
+    }
+
+    /// Has the committer take what came together. The lock is given back held, with how much had gathered before, and what
+    /// is left of the permit: it is to go after the lock.
+    fn taken(
+        &self,
+        permit: Option<OwnedSemaphorePermit>,
+        take: impl FnOnce(&mut Committer, &mut Purse),
+    ) -> (MutexGuard<'_, Core>, usize, Purse) {
         let mut purse = Purse::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         take(&mut core.committer, &mut purse);
-        let wake = self.shared.wants_waking(&mut core, before, now);
-        drop(core);
-        self.shared.wake_one(wake);
+        (core, before, purse)
     }
 
     /// The watermarks now.

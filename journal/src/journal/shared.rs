@@ -51,6 +51,8 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
+    /// What came of a write that failed in a thread which does not tell it itself.
+    pub(crate) failed: Option<Result<Done, Failure>>,
     pub(crate) company: Company,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
@@ -236,8 +238,8 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let core =
-        Core { committer, watch: Watch::default(), company: Company::default(), active_header, asked: 0, given: 0 };
+    let (watch, company) = (Watch::default(), Company::default());
+    let core = Core { committer, watch, company, failed: None, active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),

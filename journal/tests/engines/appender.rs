@@ -12,7 +12,7 @@ use super::journal::{World, config};
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 
-fn append<'a>(producer: u8, sequence: u64, level: Level, payload: &'a [u8]) -> Append<'a> {
+pub(crate) fn append<'a>(producer: u8, sequence: u64, level: Level, payload: &'a [u8]) -> Append<'a> {
     Append {
         producer: [producer; 16],
         owner: 1,
@@ -30,12 +30,12 @@ fn append<'a>(producer: u8, sequence: u64, level: Level, payload: &'a [u8]) -> A
     }
 }
 
-fn payload(producer: u8, sequence: u64) -> Vec<u8> {
+pub(crate) fn payload(producer: u8, sequence: u64) -> Vec<u8> {
     let bytes = 20 + (sequence * 37 + u64::from(producer)) % 700;
     (0..bytes).map(|i| (i as u8).wrapping_mul(3) ^ producer ^ sequence as u8).collect()
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what} never came");
@@ -44,7 +44,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Every append of every producer, once, in its order; with the offsets that were told.
-fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
+pub(crate) fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
     let mut next = vec![0; usize::from(producers)];
     let mut reader = journal.reader(0, Level::Durable);
     while let Some(batch) = reader.next_batch().unwrap() {

@@ -9,6 +9,7 @@
 mod appender;
 mod breakable;
 mod journal;
+mod owed;
 mod refused;
 mod storage;
 

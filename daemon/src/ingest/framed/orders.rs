@@ -93,7 +93,6 @@ impl Connection {
     pub(super) fn release(&mut self, marks: &Marks) {
         let mut answers = std::mem::take(&mut self.answers);
         self.session.release(marks, &mut answers);
-        self.quiet.written = marks.written;
         for answer in answers.drain(..) {
             match answer {
                 Answer::Watermark(w) => w.encode(&mut self.out),

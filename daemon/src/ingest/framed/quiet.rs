@@ -2,10 +2,8 @@
 //!
 //! What must hold:
 //! - Such an answer acknowledges nothing yet. Told at once, it costs a system call here, and one with a wake-up of the
-//!   peer there, a moment before the watermark costs the same again. Where others are under way, the processors have
-//!   better to do: it leaves together with what is said next, the watermark that covers it or another append, a refusal,
-//!   a PONG. An append that found nothing before it leaves its answer at once: meanwhile there is only the disk to wait
-//!   for, and the peer's processor is awake when the watermark comes.
+//!   peer there, a moment before the watermark costs the same again; where this thread makes the write, the disk waits for
+//!   that. So it leaves together with what is said next: the watermark that covers it or another append, a refusal, a PONG.
 //! - It leaves after [`LONGEST`] at the latest, and when [`MOST`] bytes of them have gathered: a slow disk keeps nobody in
 //!   the dark over what was taken.
 //! - Whatever else is to be said is said at once, behind them: the order of the answers never changes.
@@ -26,15 +24,12 @@ pub(super) struct Quiet {
     bytes: usize,
     /// When the append came that the first of them answers.
     since: Option<Instant>,
-    /// The mark `written` when it was looked at last.
-    pub(super) written: u64,
 }
 
 impl Connection {
-    /// The output, which was so long before, ends with an answer to what was taken at this offset, and came at this moment.
-    pub(in crate::ingest) fn may_wait(&mut self, before: usize, first_offset: u64, since: Instant) {
-        let beside_others = first_offset > self.quiet.written;
-        if beside_others && before == self.quiet.bytes && self.out.len() <= MOST {
+    /// The output, which was so long before, ends with an answer to what came at this moment.
+    pub(in crate::ingest) fn may_wait(&mut self, before: usize, since: Instant) {
+        if before == self.quiet.bytes && self.out.len() <= MOST {
             self.quiet.bytes = self.out.len();
             self.quiet.since.get_or_insert(since);
         }

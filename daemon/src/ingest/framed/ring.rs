@@ -4,31 +4,15 @@
 //! have two orders. The ring ends with the connection.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use bytes::{Buf, BytesMut};
 use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo};
-use tokio::io::{AsyncWrite, AsyncWriteExt, Interest};
-use tokio::net::{UnixStream, tcp, unix};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
-use crate::fds;
 use crate::ingest::door::count_refusal;
 use crate::rings::{self, Asker, borrowed};
-
-impl GiveFds for unix::OwnedWriteHalf {
-    async fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        let stream: &UnixStream = self.as_ref();
-        stream.async_io(Interest::WRITABLE, || fds::send(stream, bytes, fds)).await
-    }
-}
-
-impl GiveFds for tcp::OwnedWriteHalf {
-    async fn give(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into()) // nothing is given where the peer is not known
-    }
-}
 
 impl Connection {
     /// Whether its appends come by a ring, or will.

@@ -1,0 +1,78 @@
+//! What a thread of the crew waits on, and how long it looks before it sleeps.
+
+use std::io;
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+/// What the bell is called. Everything else in an epoll of the crew is called by another number.
+pub(super) const BELL: u64 = 0;
+
+/// An epoll with a bell in it.
+pub(super) struct Poll {
+    pub(super) epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Poll {
+    pub(super) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(Self { epoll, bell })
+    }
+
+    /// Wakes one who waits, or the next who does.
+    pub(super) fn ring(&self) {
+        // It can only fail where it was rung as often as a u64 can tell and nobody ever looked.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits until something happens, or not at all.
+    pub(super) fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) {
+        events.clear();
+        // An error is a signal that came, or leaves nothing to look at.
+        let _ = epoll::wait(&self.epoll, spare_capacity(events), timeout);
+    }
+}
+
+/// How long the leader looks again and again before it sleeps.
+///
+/// A wake-up from another processor costs several microseconds on both, and a client that sends one append after the
+/// other sends the next one just then. What must hold: who has nothing to do burns nothing. It is looked only where the
+/// last [`PROOF`] waits were shorter than [`LOOKS`], and the first that is longer ends it: a rest costs one look too many.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Waits in a row that were short.
+    short: u32,
+    /// With a single processor, what is waited for cannot happen meanwhile.
+    pays: bool,
+}
+
+/// The longest look: somewhat more than a client needs to take an answer and to send on.
+const LOOKS: Duration = Duration::from_micros(25);
+/// So many short waits in a row, before it is looked.
+const PROOF: u32 = 4;
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self::for_processors(std::thread::available_parallelism().map_or(1, NonZero::get))
+    }
+
+    pub(super) fn for_processors(processors: usize) -> Self {
+        Self { short: 0, pays: processors > 1 }
+    }
+
+    /// Whether to look once more, so long after the wait began.
+    pub(super) fn looks(&self, waited: Duration) -> bool {
+        self.pays && self.short >= PROOF && waited < LOOKS
+    }
+
+    /// A wait is over that took so long.
+    pub(super) fn waited(&mut self, waited: Duration) {
+        self.short = if waited < LOOKS { self.short.saturating_add(1) } else { 0 };
+    }
+}

@@ -1,0 +1,236 @@
+//! The crew with real sockets: nobody is forgotten, nobody waits for another's disk, and nothing is burnt.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use std::io::{Read, Write};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+
+use super::poll::Pace;
+use super::{Crew, Socket};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn crew(threads: usize) -> (Runtime, Crew) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let crew = Crew::start(threads, runtime.handle()).unwrap();
+    (runtime, crew)
+}
+
+fn pair(crew: &Crew) -> (UnixStream, (Socket, Socket)) {
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    (near, crew.adopt(far).unwrap())
+}
+
+/// Answers each byte with the next one.
+async fn echo(rd: &mut Socket, wr: &mut Socket) {
+    let mut bytes = [0; 64];
+    while let Ok(read @ 1..) = rd.read(&mut bytes).await {
+        let answer: Vec<u8> = bytes[..read].iter().map(|byte| byte.wrapping_add(1)).collect();
+        if wr.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn ask(near: &mut UnixStream, byte: u8) {
+    near.write_all(&[byte]).unwrap();
+    let mut answer = [0];
+    near.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], byte.wrapping_add(1));
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what} never came");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn turns(crew: &Crew) -> u64 {
+    crew.turns().sum()
+}
+
+#[test]
+fn many_connections_each_get_every_answer_and_end() {
+    let (_runtime, crew) = crew(2);
+    let ended = Arc::new(AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for client in 0..12u8 {
+            let (mut near, (mut rd, mut wr)) = pair(&crew);
+            let ended = ended.clone();
+            crew.spawn(async move {
+                echo(&mut rd, &mut wr).await;
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+            scope.spawn(move || {
+                for n in 0..500u32 {
+                    ask(&mut near, (n as u8).wrapping_add(client));
+                }
+            });
+        }
+    });
+    until("the ends", || ended.load(Ordering::SeqCst) == 12);
+    until("what the sockets left", || crew.0.0.sources().known.is_empty());
+}
+
+/// A thread that is in a call that lasts (as one at a disk is) holds up its own task alone, whoever led before.
+#[test]
+fn a_thread_that_blocks_holds_up_no_socket() {
+    let (_runtime, crew) = crew(2);
+    let (mut near, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { echo(&mut rd, &mut wr).await });
+    for _ in 0..50 {
+        ask(&mut near, 1);
+        let (let_go, held) = mpsc::sync_channel::<()>(1);
+        let (began, begins) = mpsc::sync_channel(1);
+        crew.spawn(async move {
+            began.send(()).unwrap();
+            let _ = held.recv();
+        });
+        begins.recv_timeout(PATIENCE).unwrap();
+        for n in 0..20 {
+            ask(&mut near, n);
+        }
+        drop(let_go);
+    }
+}
+
+/// From threads that are none of the crew's, at any moment: while it sleeps, while it looks, while it runs.
+#[test]
+fn what_others_make_ready_is_run() {
+    let (runtime, crew) = crew(2);
+    let counted = Arc::new(AtomicU64::new(0));
+    let (there, mut here) = tokio::sync::mpsc::channel::<u64>(1);
+    let sum = counted.clone();
+    crew.spawn(async move {
+        while let Some(n) = here.recv().await {
+            sum.fetch_add(n, Ordering::SeqCst);
+        }
+        sum.fetch_add(1_000_000, Ordering::SeqCst);
+    });
+    thread::spawn(move || {
+        for n in 0..3_000u64 {
+            there.blocking_send(1).unwrap();
+            if n % 100 == 0 {
+                thread::sleep(Duration::from_micros(n)); // long enough to fall asleep
+            }
+        }
+    });
+    until("all of it", || counted.load(Ordering::SeqCst) == 1_003_000);
+    // A timer is the runtime's, and wakes a task here.
+    let timed = counted.clone();
+    crew.spawn(async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        timed.store(7, Ordering::SeqCst);
+    });
+    until("the timer", || counted.load(Ordering::SeqCst) == 7);
+    drop(runtime);
+}
+
+#[test]
+fn more_than_a_socket_takes_waits_for_room_and_an_end_is_read_after_what_came_before_it() {
+    let (_runtime, crew) = crew(2);
+    let (mut near, (mut rd, mut wr)) = pair(&crew);
+    let (told, hears) = mpsc::sync_channel(1);
+    crew.spawn(async move {
+        wr.write_all(&vec![5; 4 << 20]).await.unwrap();
+        let mut all = Vec::new();
+        rd.read_to_end(&mut all).await.unwrap();
+        told.send(all.len()).unwrap();
+        wr.shutdown().await.unwrap();
+    });
+    near.write_all(&[9; 1000]).unwrap();
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    near.read_to_end(&mut all).unwrap();
+    assert!(all.len() == 4 << 20 && all.iter().all(|byte| *byte == 5));
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), 1000);
+}
+
+#[test]
+fn who_never_has_enough_starves_nobody_and_who_panics_ends_alone() {
+    let (_runtime, crew) = crew(2);
+    for _ in 0..3 {
+        let (mut near, (mut rd, _wr)) = pair(&crew);
+        crew.spawn(async move {
+            let mut bytes = [0; 16]; // as if it were a flood: there is always more
+            while let Ok(1..) = rd.read(&mut bytes).await {}
+        });
+        thread::spawn(move || while near.write_all(&[0; 65_536]).is_ok() {});
+    }
+    crew.spawn(async { panic!("on purpose") });
+    let (mut near, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { echo(&mut rd, &mut wr).await });
+    for n in 0..200 {
+        ask(&mut near, n);
+    }
+}
+
+/// The kernel tells room to write each time a peer has read; who waits for none is not woken for it.
+#[test]
+fn who_takes_an_answer_wakes_nobody() {
+    const ANSWERS: usize = 100;
+    let (_runtime, crew) = crew(2);
+    let (mut near, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move {
+        let mut asked = [0];
+        while let Ok(1) = rd.read(&mut asked).await {
+            for n in 0..ANSWERS {
+                wr.write_all(&[n as u8]).await.unwrap();
+            }
+        }
+    });
+    near.write_all(&[0]).unwrap();
+    near.write_all(&[0]).unwrap();
+    near.read_exact(&mut [0; ANSWERS]).unwrap();
+    thread::sleep(Duration::from_millis(50)); // the second ones are there, and it waits for a third question
+    let before = turns(&crew);
+    for _ in 0..ANSWERS {
+        near.read_exact(&mut [0]).unwrap();
+    }
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(turns(&crew), before);
+}
+
+#[test]
+fn with_the_last_handle_the_threads_end() {
+    let (_runtime, crew) = crew(3);
+    let shared = Arc::downgrade(&crew.0.0);
+    let (mut near, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { echo(&mut rd, &mut wr).await });
+    ask(&mut near, 1);
+    let clone = crew.clone();
+    drop(crew);
+    ask(&mut near, 2);
+    drop(near); // a connection that is open keeps what it needs
+    until("the connection's end", || clone.0.0.sources().known.is_empty());
+    drop(clone);
+    until("the end of the threads", || shared.upgrade().is_none());
+}
+
+#[test]
+fn it_looks_only_after_short_waits_and_a_long_one_ends_that() {
+    let (short, long) = (Duration::from_micros(3), Duration::from_millis(1));
+    let mut pace = Pace::for_processors(2);
+    let waits = |pace: &mut Pace, times: u32, wait| (0..times).for_each(|_| pace.waited(wait));
+    assert!(!pace.looks(Duration::ZERO), "a new thread sleeps");
+    waits(&mut pace, 3, short);
+    assert!(!pace.looks(Duration::ZERO));
+    waits(&mut pace, 1, short);
+    assert!(pace.looks(Duration::ZERO) && pace.looks(short) && !pace.looks(long), "and not for long");
+    waits(&mut pace, 1, long);
+    assert!(!pace.looks(Duration::ZERO));
+    waits(&mut pace, 3, short);
+    assert!(!pace.looks(Duration::ZERO));
+    let mut alone = Pace::for_processors(1);
+    waits(&mut alone, 100, short);
+    assert!(!alone.looks(Duration::ZERO), "what it waits for cannot happen meanwhile");
+}

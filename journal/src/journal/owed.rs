@@ -1,0 +1,125 @@
+//! A write that is owed: whoever appended may make it, or have it made.
+//!
+//! What must hold:
+//! - **Nobody is forgotten.** An append that wants somebody awake either wakes one of the journal's threads, or gives an
+//!   [`Owed`] to who appended. That one is answered by a write, or by waking somebody: at the latest when it is dropped.
+//! - It is given only where nothing is under way and little has gathered: what is worth a thread of its own wakes one at
+//!   once, as do rotation, recovery and the end.
+//! - **One job at a time**: who writes looks at what else it has to do between two of them. What gathered meanwhile is
+//!   owed again, so that nobody is woken for it.
+//! - **Somebody keeps the time**, as behind an [`Appender`](super::Appender): before nothing is owed any more, one of the
+//!   journal's threads is awake or will wake by itself.
+
+use std::sync::Arc;
+
+use super::{Core, Journal, Shared};
+use crate::clock::Moment;
+use crate::committer::{Accepted, Append, Item, Sender, Step, Turn};
+use crate::error::AppendError;
+use crate::io::IoBuf;
+use crate::sync::MutexGuard;
+use crate::workers::kept;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// What has gathered is worth waking a thread for, beside whoever brought it.
+const WORTH_A_THREAD: usize = 32 * 1024;
+
+/// A write that appends want and nobody was woken for. Dropped, it wakes a thread of the journal.
+#[must_use = "dropped, it wakes a thread of the journal at once"]
+pub struct Owed(Option<Arc<Shared>>);
+
+/// A thread's own buffer for the writes that it makes.
+#[derive(Default)]
+pub struct Hand(Option<IoBuf>);
+
+impl Journal {
+    /// As [`Self::append_at`]; who calls owes the write.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_owing(&self, append: Append<'_>, now: Moment) -> Result<(Accepted, Option<Owed>), AppendError> {
+        let mut core = self.shared.core();
+        let before = core.committer.gathered_bytes();
+        let accepted = core.committer.append(append, now)?;
+        Ok((accepted, self.shared.owed(core, before, now)))
+    }
+
+    /// As [`Self::append_burst`]; who calls owes the write.
+    pub fn append_burst_owing(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<Owed> {
+        let (core, before, _purse) =
+            self.taken(permit, |committer, purse| committer.append_burst(from, burst, now, purse, answer));
+        self.shared.owed(core, before, now)
+    }
+}
+
+impl Shared {
+    fn owed(self: &Arc<Self>, mut core: MutexGuard<'_, Core>, before: usize, now: Moment) -> Option<Owed> {
+        let wanted = self.wants_waking(&mut core, before, now)?;
+        if wanted == Turn::Thread && may_be_owed(&core, now) {
+            return Some(Owed(Some(Arc::clone(self))));
+        }
+        drop(core);
+        self.wake_one(Some(wanted));
+        None
+    }
+}
+
+fn may_be_owed(core: &Core, now: Moment) -> bool {
+    core.committer.is_lone(now) && core.committer.gathered_bytes() < WORTH_A_THREAD
+}
+
+impl Owed {
+    /// Makes the write, if still nothing is under way, or else sees to it that somebody does. Blocks for as long as the
+    /// disk does, so it is for a thread that others do not wait for. What is to be written next is owed again.
+    pub fn write(mut self, hand: &mut Hand) -> Option<Self> {
+        let shared = self.0.take()?;
+        let now = shared.env().now();
+        let mut core = shared.core();
+        if shared.turn(&core, now) == Turn::Thread
+            && core.committer.is_lone(now)
+            && shared.awaited(&mut core, now).is_none()
+            && let Step::Run(job) = core.committer.step(now)
+        {
+            shared.wake_for_more(&mut core, &job, now);
+            drop(core);
+            let (done, back) = shared.executor.run(job, hand.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
+            hand.0 = Some(kept(back));
+            if done.is_err() {
+                // What follows a failure is written to the disk as well, which may not answer: others tell it.
+                shared.core().failed = Some(done);
+                shared.work.notify_one();
+                return None;
+            }
+            shared.finish(done);
+            let now = shared.env().now();
+            core = shared.core();
+            if core.committer.more_to_do() && may_be_owed(&core, now) {
+                drop(core);
+                return Some(Self(Some(shared)));
+            }
+        }
+        shared.leave_to_others(&mut core, shared.env().now());
+        None
+    }
+
+    /// For who has both, of one journal: they are one.
+    pub fn join(self, mut other: Self) -> Self {
+        other.0 = None;
+        self
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.wake_one(Some(Turn::Thread));
+        }
+    }
+}

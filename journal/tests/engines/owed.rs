@@ -1,0 +1,131 @@
+//! Writes that are owed: who makes them, and that nobody is forgotten.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use clad_journal::io::EngineWish;
+use clad_journal::{Accepted, Hand, Level, Owed};
+
+use super::appender::{append, check, payload, until};
+use super::journal::World;
+
+const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
+
+fn owing(world: &World, producer: u8, sequence: u64, payload: &[u8]) -> (Accepted, Option<Owed>) {
+    world.journal.append_owing(append(producer, sequence, Level::Durable, payload), world.journal.now()).unwrap()
+}
+
+fn durable(world: &World) -> u64 {
+    world.journal.marks().durable
+}
+
+#[test]
+fn who_owes_a_write_makes_it_and_nobody_else_writes() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        world.until("the next segment", |w| w.journal.status().prepared);
+        let (mut hand, mut offsets) = (Hand::default(), Vec::new());
+        for sequence in 0..10 {
+            let (accepted, owed) = owing(&world, 0, sequence, &payload(0, sequence));
+            offsets.push(accepted.first_offset);
+            let owed = owed.expect("nothing is under way");
+            assert_eq!(durable(&world), 2 * sequence, "{wish:?}: not before it is written");
+            // What comes meanwhile goes along, and nobody is wanted for it: it was called for already.
+            assert!(owing(&world, 1, sequence, &payload(1, sequence)).1.is_none());
+            assert!(owed.write(&mut hand).is_none());
+            assert_eq!(durable(&world), world.journal.marks().received, "{wish:?}");
+        }
+        let by = world.writes.by.lock().unwrap().clone();
+        assert_eq!(by, vec![thread::current().id(); 10], "{wish:?}: one write for two appends, here");
+        assert_eq!(world.journal.status().inline_batches, 10, "{wish:?}");
+        let second = offsets.iter().map(|offset| offset + 1).collect();
+        check(&world.journal, 2, &[offsets, second]);
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn what_is_owed_and_dropped_is_written_by_the_journals_threads() {
+    for wish in ENGINES {
+        let world = World::new(wish);
+        world.until("the next segment", |w| w.journal.status().prepared);
+        for sequence in 0..20 {
+            drop(owing(&world, 0, sequence, &payload(0, sequence)).1);
+            world.until("it is durable", |w| durable(w) == sequence + 1);
+        }
+        let by = world.writes.by.lock().unwrap().clone();
+        assert!(by.iter().all(|thread| *thread != thread::current().id()), "{wish:?}");
+        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+    }
+}
+
+#[test]
+fn what_is_worth_a_thread_is_not_owed() {
+    let world = World::new(EngineWish::Blocking);
+    let large = vec![7; 40 << 10];
+    let (_, owed) = owing(&world, 0, 0, &large);
+    assert!(owed.is_none());
+    world.until("it is durable", |w| durable(w) == 1);
+    assert!(world.journal.close(Duration::from_secs(10)));
+}
+
+/// While one is in a slow write, what gathers behind it is owed by nobody, and written beside it all the same.
+#[test]
+fn a_slow_write_that_was_owed_holds_up_nobody_else() {
+    let world = World::new(EngineWish::Blocking);
+    world.until("the next segment", |w| w.journal.status().prepared);
+    world.writes.hold_one();
+    thread::scope(|scope| {
+        let (_, owed) = owing(&world, 0, 0, &payload(0, 0));
+        scope.spawn(move || assert!(owed.unwrap().write(&mut Hand::default()).is_none()));
+        until("the slow write", || world.writes.are_held() == 1);
+        let before = world.writes.by.lock().unwrap().len();
+        assert!(owing(&world, 1, 0, &payload(1, 0)).1.is_none(), "something is under way");
+        until("a write beside it", || world.writes.by.lock().unwrap().len() > before);
+        assert_eq!((world.writes.are_held(), durable(&world)), (1, 0), "the slow one is still under way");
+        world.writes.let_go();
+    });
+    world.until("both", |w| durable(w) == 2);
+    assert!(world.journal.close(Duration::from_secs(10)));
+}
+
+/// What gathered during the write is owed again, one job at a time.
+#[test]
+fn what_gathered_meanwhile_is_owed_again() {
+    let world = World::new(EngineWish::Blocking);
+    world.until("the next segment", |w| w.journal.status().prepared);
+    world.writes.hold_one();
+    thread::scope(|scope| {
+        let (_, owed) = owing(&world, 0, 0, &payload(0, 0));
+        let writer = scope.spawn(move || {
+            let mut hand = Hand::default();
+            let mut owed = owed;
+            let mut writes = 0;
+            while let Some(due) = owed {
+                owed = due.write(&mut hand);
+                writes += 1;
+            }
+            writes
+        });
+        until("the slow write", || world.writes.are_held() == 1);
+        assert!(owing(&world, 1, 0, &payload(1, 0)).1.is_none());
+        world.writes.let_go();
+        assert!((1..=2).contains(&writer.join().unwrap()), "the second may have been due before, and made by another");
+    });
+    world.until("both", |w| durable(w) == 2);
+    assert!(world.journal.close(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_write_that_was_owed_and_fails_latches_and_is_recovered() {
+    let world = World::new(EngineWish::Blocking);
+    world.until("the next segment", |w| w.journal.status().prepared);
+    let (accepted, owed) = owing(&world, 0, 0, &payload(0, 0));
+    world.broken.store(true, Ordering::SeqCst);
+    assert!(owed.unwrap().write(&mut Hand::default()).is_none());
+    world.until("the failure is told", |w| w.journal.marks().failures > accepted.failures);
+    world.broken.store(false, Ordering::SeqCst);
+    world.until("it recovers", |w| w.journal.marks().accepting == clad_journal::Accepting::Yes);
+    assert!(world.journal.close(Duration::from_secs(10)));
+}
