@@ -24,7 +24,14 @@ fn ring() -> (Drain, Arc<Port>) {
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
     let log = LogId::from_bytes([7; 16]);
-    let port = Port::new(RingId::from_bytes([1; 16]), producer, log, AckLevel::Durable, Arc::default(), Arc::default());
+    let port = Port::new(
+        (RingId::from_bytes([1; 16]), false),
+        producer,
+        log,
+        AckLevel::Durable,
+        Arc::default(),
+        Arc::default(),
+    );
     (drain, Arc::new(port))
 }
 

@@ -201,7 +201,8 @@ impl Door {
     #[inline(always)]
     pub(crate) fn item<'a>(&self, view: &AppendView<'a>, at: Arrival, known: &mut KnownGroup) -> Option<Item<'a>> {
         let head = &view.head;
-        if self.check_level(head.level).is_err() || !view.checksum_holds() {
+        let too_long = view.payload.len() > self.max_append as usize; // by a ring; frames are bounded before
+        if too_long || self.check_level(head.level).is_err() || !view.checksum_holds() {
             return None;
         }
         let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);
@@ -223,6 +224,9 @@ impl Door {
     pub(crate) fn why_not(&self, view: &AppendView<'_>) -> ErrorInfo {
         if let Err(error) = self.check_level(view.head.level) {
             return error;
+        }
+        if view.payload.len() > self.max_append as usize {
+            return refusal(&AppendError::Size { limit: self.max_append });
         }
         if !view.checksum_holds() {
             return bad_checksum();

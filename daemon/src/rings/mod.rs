@@ -24,6 +24,9 @@ mod ring;
 mod roll;
 mod thread;
 
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -175,9 +178,9 @@ impl Rings {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
     }
 
-    /// Whether there is something in rings that was not handed to the journal.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.0.as_ref().is_some_and(|shared| shared.roll.is_behind())
+    /// Whether there is something in rings that was not handed to the journal, but for rings of others that are held.
+    pub(crate) fn is_behind(&self, of: Option<RingId>) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.roll.is_behind(of))
     }
 
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
@@ -188,7 +191,7 @@ impl Rings {
     /// Why that cannot be now: then what comes by the socket must not be taken either. Retryable.
     pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(()) };
-        if !shared.roll.is_behind() {
+        if !shared.roll.is_behind(of) {
             return Ok(());
         }
         let (done, caught_up) = oneshot::channel();

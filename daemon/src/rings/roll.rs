@@ -20,11 +20,14 @@ pub(crate) struct Member {
     passed: AtomicU64,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
+    /// What it holds is refused for now: nobody else waits for it.
+    held: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        Self { note, bytes, watch, passed: AtomicU64::new(next), leaving: AtomicBool::new(false) }
+        let flag = || AtomicBool::new(false);
+        Self { note, bytes, watch, passed: AtomicU64::new(next), leaving: flag(), held: flag() }
     }
 
     pub(super) fn leave(&self) {
@@ -39,8 +42,17 @@ impl Member {
         self.passed.store(next, Ordering::Release);
     }
 
+    pub(super) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Release);
+    }
+
+    /// Whether somebody has to wait for it who is, or is not, its own client.
+    fn holds_up(&self, own: Option<RingId>) -> bool {
+        (own == Some(self.note.id) || !self.held.load(Ordering::Acquire)) && self.is_behind()
+    }
+
     /// Whether there is something in it that was not handed over.
-    pub(super) fn is_behind(&self) -> bool {
+    fn is_behind(&self) -> bool {
         self.watch.is_behind(self.passed.load(Ordering::Acquire))
     }
 }
@@ -92,9 +104,9 @@ impl Roll {
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
     }
 
-    /// Whether something is in any of them that was not handed over.
-    pub(super) fn is_behind(&self) -> bool {
-        self.read().iter().any(|m| m.is_behind())
+    /// Whether something is in any of them that was not handed over, and is waited for by the client of this one.
+    pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
+        self.read().iter().any(|m| m.holds_up(own))
     }
 }
 

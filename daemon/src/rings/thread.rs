@@ -68,14 +68,11 @@ impl Drainage {
     /// Drains until it is told to stop and has nothing left.
     pub(super) fn run(mut self) {
         loop {
-            self.take_orders();
-            self.look_at_marks();
-            let worked = self.pass();
-            self.give_back();
+            let next = self.turn();
             if self.stop && self.rings.is_empty() {
                 return;
             }
-            match worked {
+            match next {
                 Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
                 Next::At(until) => self.sleep(Some(until)),
@@ -86,6 +83,15 @@ impl Drainage {
                 },
             }
         }
+    }
+
+    /// Everything that can be done without waiting.
+    pub(super) fn turn(&mut self) -> Next {
+        self.take_orders();
+        self.look_at_marks();
+        let next = self.pass();
+        self.give_back();
+        next
     }
 
     fn take_orders(&mut self) {
@@ -108,7 +114,11 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(catch_up) => self.catching_up.push(catch_up),
+                Order::CatchUp(catch_up) => {
+                    // Who has waited for too long is gone.
+                    self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
+                    self.catching_up.push(catch_up);
+                }
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
@@ -129,10 +139,13 @@ impl Drainage {
             self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
         }
         let mut told = false;
-        for ring in &mut self.rings {
+        for (at, ring) in self.rings.iter_mut().enumerate() {
             match ring.release(&marks) {
                 Some(any) => told |= any,
-                None => ring.rewind(),
+                None => {
+                    ring.rewind();
+                    self.batch.forget(at);
+                }
             }
         }
         if told {
@@ -244,7 +257,7 @@ impl Drainage {
     /// Waits for a wake-up, or for so long.
     fn rest(&mut self, time: Option<Duration>) {
         let shared = self.shared.clone();
-        let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ });
+        let time = time.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         let mut fds = vec![PollFd::new(&shared.bell, PollFlags::IN)];
         let wakers: Vec<_> = self.rings.iter().map(Ring::waker).collect();
         fds.extend(wakers.iter().map(|waker| PollFd::new(waker, PollFlags::IN)));
@@ -276,7 +289,7 @@ impl Drainage {
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     Again,
     Soon,
     /// Then, or when it is woken.

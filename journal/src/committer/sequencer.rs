@@ -43,6 +43,42 @@ impl Committer {
         self.gather.settle(purse);
     }
 
+    /// Takes the appends of several senders in turn, and nothing behind what is refused for now: see
+    /// [`crate::Journal::append_runs`].
+    pub(crate) fn append_runs<'a>(
+        &mut self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        now: Moment,
+        purse: &mut Purse,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut for_all: Option<AppendError> = None;
+        let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
+        for (from, run) in runs {
+            let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+            let mut why = for_all.clone().or_else(of_it);
+            let mut row = None;
+            for item in run {
+                let taken = match &why {
+                    Some(why) => Err(why.clone()),
+                    None => self.take(from, item, now, &mut row, purse),
+                };
+                match &taken {
+                    Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
+                    _ => {}
+                }
+                answer(taken);
+            }
+            self.end_row(&mut row, now);
+            match why {
+                Some(why) if why.is_for_all() => for_all = Some(why),
+                Some(why) => for_one.push((from.producer, why)),
+                None => {}
+            }
+        }
+        self.gather.settle(purse);
+    }
+
     // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
@@ -363,6 +399,48 @@ mod tests {
         assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
         assert!(append(&mut committer, 5, 0).is_ok());
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
+    }
+
+    /// However small it is, and whoever's.
+    #[test]
+    fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
+        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 512 << 10, ..JournalConfig::default() };
+        let began = EpochStart { epoch: 3, first_offset: 0 };
+        let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
+        (committer.space_low, committer.busy) = (true, true); // a rotation on a full disk: a little is taken
+        let big = vec![0; 300 << 10];
+        let item = |first_sequence, payload| Item {
+            first_sequence,
+            count: 1,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload,
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, vouch: &[] };
+        let (a, b) = (sender(1), sender(2));
+        let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
+            let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+            let runs = runs.iter().map(|(from, run)| (*from, &run[..]));
+            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut purse, |answer| {
+                answers.push(answer.map(|accepted| accepted.first_offset));
+            });
+            answers
+        };
+        let no = || Err(AppendError::NoSpace);
+        let runs = [
+            (&a, vec![item(0, &b"x"[..])]),
+            (&b, vec![item(0, b"x")]),
+            (&a, vec![item(1, &big), item(2, b"x")]),
+            (&b, vec![item(1, b"x")]),
+            (&a, vec![item(3, b"x")]),
+        ];
+        assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
+        let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
+        assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
     }
 
     #[test]

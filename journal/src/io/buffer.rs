@@ -216,12 +216,14 @@ mod tests {
             let mut row = IoBuf::row(number, capacity);
             assert_eq!(row.len(), number);
             for (at, buf) in (1u8..).zip(&mut row) {
-                assert!(buf.as_ptr() as usize % ALIGN == 0 && buf.len() >= capacity && buf.capacity() == buf.len());
+                assert_eq!((buf.as_ptr() as usize % ALIGN, buf.capacity()), (0, buf.len()));
+                assert!(buf.len() >= capacity);
                 assert!(buf.iter().all(|b| *b == 0), "{number} of {capacity}");
                 buf.fill(at);
             }
             let side_by_side = row.windows(2).all(|two| two[0].as_ptr().wrapping_add(two[0].len()) == two[1].as_ptr());
-            assert!(side_by_side && (number * capacity < HUGE || row[0].as_ptr() as usize % HUGE == 0));
+            assert!(side_by_side);
+            assert_eq!(row[0].as_ptr() as usize % if number * capacity < HUGE { ALIGN } else { HUGE }, 0);
             // One that grows has memory of its own; the others outlive the first, and the last frees it all.
             let mut grown = row.remove(0);
             grown.extend_from_slice(&[9]);
@@ -248,7 +250,7 @@ mod tests {
     fn a_row_of_buffers_is_in_huge_pages_where_the_kernel_has_them() {
         let said = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         if !said.contains("[madvise]") && !said.contains("[always]") {
-            println!("could not run: this kernel has no huge pages for whom it is asked by ({said:?})");
+            eprintln!("could not run: this kernel has no huge pages for whom it is asked by ({said:?})");
             return;
         }
         const BYTES: usize = 8 * HUGE;

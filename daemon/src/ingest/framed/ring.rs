@@ -47,7 +47,7 @@ impl Connection {
             return true;
         }
         let rings = &self.service.rings;
-        if !rings.is_behind() {
+        if !rings.is_behind(self.ring) {
             self.caught_up = Some(Ok(()));
         } else if self.catching_up.is_none() {
             let (rings, of) = (rings.clone(), self.ring);
