@@ -146,6 +146,7 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
+            self.member.leave();
         }
     }
 
@@ -215,6 +216,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.member.leave();
         self.goes_on();
     }
 

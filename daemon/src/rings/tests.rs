@@ -119,7 +119,7 @@ impl World {
             [fds.ring, fds.board, fds.waker].map(|fd| duplicate(fd).expect("a descriptor"));
         let client = Client::attach(&ring, &board, waker.try_clone().expect("a descriptor")).expect("attached");
         let member = member(note, &drain).expect("memory");
-        assert!(self.shared.roll.enter(member.clone(), 16, 16));
+        self.shared.roll.enter_again(member.clone());
         let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
