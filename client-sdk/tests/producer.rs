@@ -372,3 +372,14 @@ async fn who_may_come_back_does_not_say_good_bye() {
     drop(peer);
     soon(closing).await.expect("ran").expect("durable");
 }
+
+/// A daemon that hears the good-bye and hangs.
+#[tokio::test]
+async fn who_closes_does_not_wait_for_a_daemon_that_hangs() {
+    let fake = Fake::new();
+    let (producer, mut peer) = fake.producer(fake.builder()).await;
+    let closing = tokio::spawn(producer.close());
+    assert!(matches!(peer.next().await, Frame::Bye));
+    soon(closing).await.expect("a task").expect("nothing was due");
+    drop(peer);
+}

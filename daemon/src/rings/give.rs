@@ -153,9 +153,13 @@ impl Shared {
             unavailable(format!("no descriptors for a ring: {e}"))
         })?;
         let producer = self.session(&note);
-        let ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process(&note));
+        let ring = Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, process(&note));
         let (done, added) = oneshot::channel();
-        self.order(Order::Add(Box::new(ring), done));
+        if !self.order(Order::Add(Box::new(ring), done)) {
+            self.keeper.forget(&note);
+            self.roll.leave(&member);
+            return Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000));
+        }
         Ok((given, added))
     }
 

@@ -99,7 +99,8 @@ struct Shared {
     door: Arc<Door>,
     keeper: Keeper,
     roll: Roll,
-    orders: Mutex<Vec<Order>>,
+    /// Nothing, when the drain has ended: whoever orders then is told by the loss of what he waits on.
+    orders: Mutex<Option<Vec<Order>>>,
     ordered: AtomicBool,
     /// The drain thread sleeps until it is woken.
     asleep: AtomicBool,
@@ -110,7 +111,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Vec<Order>> {
+    fn orders(&self) -> MutexGuard<'_, Option<Vec<Order>>> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,10 +119,15 @@ impl Shared {
         self.door.clone()
     }
 
-    fn order(&self, order: Order) {
-        self.orders().push(order);
+    /// False when the drain has ended: the order is lost.
+    fn order(&self, order: Order) -> bool {
+        match &mut *self.orders() {
+            Some(orders) => orders.push(order),
+            None => return false,
+        }
         self.ordered.store(true, Ordering::SeqCst);
         self.ring_bell();
+        true
     }
 
     fn ring_bell(&self) {
@@ -152,7 +158,7 @@ impl Rings {
             door,
             keeper,
             roll: Roll::default(),
-            orders: Mutex::default(),
+            orders: Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             waits_for_marks: AtomicBool::new(false),

@@ -12,11 +12,11 @@ use clad_journal::{Append, Journal, JournalConfig, Level};
 use clad_proto::frame::{RingAppendHead, RingId};
 use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
 use clad_shm::{Drain, Producer as Client};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use tokio::sync::oneshot;
 
 use super::ring::Ring;
-use super::roll::{Entry, Roll};
+use super::roll::Roll;
 use super::thread::Drainage;
 use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
@@ -38,6 +38,7 @@ struct Program {
     producer: ProducerId,
     ring: Client,
     memory: std::fs::File,
+    waker: OwnedFd,
 }
 
 impl Program {
@@ -106,7 +107,7 @@ impl World {
             door: Arc::new(door),
             keeper: Keeper::find(dir.path(), Stored::default()).0,
             roll: Roll::default(),
-            orders: std::sync::Mutex::default(),
+            orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             waits_for_marks: AtomicBool::new(false),
@@ -127,16 +128,16 @@ impl World {
         let fds = drain.client_fds();
         let [ring, board, waker]: [OwnedFd; 3] =
             [fds.ring, fds.board, fds.waker].map(|fd| duplicate(fd).expect("a descriptor"));
-        let client = Client::attach(&ring, &board, waker).expect("attached");
+        let client = Client::attach(&ring, &board, waker.try_clone().expect("a descriptor")).expect("attached");
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
-        assert_eq!(self.shared.roll.enter(member.clone(), 16, 16), Entry::Done);
+        self.shared.roll.enter_again(member.clone());
         let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
         self.shared.order(Order::Add(Box::new(ring), done));
         self.drainage.turn();
-        Program { id, producer, ring: client, memory }
+        Program { id, producer, ring: client, memory, waker }
     }
 
     /// Somebody else who appends, over a socket.
@@ -308,4 +309,28 @@ fn nothing_overtakes_what_is_refused_for_now() {
     world.journal.disconnect(&[9; 16], true);
     world.all_written(&program, last);
     assert_eq!(world.stored(program.producer), ["a", "b"]);
+}
+
+/// A client that rings though nobody sleeps, or rings late: its doorbell is read, and does not ring for ever.
+#[test]
+fn a_doorbell_rings_once() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    rustix::io::write(&program.waker, &1_u64.to_ne_bytes()).expect("rung");
+    world.drainage.rest(Some(PATIENCE));
+    let mut fds = [PollFd::new(&program.waker, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
+}
+
+/// Whoever asks for something when the drain has ended, or just as it ends, is not kept waiting.
+#[test]
+fn nobody_waits_for_a_drain_that_has_ended() {
+    let world = World::new(16);
+    let (early, mut told) = oneshot::channel();
+    world.shared.order(Order::Stop);
+    let shared = world.shared.clone();
+    world.drainage.run();
+    shared.order(Order::GoOn(RingId::default(), early));
+    assert_eq!(told.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
 }

@@ -69,7 +69,7 @@ impl Drainage {
     pub(super) fn run(mut self) {
         loop {
             let next = self.turn();
-            if self.stop && self.rings.is_empty() {
+            if self.stop && self.rings.is_empty() && self.has_ended() {
                 return;
             }
             match next {
@@ -85,6 +85,16 @@ impl Drainage {
         }
     }
 
+    /// Takes no more orders, unless there are some.
+    fn has_ended(&self) -> bool {
+        let mut orders = self.shared.orders();
+        let none = orders.as_ref().is_none_or(Vec::is_empty);
+        if none {
+            *orders = None;
+        }
+        none
+    }
+
     /// Everything that can be done without waiting.
     pub(super) fn turn(&mut self) -> Next {
         self.take_orders();
@@ -98,10 +108,13 @@ impl Drainage {
         if !self.shared.ordered.swap(false, Ordering::AcqRel) {
             return;
         }
-        let orders = std::mem::take(&mut *self.shared.orders());
+        let orders = self.shared.orders().as_mut().map(std::mem::take).unwrap_or_default();
         for order in orders {
             match order {
-                Order::Add(ring, done) => {
+                Order::Add(mut ring, done) => {
+                    if self.stop {
+                        ring.leave(false);
+                    }
                     self.rings.push(*ring);
                     let _ = done.send(());
                 }
@@ -255,7 +268,7 @@ impl Drainage {
     }
 
     /// Waits for a wake-up, or for so long.
-    fn rest(&mut self, time: Option<Duration>) {
+    pub(super) fn rest(&mut self, time: Option<Duration>) {
         let shared = self.shared.clone();
         let time = time.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         let mut fds = vec![PollFd::new(&shared.bell, PollFlags::IN)];
@@ -273,6 +286,8 @@ impl Drainage {
             _ => Vec::new(),
         };
         let belled = !fds[0].revents().is_empty();
+        let doorbells = fds[1..=wakers.len()].iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
+        let rung: Vec<usize> = doorbells.map(|(at, _)| at).collect();
         drop(fds);
         if belled {
             let mut count = [0; 8];
@@ -280,6 +295,9 @@ impl Drainage {
         }
         if time.is_none() {
             crate::metrics::ring_wakeup();
+        }
+        for at in rung {
+            self.rings[at].awake(); // a client may ring though nobody sleeps
         }
         for at in ended {
             self.rings[at].leave(false);
