@@ -45,6 +45,7 @@ pub(crate) fn welcome(hello: &Hello) -> Welcome {
         received: 0,
         written: 0,
         durable: 0,
+        earlier: Vec::new(),
     }
 }
 

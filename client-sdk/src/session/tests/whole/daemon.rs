@@ -8,7 +8,8 @@ use clad_journal::{
 };
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
-    frame::{Accepted, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, EpochStart, LastStored, Refused, Watermark, Welcome},
+    limits::MAX_EARLIER_EPOCHS,
 };
 use clad_sim::{Rng, SimClock, SimDisk, disk::Fault, disk::OpKind};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -123,6 +124,14 @@ impl Daemon {
         self.stepper().marks()
     }
 
+    /// The epochs before this one, as the daemon tells them.
+    fn earlier(&self) -> Vec<EpochStart> {
+        let epochs = self.stepper().meta().epochs;
+        let before = epochs.len().saturating_sub(1);
+        let told = &epochs[before.saturating_sub(MAX_EARLIER_EPOCHS)..before];
+        told.iter().map(|e| EpochStart { epoch: e.epoch, first_offset: e.first_offset }).collect()
+    }
+
     /// HELLO and WELCOME; or it is fenced.
     pub(super) fn greet(&self, producer: [u8; 16], epoch: u32) -> Option<(Welcome, Link)> {
         let stepper = self.stepper();
@@ -156,6 +165,7 @@ impl Daemon {
             received: marks.received,
             written: marks.written,
             durable: marks.durable,
+            earlier: self.earlier(),
         };
         let (up, down, owed) = (VecDeque::new(), VecDeque::new(), Owed::default());
         Some((welcome, Link { producer, epoch, up, down, owed }))
