@@ -119,6 +119,16 @@ impl Active {
         }
     }
 
+    /// For [`Fault::CutInPlace`]: a segment that was used, behind what its footer would say.
+    pub(crate) fn behind(header: SegmentHeader, said: &Footer) -> Self {
+        let mut active = Self::new(header, Vec::new(), said.first_offset, said.before);
+        active.pos = said.data_end.next_multiple_of(active.block());
+        (active.end_offset, active.last_checksum) = (said.end_offset, said.last_batch_checksum);
+        active.index.clone_from(&said.index);
+        active.first_append_boot_ns = Some(0);
+        active
+    }
+
     fn block(&self) -> u64 {
         u64::from(self.header.block_size)
     }
@@ -229,7 +239,7 @@ impl Active {
         self.min_time_ns = self.min_time_ns.min(batch.min_time_ns);
         self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
         self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
-        self.payload_bytes += batch.payload_bytes;
+        self.payload_bytes += batch.payload_bytes();
         self.end_offset = batch.end_offset();
     }
 

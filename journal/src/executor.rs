@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
+use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
@@ -166,15 +166,16 @@ impl Executor {
         Ok(())
     }
 
-    /// The next segment, or none when there is no room or it cannot be made: then it is tried again later.
-    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Option<Active> {
+    /// The next segment, or why it is tried again later.
+    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
         match self.try_open_next(prepared, next, epoch, space) {
-            Ok(active) => active,
+            Ok(Some(active)) => Ok(active),
+            Ok(None) => Err(NoSegment::Space),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(NoSegment::Space),
             Err(e) => {
-                if e.kind() != io::ErrorKind::StorageFull {
-                    self.env.tell(Event::SegmentFailed { reason: format!("open the next segment: {e}") });
-                }
-                None
+                let reason = format!("open the next segment: {e}");
+                self.env.tell(Event::SegmentFailed { reason: reason.clone() });
+                Err(NoSegment::Failed(reason))
             }
         }
     }
@@ -276,8 +277,7 @@ impl Executor {
             if !batches.is_empty() {
                 self.write_elsewhere(rescue, &batches)?;
             } else if rescue.from < rescue.next {
-                rescue.producers.lose(rescue.from, rescue.next);
-                self.env.tell(Event::Lost { from: rescue.from, to: rescue.next });
+                self.lose(rescue, Damage { from: rescue.from, to: rescue.next });
             }
             rescue.rewritten = true;
         }
@@ -294,6 +294,7 @@ impl Executor {
                 self.catalog.add(s);
             }
             for d in report.damage {
+                rescue.lost = true;
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
                 rescue.producers.lose(d.from, d.to);
             }
@@ -310,7 +311,7 @@ impl Executor {
         })?;
         self.env.tell(Event::Recovered { epoch, from: rescue.from, to: end });
         let next = self.open_next(None, end, epoch, Space::Reserved);
-        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone() })
+        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost: rescue.lost })
     }
 
     /// Everything from `from` on: from memory where it is held, else read back from the old segment.
@@ -332,6 +333,13 @@ impl Executor {
             }
         }
         Ok(all)
+    }
+
+    /// What cannot be given back is told, and its producers' sequences are open again.
+    fn lose(&self, rescue: &mut Rescue, gone: Damage) {
+        rescue.lost = true;
+        rescue.producers.lose(gone.from, gone.to);
+        self.env.tell(Event::Lost { from: gone.from, to: gone.to });
     }
 
     fn read_back(&self, rescue: &Rescue, from: u64, to: u64) -> Vec<Arc<Batch>> {
@@ -362,25 +370,12 @@ impl Executor {
         let temporary = format!("{name}.tmp");
         let storage = self.env.storage.as_ref();
         if let Some((proof, bytes)) = self.already_there(rescue, number) {
+            // Told by the attempt that wrote it.
+            rescue.lost |= !proof.footer.damage.is_empty();
             proof.footer.damage.iter().for_each(|d| rescue.producers.lose(d.from, d.to));
             return self.put_in_place(number, proof, bytes);
         }
-        match storage.remove(&temporary) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let file = match storage.rename(&name, &temporary) {
-            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
-            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
-            Ok(()) => {
-                storage.sync_dir("")?;
-                segment_file::open(storage, &temporary, Access::WriteDirect)?
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                segment_file::create(storage, &temporary, Access::WriteDirect)?
-            }
-            Err(e) => return Err(e),
-        };
+        let file = self.open_elsewhere(&name, &temporary)?;
         let epoch = batches.first().map_or(0, |b| b.epoch);
         // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
         let header = prepare::new_header(&self.env, number, epoch, None)?;
@@ -404,8 +399,7 @@ impl Executor {
         }
         file.sync_all()?;
         for d in &damage {
-            self.env.tell(Event::Lost { from: d.from, to: d.to });
-            rescue.producers.lose(d.from, d.to);
+            self.lose(rescue, *d);
         }
         let mut footer = active.footer();
         footer.first_offset = rescue.from.min(first);
@@ -418,6 +412,48 @@ impl Executor {
         storage.rename(&temporary, &name)?;
         let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
         self.put_in_place(number, proof, sealed.bytes)
+    }
+
+    /// The file of that temporary name, as good as empty. An attempt before this one may have left its own: this one is to
+    /// be on other blocks, but where there are none, on the same; they are not given back for others to take.
+    fn open_elsewhere(&self, name: &str, temporary: &str) -> io::Result<Arc<dyn File>> {
+        let storage = self.env.storage.as_ref();
+        let is_there = |name: &str| match storage.open(name, Access::ReadDirect) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            opened => opened.map(|_| true),
+        };
+        if is_there(temporary)? {
+            if !is_there(name)? && !self.has_made_room(name)? {
+                return segment_file::open(storage, temporary, Access::WriteDirect);
+            }
+            storage.remove(temporary)?;
+        }
+        match storage.rename(name, temporary) {
+            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
+            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+            Ok(()) => {
+                storage.sync_dir("")?;
+                segment_file::open(storage, temporary, Access::WriteDirect)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                segment_file::create(storage, temporary, Access::WriteDirect)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether a file of that name with a segment's space could be made.
+    fn has_made_room(&self, name: &str) -> io::Result<bool> {
+        let storage = self.env.storage.as_ref();
+        let made = segment_file::create(storage, name, Access::WriteDirect)
+            .and_then(|file| file.allocate(self.env.config.segment_bytes));
+        match made {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                let _ = storage.remove(name);
+                if e.kind() == io::ErrorKind::StorageFull { Ok(false) } else { Err(e) }
+            }
+        }
     }
 
     /// What an earlier attempt had written, sealed and renamed already. `clad.meta` may name it, though the write of

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::body::Body;
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
@@ -28,16 +29,22 @@ pub struct Batch {
     pub min_time_ns: i64,
     /// Greatest record time.
     pub max_time_ns: i64,
-    /// Bytes of its payloads, without what the journal puts around them.
-    pub payload_bytes: u64,
+    /// Counted while it gathered.
+    pub(crate) payload_bytes: Option<u64>,
     /// The chunks.
-    pub body: Vec<u8>,
+    pub body: Body,
 }
 
 impl Batch {
     /// One past the last offset.
     pub fn end_offset(&self) -> u64 {
         self.first_offset + u64::from(self.count)
+    }
+
+    /// Bytes of its payloads, without what the journal puts around them. Of a batch that was read they are counted now: who
+    /// only reads it through does not pay for that.
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes.unwrap_or_else(|| chunks(&self.body).flatten().map(|chunk| chunk.payload.len() as u64).sum())
     }
 
     /// Bytes that it takes in a file, header included.
@@ -117,7 +124,9 @@ pub(crate) struct Gathered {
 
 #[derive(Debug, Default)]
 struct Open {
+    /// Without its body.
     batch: Batch,
+    body: Vec<u8>,
     rows: Vec<Row>,
     wants_written: bool,
     since_boot_ns: u64,
@@ -127,7 +136,7 @@ struct Open {
 impl Open {
     fn close(self) -> Gathered {
         Gathered {
-            batch: Arc::new(self.batch),
+            batch: Arc::new(Batch { body: self.body.into(), ..self.batch }),
             rows: self.rows,
             wants_written: self.wants_written,
             since_boot_ns: self.since_boot_ns,
@@ -196,7 +205,7 @@ impl Gather {
     pub(crate) fn front(&self) -> Option<(usize, u64, bool)> {
         match (self.closed.front(), &self.open) {
             (Some(b), _) => Some((b.batch.body.len(), b.since_boot_ns, b.wants_written)),
-            (None, Some(o)) => Some((o.batch.body.len(), o.since_boot_ns, o.wants_written)),
+            (None, Some(o)) => Some((o.body.len(), o.since_boot_ns, o.wants_written)),
             (None, None) => None,
         }
     }
@@ -204,7 +213,7 @@ impl Gather {
     /// Takes an append in, at the offset it was given. [`Self::settle`] follows after the last one of a purse.
     pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Moment, purse: &mut Purse) {
         let len = ChunkHeader::encoded_len(e.vouch.len(), e.payload.len());
-        if self.open.as_ref().is_some_and(|o| o.batch.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
+        if self.open.as_ref().is_some_and(|o| o.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
             self.settle(purse);
             self.close_open();
         }
@@ -215,15 +224,15 @@ impl Gather {
                 append_real_ns: now.real_ns,
                 min_time_ns: i64::MAX,
                 max_time_ns: i64::MIN,
-                body: Vec::with_capacity(self.expected),
                 ..Batch::default()
             },
+            body: Vec::with_capacity(self.expected),
             since_boot_ns: now.boot_ns,
             ..Open::default()
         });
-        e.header.encode_into(&mut open.batch.body, e.vouch, e.payload);
+        e.header.encode_into(&mut open.body, e.vouch, e.payload);
         open.batch.count += e.header.count;
-        open.batch.payload_bytes += e.payload.len() as u64;
+        *open.batch.payload_bytes.get_or_insert(0) += e.payload.len() as u64;
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;

@@ -19,9 +19,11 @@ compile_error!("clad runs on x86-64 and aarch64");
 
 mod active;
 mod background;
+mod body;
 mod catalog;
 pub mod clock;
 mod committer;
+mod company;
 mod config;
 mod env;
 mod error;
@@ -49,6 +51,7 @@ mod watcher;
 mod window;
 mod workers;
 
+pub use body::Body;
 pub use catalog::{Proof, Sealed, Summary};
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};

@@ -15,7 +15,7 @@ use crate::format::meta::{Meta, NONE};
 use crate::format::segment::SegmentHeader;
 use crate::format::{META_NAME, segment_name};
 use crate::gather::Batch;
-use crate::io::{Access, OsStorage, Storage, device};
+use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Unsealed};
@@ -125,6 +125,10 @@ impl OfflineLog {
         let segment = match probe(self.storage.as_ref(), number, bytes) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 self.notes.push(format!("segment {number} is not sealed yet: only the daemon's user can read it"));
+                return Ok(());
+            }
+            Err(e) if is_bad_place(&e) => {
+                self.notes.push(format!("DAMAGE: the header of segment {number} cannot be read: {e}"));
                 return Ok(());
             }
             other => other.map_err(OpenError::io(name.clone()))?,

@@ -133,6 +133,7 @@ impl Reader {
     /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.
     fn pause(&self) -> Result<(), ReadError> {
         match self.fruitless {
+            0 => {}
             n if n < 16.min(self.patience) => std::thread::yield_now(),
             n if n < self.patience => std::thread::sleep(Duration::from_millis(1)),
             _ => {

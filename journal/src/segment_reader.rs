@@ -13,7 +13,6 @@ use std::sync::Arc;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
-use crate::format::chunk::chunks;
 use crate::format::footer::Damage;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
@@ -124,7 +123,8 @@ impl SegmentReader {
         if h.epoch != self.epoch || end > self.window.len() {
             return Ok(None);
         }
-        let body = self.window.get(pos + decoded.header_len as u64, h.stored_len as usize)?;
+        let (body_pos, stored_len) = (pos + decoded.header_len as u64, h.stored_len as usize);
+        let body = self.window.get(body_pos, stored_len)?;
         if !decoded.body_holds(&self.seed, pos, body) {
             return Ok(None);
         }
@@ -140,8 +140,8 @@ impl SegmentReader {
             append_real_ns: h.append_real_ns,
             min_time_ns: h.min_time_ns,
             max_time_ns: h.max_time_ns,
-            payload_bytes: chunks(body).flatten().map(|c| c.payload.len() as u64).sum(),
-            body: body.to_vec(),
+            payload_bytes: None,
+            body: self.window.share(body_pos, stored_len),
         });
         // The next batch is written over a vouch: in an active segment it must be looked for at the same place.
         if batch.is_none() && self.end.is_none() {

@@ -8,15 +8,16 @@
 //! | 8 | version of this layout, 1 | daemon, once |
 //! | 16 | bytes of the data area, a power of two | daemon, once |
 //! | 24 | slots, a power of two | daemon, once |
-//! | 64 | **head**: what is reserved ([`Cursor`]; the top bit says closed) | client; the daemon sets the top bit |
+//! | 64 | **head**: what is reserved ([`Cursor`]; the top bit says closed) | client; either end sets the top bit |
 //! | 128 | threads that wait for acks | client |
 //! | 136 | threads that wait for space | client |
 //! | 192 | **tail**: below it, all was given back ([`Cursor`]) | daemon |
 //! | 200 | the full append number of the tail (a hint for its high bits) | daemon |
 //! | 208 | how many islands there may be: 0, none | daemon |
 //! | 216 | sleep: odd while the daemon sleeps, raised by 1 at each change | daemon; a client that woke it raises it |
-//! | 224 | bell for space (futex: the low 4 bytes) | daemon |
+//! | 224 | bell for space (futex: the low 4 bytes) | daemon; a client that closes the ring |
 //! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
+//! | 240 | one past the last append that was refused | daemon |
 //! | 256, 288 | two checkpoints: tail word, append number, sequence | daemon |
 //! | 320 | 16 islands: range, append number + 1 | daemon |
 //! | 576 | 16 words: the append number + 1 whose writer has left the island | client |
@@ -49,6 +50,7 @@ pub(crate) mod at {
     pub(crate) const SLEEP: usize = 216;
     pub(crate) const SPACE_BELL: usize = 224;
     pub(crate) const ACK_BELL: usize = 232;
+    pub(crate) const REFUSED: usize = 240;
     pub(crate) const CHECKPOINTS: [usize; 2] = [256, 288];
     pub(crate) const ISLANDS: usize = 320;
     pub(crate) const LEFT: usize = 576;

@@ -169,6 +169,14 @@ impl Producer {
         board::answer(&*self.board(), self.shape, append)
     }
 
+    /// One past the last append that was refused for good, by this daemon or one before it. The refusal of an append below
+    /// it can be read as soon as the append is `received`. An append without an [`answer`](Self::answer) that has its level
+    /// was taken if it is not below; if it is, it may have been refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        board::refused(&*self.board())
+    }
+
     /// Log id and epoch of the log.
     #[must_use]
     pub fn log(&self) -> ([u8; 16], u32) {
@@ -182,6 +190,22 @@ impl Producer {
             0 => None,
             why => Some(why as u32),
         }
+    }
+
+    /// Closes the ring from this end: from now on every push says [`PushError::Closed`]. What is committed can still be
+    /// taken.
+    pub fn close(&self) {
+        if self.ring.is_ours() {
+            self.ring.set_bits(at::HEAD, Cursor::CLOSED);
+            self.ring.add(at::SPACE_BELL, 1);
+            os::futex_wake(self.ring.futex(at::SPACE_BELL));
+        }
+    }
+
+    /// Whether this process is a fork of the one that attached the ring.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        !self.ring.is_ours()
     }
 
     /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.

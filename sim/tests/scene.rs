@@ -48,3 +48,18 @@ fn a_segment_used_again_holds_nothing_of_what_it_was() {
 fn a_damaged_segment_is_not_used_again() {
     scenes::damaged_goes(Faults::default());
 }
+
+#[test]
+fn a_late_write_of_a_dead_process_is_waited_for() {
+    scenes::late_write(Faults::default());
+}
+
+#[test]
+fn what_lies_behind_a_cut_never_comes_back() {
+    scenes::behind_the_cut(Faults::default());
+}
+
+#[test]
+fn a_recovery_on_a_full_disk_keeps_the_space_that_it_has() {
+    scenes::recovery_keeps_its_space(Faults::default());
+}

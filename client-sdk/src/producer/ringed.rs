@@ -28,6 +28,9 @@ use crate::{
 /// How often it looks whether the ring has room again.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
+/// How long a flush waits at most before it is asked for again, where the daemon could not do it.
+const FLUSH_AGAIN: Duration = Duration::from_millis(200);
+
 /// A flush under way.
 #[derive(Debug)]
 struct Flush {
@@ -35,13 +38,15 @@ struct Flush {
     /// Every ticket of an append below is to be answered first.
     upto: u64,
     id: u32,
+    since: Instant,
     state: Asking,
     sender: FlushSender,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Asking {
-    Not,
+    /// It was not, or the daemon could not do it: again then.
+    Not(Option<Instant>),
     Sent,
     Answered,
 }
@@ -54,11 +59,24 @@ pub(super) struct Ringed {
     backlog: VecDeque<Item>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
+    /// Since when there is no daemon.
+    alone: Option<Instant>,
+    /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
+    given_up: bool,
 }
 
 impl Ringed {
     pub(super) fn is_idle(&self) -> bool {
         self.backlog.is_empty() && self.flushes.is_empty() && self.port.as_ref().is_none_or(|port| port.pending() == 0)
+    }
+
+    /// Whether the end need not wait for the tickets of what is in the ring.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up && self.backlog.is_empty() && self.flushes.is_empty()
+    }
+
+    pub(super) fn lost_connection(&mut self, now: Instant) {
+        self.alone.get_or_insert(now);
     }
 
     pub(super) fn has_port(&self) -> bool {
@@ -71,57 +89,113 @@ impl Ringed {
 
     /// What waits here, for who goes on without a ring.
     fn take_backlog(&mut self) -> Vec<Item> {
-        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender));
+        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
-    /// Puts into the ring what has room there.
+    /// Puts into the ring what has room there; then submits go there at once again.
     fn feed(&mut self, shared: &Shared) {
-        let Some(port) = &self.port else { return };
+        let Some(port) = self.port.clone() else { return };
+        while self.feed_backlog(shared, &port) {
+            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            if let Some(shut) = shared.late(&mut self.backlog) {
+                if self.feed_backlog(shared, &port) {
+                    shut.post_directly();
+                }
+                return;
+            }
+        }
+    }
+
+    /// Posts what waits; false when something must wait on.
+    fn feed_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
+        if self.backlog.is_empty() {
+            return true;
+        }
+        let all = self.post_backlog(shared, port);
+        // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
+        port.want_for_waiting();
+        all
+    }
+
+    /// Posts in order, until one finds no room; says whether all did.
+    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
                     Posted::Done => {}
                     Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
-                        return self.backlog.push_front(Item::Append(append, claim));
+                        self.backlog.push_front(Item::Append(append, claim));
+                        return false;
                     }
                 },
-                Item::Flush(level, sender) => {
+                Item::Flush(level, sender, since) => {
                     let highest = shared.log_info().map_or(AckLevel::Written, |log| log.highest_ack);
                     let level = level.unwrap_or(highest);
                     self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
                     let (upto, id) = (port.last(), self.flush_id + 1);
                     // What is in the ring is posted; there is nothing to ask for.
-                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not };
-                    self.flushes.push_back(Flush { level, upto, id, state, sender });
+                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not(None) };
+                    self.flushes.push_back(Flush { level, upto, id, since, state, sender });
                 }
             }
         }
-        shared.post_directly();
+        true
     }
 
-    /// Ends what has waited for too long.
+    /// Ends what has waited for too long: for room, or for a daemon. What lies in the ring is for the daemon to end.
     fn give_up(&mut self, shared: &Shared, now: Instant, why: &str) {
         let patience = shared.options.give_up_after;
-        while let Some(Item::Append(append, _)) = self.backlog.front()
-            && append.submitted + patience <= now
+        while self
+            .flushes
+            .front()
+            .is_some_and(|flush| self.flush_due(flush.since, patience).is_some_and(|due| due <= now))
         {
-            let Some(Item::Append(append, claim)) = self.backlog.pop_front() else { return };
-            let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
-            end(shared, append, claim, error);
+            let Some(flush) = self.flushes.pop_front() else { return };
+            self.give_up_flush(flush.sender, patience);
+        }
+        while self.front_due(patience).is_some_and(|due| due <= now) {
+            match self.backlog.pop_front() {
+                Some(Item::Append(append, claim)) => {
+                    let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
+                    end(shared, append, claim, error);
+                }
+                Some(Item::Flush(_, sender, _)) => self.give_up_flush(sender, patience),
+                None => return,
+            }
+        }
+    }
+
+    fn give_up_flush(&mut self, sender: FlushSender, patience: Duration) {
+        let reason = "there is no daemon to take what lies in the ring".to_owned();
+        self.given_up = true;
+        // Nobody listens any more if this fails; then nobody is told.
+        let _ = sender.send(Err(AppendError::GivenUp { waited: patience, reason, maybe_written: true }));
+    }
+
+    /// When a flush is given up; never while there is a daemon, which answers it.
+    fn flush_due(&self, since: Instant, patience: Duration) -> Option<Instant> {
+        self.alone.map(|alone| alone.max(since) + patience)
+    }
+
+    /// When what waits longest for room is given up.
+    fn front_due(&self, patience: Duration) -> Option<Instant> {
+        match self.backlog.front()? {
+            Item::Append(append, _) => Some(append.submitted + patience),
+            Item::Flush(_, _, since) => self.flush_due(*since, patience),
         }
     }
 
     fn give_up_at(&self, shared: &Shared) -> Option<Instant> {
-        match self.backlog.front()? {
-            Item::Append(append, _) => Some(append.submitted + shared.options.give_up_after),
-            Item::Flush(..) => None,
-        }
+        let patience = shared.options.give_up_after;
+        let flush = self.flushes.front().and_then(|flush| self.flush_due(flush.since, patience));
+        flush.into_iter().chain(self.front_due(patience)).min()
     }
 
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
-    fn flush(&mut self, connection: &mut Connection) -> Result<(), ConnectError> {
-        for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Not) {
+    fn flush(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+        let due = |flush: &&mut Flush| matches!(flush.state, Asking::Not(at) if at.is_none_or(|at| at <= now));
+        for flush in self.flushes.iter_mut().filter(due) {
             flush.state = Asking::Sent;
             connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
         }
@@ -132,6 +206,7 @@ impl Ringed {
             && port.is_answered_below(flush.upto)
         {
             let Some(flush) = self.flushes.pop_front() else { break };
+            self.given_up = false;
             let unheard = port.take_unheard().map_or(Ok(()), Err);
             // Nobody listens any more if this fails; then nobody is told.
             let _ = flush.sender.send(unheard);
@@ -148,31 +223,41 @@ impl Ringed {
         }
     }
 
-    fn flush_refused(&mut self, id: u32, error: ErrorInfo) {
-        if let Some(at) = self.flushes.iter().position(|flush| flush.id == id)
-            && let Some(flush) = self.flushes.remove(at)
-        {
+    /// What the daemon cannot do now it is asked for again: what waits in the ring, waits there.
+    fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
+        let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
+        let overdue = self.flushes[at].since + shared.options.give_up_after <= now;
+        if error.retryable && !overdue {
+            let pause = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
+            self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
+        } else if let Some(flush) = self.flushes.remove(at) {
+            self.given_up = true;
             let maybe_written = error.maybe_written;
             let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
         }
     }
 
+    fn flush_timer(&self) -> Option<Instant> {
+        let waits = |flush: &Flush| if let Asking::Not(at) = flush.state { at } else { None };
+        self.flushes.iter().filter_map(waits).min()
+    }
+
     /// The connection is gone; the ring is not.
     fn disconnected(&mut self) {
         for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Sent) {
-            flush.state = Asking::Not;
+            flush.state = Asking::Not(None);
         }
     }
 
     /// Everything ends.
     pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
         if let Some(port) = self.port.take() {
-            port.end(error);
+            port.end(&error.clone().with_maybe_written(true)); // whatever daemon comes takes it
         }
         for item in self.take_backlog() {
             match item {
                 Item::Append(append, claim) => end(shared, append, claim, error.clone().with_maybe_written(false)),
-                Item::Flush(_, sender) => drop(sender.send(Err(error.clone()))),
+                Item::Flush(_, sender, _) => drop(sender.send(Err(error.clone()))),
             }
         }
     }
@@ -205,12 +290,13 @@ impl Task {
                 }
                 let wake = self.shared.wake.clone();
                 let counters = self.shared.counters.clone();
-                let port = Port::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let port = Port::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
                 ringed.port = Some(Arc::new(port));
             }
             Asked::Known { board } => {
                 if let Some(port) = &ringed.port {
-                    port.attach_board(&board).map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                    port.attach_board(&board, welcome.highest_ack)
+                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
                 }
             }
             Asked::Refused(why) => {
@@ -224,6 +310,7 @@ impl Task {
             welcome.max_append_bytes = welcome.max_append_bytes.min(port.max_append_bytes());
             self.shared.set_port(Some(port.clone()));
         }
+        ringed.alone = None;
         Ok(true)
     }
 
@@ -233,7 +320,7 @@ impl Task {
         for item in ringed.take_backlog() {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender) => self.session.flush(level, sender, now()),
+                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
             }
         }
     }
@@ -286,13 +373,13 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Watermark(mark) => ringed.flush_answered(&mark),
-                Answer::FlushRefused { id, error } => ringed.flush_refused(id, error),
+                Answer::FlushRefused { id, error } => ringed.flush_refused(&shared, id, error, now),
                 Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
             }
         }
         ringed.feed(&shared);
         ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
-        ringed.flush(connection)?;
+        ringed.flush(connection, now)?;
         if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
             return Err(ConnectError::Closed { address: shared.options.address.clone() });
         }
@@ -301,6 +388,7 @@ impl Task {
         {
             port.want(); // the end waits for its tickets
         }
+        let again = ringed.flush_timer();
         let room = (!ringed.backlog.is_empty()).then(|| now + ROOM_LOOK);
         let give_up = ringed.give_up_at(&shared);
         shared.counters.pending_appends.set(ringed.port.as_ref().map_or(0, |port| port.pending()) as u64);
@@ -311,7 +399,7 @@ impl Task {
         if let ControlFlow::Break(end) = self.over(&life, now) {
             return Ok(ControlFlow::Break(end));
         }
-        Ok(ControlFlow::Continue([linger, room, give_up, deadline].into_iter().flatten().min()))
+        Ok(ControlFlow::Continue([linger, again, room, give_up, deadline].into_iter().flatten().min()))
     }
 
     /// Gives up what waits for a daemon.

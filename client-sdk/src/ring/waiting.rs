@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clad_proto::AckLevel;
 use clad_shm::Marks;
 
-use crate::producer::Claim;
+use crate::{AppendError, producer::Claim};
 
 /// An append whose answer is due.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Queues {
     received: VecDeque<Waiting>,
     written: VecDeque<Waiting>,
     durable: VecDeque<Waiting>,
+    /// Nobody waits here any more, for this reason.
+    ended: Option<AppendError>,
 }
 
 impl Queues {
@@ -63,7 +65,32 @@ impl Queues {
         }
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Waiting> {
+    /// Takes out those of these appends that were refused.
+    pub(super) fn refused(
+        &mut self,
+        appends: std::ops::Range<u64>,
+        is_refused: impl Fn(u64) -> bool,
+        into: &mut Vec<Waiting>,
+    ) {
+        for queue in [&mut self.received, &mut self.written, &mut self.durable] {
+            let mut at = queue.partition_point(|waiting| waiting.append < appends.start);
+            while queue.get(at).is_some_and(|waiting| waiting.append < appends.end) {
+                match is_refused(queue[at].append) {
+                    true => into.extend(queue.remove(at)),
+                    false => at += 1,
+                }
+            }
+        }
+    }
+
+    /// Why nobody can wait here any more.
+    pub(super) const fn ended(&self) -> Option<&AppendError> {
+        self.ended.as_ref()
+    }
+
+    /// Gives all that wait; from now on nobody does.
+    pub(super) fn end(&mut self, error: &AppendError) -> Vec<Waiting> {
+        self.ended.get_or_insert_with(|| error.clone());
         let mut all: Vec<Waiting> = self.received.drain(..).collect();
         all.extend(self.written.drain(..));
         all.extend(self.durable.drain(..));

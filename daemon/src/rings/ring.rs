@@ -6,18 +6,20 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - What the journal refuses of its producer alone, for now, holds up this ring alone.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
 use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
+use super::pass::Hold;
 use super::roll::Member;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
@@ -31,10 +33,15 @@ struct Out {
     /// How often the journal had failed when they were taken.
     failures: u32,
     since: Instant,
-    /// Appends and records that asked for `written`, and for `durable`.
+    /// One of them asked for `durable`.
+    wants_durable: bool,
+    /// Appends and records that were taken and asked for `written`, and for `durable`.
     written: (u64, u64),
     durable: (u64, u64),
 }
+
+/// How long a ring is held before it is tried again: at first, and, doubling, at most.
+const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// The ring.
 pub(super) struct Ring {
@@ -48,10 +55,12 @@ pub(super) struct Ring {
     process: Option<OwnedFd>,
     /// Its time, if the front of the ring is older than this pass.
     pub(super) front: Option<u64>,
-    /// The sequence to which the next append may jump, because what was before it was refused for good.
-    jump_to: Option<u64>,
-    /// Nothing was taken yet: what a daemon before this one refused is not known.
-    fresh: bool,
+    /// The journal takes nothing of its producer's now.
+    hold: Option<Hold>,
+    /// How long it is held the next time.
+    pause: Duration,
+    /// It was held, and one append of it is taken to see whether it still must be.
+    tries: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
     outs: VecDeque<Out>,
     told_written: usize,
@@ -83,8 +92,9 @@ impl Ring {
             drain,
             process,
             front: None,
-            jump_to: None,
-            fresh: true,
+            hold: None,
+            pause: HOLD.0,
+            tries: false,
             outs: VecDeque::new(),
             told_written: 0,
             told_durable: 0,
@@ -142,6 +152,10 @@ impl Ring {
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
         self.empty = false;
+        if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
+            self.front = None;
+            return before;
+        }
         let seen = self.drain.peek(before);
         self.front = None;
         match seen {
@@ -154,8 +168,35 @@ impl Ring {
         before
     }
 
+    /// Takes nothing of it for a while: nobody waits for it.
+    pub(super) fn hold(&mut self, why: ErrorInfo) {
+        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring waits");
+        self.hold = Some(Hold { until: Instant::now() + self.pause, why });
+        self.pause = (self.pause * 2).min(HOLD.1);
+        self.member.set_held(true);
+    }
+
+    fn goes_on(&mut self) {
+        if self.hold.take().is_some() {
+            (self.pause, self.tries) = (HOLD.0, false);
+            self.member.set_held(false);
+        }
+    }
+
+    /// An append was refused for now, and all behind it: they are in the ring as before.
+    pub(super) fn put_back(&mut self, entry: &Entry) {
+        self.drain.rewind_to(entry.append);
+        (self.front, self.empty, self.tries) = (None, false, false);
+    }
+
+    /// Until when, and why, if it is held.
+    pub(super) fn held(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
+        self.tries = self.hold.is_some(); // one is enough to see
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -174,6 +215,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.goes_on();
     }
 
     /// As whom the journal takes its appends.
@@ -184,19 +226,6 @@ impl Ring {
             producer_epoch: self.producer.epoch,
             vouch: &self.peer.vouch,
         }
-    }
-
-    /// Whether an append may jump to its sequence.
-    pub(super) fn may_jump_to(&mut self, sequence: u64) -> bool {
-        if std::mem::take(&mut self.fresh) {
-            self.jump_to = Some(sequence);
-        }
-        self.jump_to == Some(sequence)
-    }
-
-    /// What has the sequences before this one is refused for good.
-    pub(super) fn jump_to(&mut self, sequence: u64) {
-        self.jump_to = Some(sequence);
     }
 
     /// The last of what was handed over has its answer: the client may see it.
@@ -217,9 +246,9 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.jump_to = None;
+        self.goes_on();
         let end = accepted.first_offset + u64::from(accepted.count);
-        self.out(entry, level, end, accepted.failures, since);
+        self.out(entry, level, Some(end), accepted.failures, since);
     }
 
     /// An append was refused for good.
@@ -229,24 +258,31 @@ impl Ring {
         if level >= AckLevel::Received {
             let detail = error.record_index.map_or_else(|| error.limit.unwrap_or_default(), u64::from);
             let code = error.code.number().into();
-            self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
+            let answer = Answer { first_offset: 0, epoch: 0, code, detail };
+            match error.code {
+                // It is stored, by a daemon before this one; only its offset is not known any more.
+                ErrorCode::SequenceTooOld => self.drain.answer(entry.append, answer),
+                _ => self.drain.refuse(entry.append, answer),
+            }
         }
-        self.jump_to(entry.sequence.wrapping_add(entry.records.into()));
-        self.out(entry, AckLevel::None, 0, failures, since);
+        self.goes_on();
+        // Its space, and with it its answer, stays until the mark that it may wait for has passed it.
+        self.out(entry, level.min(self.door.highest), None, failures, since);
     }
 
-    fn out(&mut self, entry: &Entry, level: AckLevel, end: u64, failures: u32, since: Instant) {
-        let one = |wanted| if level == wanted { (1, u64::from(entry.records)) } else { (0, 0) };
+    /// Notes an append that was taken, up to the offset `end`, or was refused.
+    fn out(&mut self, entry: &Entry, level: AckLevel, end: Option<u64>, failures: u32, since: Instant) {
+        let one = |wanted| if level == wanted && end.is_some() { (1, u64::from(entry.records)) } else { (0, 0) };
         let (written, durable) = (one(AckLevel::Written), one(AckLevel::Durable));
-        let upto = entry.append + 1;
+        let (upto, end, wants_durable) = (entry.append + 1, end.unwrap_or_default(), level == AckLevel::Durable);
         match self.outs.back_mut() {
             // Taken together, and wanted at the same level: one entry for all of them.
-            Some(out) if out.since == since && out.failures == failures && (out.durable.0 > 0) == (durable.0 > 0) => {
+            Some(out) if (out.since, out.failures, out.wants_durable) == (since, failures, wants_durable) => {
                 (out.upto, out.end) = (upto, out.end.max(end));
                 out.written = (out.written.0 + written.0, out.written.1 + written.1);
                 out.durable = (out.durable.0 + durable.0, out.durable.1 + durable.1);
             }
-            _ => self.outs.push_back(Out { upto, end, failures, since, written, durable }),
+            _ => self.outs.push_back(Out { upto, end, failures, since, wants_durable, written, durable }),
         }
     }
 
@@ -277,8 +313,7 @@ impl Ring {
         }
         let mut upto = None;
         while let Some(out) = self.outs.get(self.given_back) {
-            let wants_durable = out.durable.0 > 0;
-            if self.given_back >= if wants_durable { self.told_durable } else { self.told_written } {
+            if self.given_back >= if out.wants_durable { self.told_durable } else { self.told_written } {
                 break;
             }
             upto = Some(out.upto);
@@ -310,6 +345,9 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
+        self.goes_on();
+        // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
+        self.member.passed(self.drain.next());
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u32) {

@@ -169,15 +169,26 @@ pub(crate) struct Rescue {
     pub(crate) producers: ProducerTable,
     /// An earlier attempt had written, sealed and named the new segment already.
     pub(crate) rewritten: bool,
+    /// Something of it could not be given back, in this attempt or an earlier one.
+    pub(crate) lost: bool,
+}
+
+/// Why there is no next segment yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoSegment {
+    /// No room.
+    Space,
+    /// It cannot be opened or made: too many files are open, an error of the disk.
+    Failed(String),
 }
 
 /// What came of a job.
 pub(crate) enum Done {
     Write { id: u64, durability: Durability },
     Sync { upto: u64 },
-    Rotated { next: Option<Active> },
-    Opened { next: Option<Active> },
-    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
+    Rotated { next: Result<Active, NoSegment> },
+    Opened { next: Result<Active, NoSegment> },
+    Recovered { next: Result<Active, NoSegment>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
     Closed,
 }
 

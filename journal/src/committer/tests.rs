@@ -70,8 +70,8 @@ fn batches(c: &mut Committer) -> Vec<Gathered> {
 /// Everything of a batch but its permit.
 fn content(g: &Gathered) -> impl PartialEq + std::fmt::Debug {
     let b = &g.batch;
-    let numbers = (b.epoch, b.first_offset, b.count, b.append_real_ns, b.payload_bytes);
-    (numbers, b.min_time_ns, b.max_time_ns, b.body.clone(), g.rows.clone(), g.wants_written, g.since_boot_ns)
+    let numbers = (b.epoch, b.first_offset, b.count, b.append_real_ns, b.payload_bytes());
+    (numbers, b.min_time_ns, b.max_time_ns, b.body.to_vec(), g.rows.clone(), g.wants_written, g.since_boot_ns)
 }
 
 /// Appends as a client may send them, most in line: a step from what would be next, records, gap mark, payload.

@@ -5,13 +5,16 @@
 //! the value: nobody else holds a pointer to it.
 #![allow(unsafe_code)] // raw allocation with an alignment that `Vec` cannot ask for
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Alignment of every buffer: the page, which satisfies every device's `dio_mem_align`.
 pub(crate) const ALIGN: usize = 4096;
+/// A huge page: what is as large and begins on one may be one piece of memory to the device.
+const HUGE: usize = 2 << 20;
 
 /// An owned, aligned, growable byte buffer.
 pub struct IoBuf {
@@ -20,7 +23,20 @@ pub struct IoBuf {
     len: usize,
     /// Which of a ring's registered buffers this memory is. Memory that is allocated anew is none.
     registered: Option<u16>,
+    /// Whose memory it is a part of, where it is not its own.
+    arena: Option<Arc<Arena>>,
 }
+
+/// Memory that several buffers have their parts of; it ends with the last of them.
+struct Arena {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it only frees the memory; the parts are the buffers', each of which has its own exclusively.
+unsafe impl Send for Arena {}
+// SAFETY: nothing can be done with a shared reference.
+unsafe impl Sync for Arena {}
 
 // SAFETY: the buffer owns its memory exclusively, as `Vec<u8>` does; moving it between threads moves that ownership.
 unsafe impl Send for IoBuf {}
@@ -35,7 +51,31 @@ impl IoBuf {
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { ptr, capacity, len: 0, registered: None }
+        Self { ptr, capacity, len: 0, registered: None, arena: None }
+    }
+
+    /// So many buffers of so many zeroes each, side by side in one piece of memory, in huge pages where the kernel has them:
+    /// to the device each is one piece then, where it would be one for every page.
+    pub(crate) fn row(number: usize, capacity: usize) -> Vec<Self> {
+        let capacity = capacity.max(1).next_multiple_of(ALIGN);
+        let all = capacity.checked_mul(number.max(1)).expect("less than the memory there is");
+        let (size, align) = if all >= HUGE { (all.next_multiple_of(HUGE), HUGE) } else { (all, ALIGN) };
+        let layout = Layout::from_size_align(size, align).expect("a capacity below isize::MAX");
+        // SAFETY: the layout's size is not zero.
+        let Some(ptr) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let arena = Arc::new(Arena { ptr, layout });
+        if align == HUGE {
+            // SAFETY: these are whole pages of ours, and the advice changes no byte. Where it is refused, small pages do.
+            unsafe { libc::madvise(ptr.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
+        }
+        let part = |number: usize| {
+            // SAFETY: `number * capacity + capacity <= size`, and no two parts overlap.
+            let ptr = unsafe { ptr.add(number * capacity) };
+            // SAFETY: these bytes are allocated, and nobody else's yet.
+            unsafe { ptr.write_bytes(0, capacity) };
+            Self { ptr, capacity, len: capacity, registered: None, arena: Some(arena.clone()) }
+        };
+        (0..number).map(part).collect()
     }
 
     /// A buffer of `len` zeroes.
@@ -129,8 +169,17 @@ impl DerefMut for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        // SAFETY: `ptr` came from `alloc_zeroed` with this very layout and is freed once.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+        if self.arena.is_none() {
+            // SAFETY: `ptr` came from `alloc_zeroed` with this very layout and is freed once.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: `ptr` came from `alloc` with this very layout and is freed once, after the last buffer in it.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
     }
 }
 
@@ -159,5 +208,61 @@ mod tests {
         buf.set_len(5);
         buf.pad_to(512);
         assert!(buf[5..].iter().all(|b| *b == 0), "old content never shows in a pad");
+    }
+
+    #[test]
+    fn a_row_of_buffers_shares_memory_and_nothing_else() {
+        for (number, capacity) in [(4, 512 << 10), (3, 700_000), (1, 1), (2, 3 << 20)] {
+            let mut row = IoBuf::row(number, capacity);
+            assert_eq!(row.len(), number);
+            for (at, buf) in (1u8..).zip(&mut row) {
+                assert_eq!((buf.as_ptr() as usize % ALIGN, buf.capacity()), (0, buf.len()));
+                assert!(buf.len() >= capacity);
+                assert!(buf.iter().all(|b| *b == 0), "{number} of {capacity}");
+                buf.fill(at);
+            }
+            let side_by_side = row.windows(2).all(|two| two[0].as_ptr().wrapping_add(two[0].len()) == two[1].as_ptr());
+            assert!(side_by_side);
+            assert_eq!(row[0].as_ptr() as usize % if number * capacity < HUGE { ALIGN } else { HUGE }, 0);
+            // One that grows has memory of its own; the others outlive the first, and the last frees it all.
+            let mut grown = row.remove(0);
+            grown.extend_from_slice(&[9]);
+            assert!(grown[..grown.len() - 1].iter().all(|b| *b == 1) && grown.ends_with(&[9]));
+            drop(grown);
+            for (at, buf) in (2u8..).zip(&row) {
+                assert!(buf.iter().all(|b| *b == at));
+            }
+        }
+    }
+
+    /// Page faults of this thread so far.
+    fn faults() -> i64 {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the kernel fills the structure that it is given, and all zeroes are a value of it too.
+        unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init().ru_minflt
+        }
+    }
+
+    /// Counted, because it is what makes the difference: the device is given one piece for each page that stands alone.
+    #[test]
+    fn a_row_of_buffers_is_in_huge_pages_where_the_kernel_has_them() {
+        let said = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        if !said.contains("[madvise]") && !said.contains("[always]") {
+            eprintln!("could not run: this kernel has no huge pages for whom it is asked by ({said:?})");
+            return;
+        }
+        const BYTES: usize = 8 * HUGE;
+        // Memory may be in pieces at the moment: then some of them are small ones, but hardly all of them each time.
+        let least = (0..5)
+            .map(|_| {
+                let before = faults();
+                let row = IoBuf::row(16, BYTES / 16);
+                assert!(row.iter().all(|buf| buf[0] == 0));
+                faults() - before
+            })
+            .min();
+        assert!(least < Some((BYTES / ALIGN / 2) as i64), "{least:?} faults for {} pages", BYTES / ALIGN);
     }
 }

@@ -183,6 +183,15 @@ pub trait File: Send + Sync {
     /// Reads up to `want` bytes at `pos` into `buf` (whose length becomes what was read; less only at the end of the
     /// file). After an error the buffer's content means nothing.
     fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>);
+    /// The same behind what `buf` holds, which stays, also after an error. Around the page cache what it holds must be
+    /// whole blocks.
+    fn read_behind(&self, mut buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
+        let (more, read) = self.read_at(IoBuf::with_capacity(want), pos, want);
+        if read.is_ok() {
+            buf.extend_from_slice(&more);
+        }
+        (buf, read)
+    }
     /// Makes all completed writes of this file durable, with the size that they need (`fdatasync`).
     /// A size set by [`File::set_len`] or [`File::allocate`] alone needs [`File::sync_all`].
     fn sync_data(&self) -> io::Result<()>;
@@ -232,4 +241,9 @@ pub trait File: Send + Sync {
 pub(crate) fn real_folder() -> tempfile::TempDir {
     let tests = std::env::current_exe().expect("a test has a name");
     tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
+}
+
+/// Whether the device could not give what lies at a place, which says nothing about any other place.
+pub(crate) fn is_bad_place(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

@@ -333,16 +333,22 @@ impl File for OsFile {
     }
 
     fn read_at(&self, mut buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
-        buf.set_len(want);
+        buf.clear();
+        self.read_behind(buf, pos, want)
+    }
+
+    fn read_behind(&self, mut buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
+        let held = buf.len();
+        buf.set_len(held + want);
         let mut got = 0;
         while got < want {
-            let rest = &mut buf[got..];
+            let rest = &mut buf[held + got..];
             match rustix::io::pread(&self.fd, rest, pos + got as u64) {
                 Ok(0) => break,
                 Ok(n) => got += n,
                 Err(Errno::INTR) => {}
                 Err(e) => {
-                    buf.set_len(got);
+                    buf.set_len(held);
                     return (buf, Err(e.into()));
                 }
             }
@@ -350,7 +356,7 @@ impl File for OsFile {
                 break; // a direct read ends ragged only at the end of the file, and could not go on from there
             }
         }
-        buf.set_len(got);
+        buf.set_len(held + got);
         (buf, Ok(()))
     }
 

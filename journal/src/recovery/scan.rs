@@ -199,7 +199,8 @@ mod tests {
         image[..header.encode().len()].copy_from_slice(&header.encode());
         let mut active = Active::new(header.clone(), Vec::new(), first, None);
         for (offset, size) in (first..).zip(sizes) {
-            let body = (0..*size).map(|i| (i as u64 * 31 + offset) as u8 | 1).collect();
+            let body: Vec<u8> = (0..*size).map(|i| (i as u64 * 31 + offset) as u8 | 1).collect();
+            let body = body.into();
             let batch =
                 Arc::new(Batch { epoch: header.epoch, first_offset: offset, count: 1, body, ..Batch::default() });
             let marks = Marks { written: offset, durable: offset, ..Marks::default() };

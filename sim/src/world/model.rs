@@ -111,6 +111,8 @@ pub(super) struct Model {
     /// A write or sync failed and was not recovered from.
     pub(super) failed: bool,
     last: Option<Marks>,
+    /// How many of `lost` the marks have spoken of, or need not.
+    lost_before: usize,
     epoch: u32,
     log_id: Option<[u8; 16]>,
 }
@@ -235,7 +237,13 @@ impl Model {
             if m.epoch != p.epoch {
                 let by_recovery = m.failures > 0 && m.epoch > p.epoch && m.epoch_first == m.received;
                 ensure(by_recovery, || format!("the epoch moved: {p:?}, {m:?}"))?;
+                // A FLUSH is refused for it: neither in silence, nor where nothing was lost.
+                let lost = self.lost.len() > self.lost_before;
+                ensure((m.losses > p.losses) == lost, || format!("lost: {lost}, and the marks say {p:?}, {m:?}"))?;
+                self.lost_before = self.lost.len();
             }
+        } else {
+            self.lost_before = self.lost.len();
         }
         self.failed = m.accepting == Accepting::Failed;
         self.epoch = self.epoch.max(m.epoch);

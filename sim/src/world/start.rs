@@ -196,7 +196,8 @@ impl World {
             }
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
-                ensure(!must && matches!(e, OpenError::Io { .. }), || format!("the start failed: {e}"))?;
+                let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
+                ensure(!must && of_disk, || format!("the start failed: {e}"))?;
                 self.disturbed = true;
                 self.shaken |= self.cached();
                 self.disk.kill();

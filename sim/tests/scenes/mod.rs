@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
-use clad_journal::stepper::{Next, Stepper};
-use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
+use clad_journal::io::Storage;
+use clad_journal::stepper::{Kind, Next, Stepper};
+use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
+use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
 use tokio::sync::Semaphore;
 
@@ -15,16 +17,21 @@ const SEGMENT: &str = "00000000000000000000.clog";
 /// Where the first batch lies.
 const BATCHES: u64 = 4096;
 
-struct Stage {
-    disk: SimDisk,
-    clock: Arc<SimClock>,
-    config: JournalConfig,
+/// Seeds of the scenes in which the disk chooses what is left.
+const LATE: u64 = 128;
+const TORN: u64 = 32;
+
+pub(crate) struct Stage {
+    pub(crate) disk: SimDisk,
+    tap: Tap,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) config: JournalConfig,
     journal: Option<Stepper>,
-    sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 impl Stage {
-    fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: Faults) -> Self {
         Self::on(SimDisk::new(1), faults)
     }
 
@@ -38,15 +45,17 @@ impl Stage {
             ..JournalConfig::default()
         };
         let clock = SimClock::new(disk.boot_id());
-        let mut stage = Self { disk, clock, config, journal: None, sequence: 0 };
+        let tap = Tap::new(disk.clone(), None);
+        let mut stage = Self { disk, tap, clock, config, journal: None, sequence: 0 };
         stage.start();
         stage
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.journal = None;
         self.disk = self.disk.reopen();
-        let storage = Arc::new(self.disk.clone());
+        self.tap = Tap::new(self.disk.clone(), None);
+        let storage = Arc::new(self.tap.clone());
         self.journal = Some(Stepper::open(storage, self.clock.clone(), self.config, Arc::new(|_| {})).unwrap());
     }
 
@@ -56,11 +65,21 @@ impl Stage {
         self.clock.reboot(self.disk.boot_id(), Duration::from_secs(1));
     }
 
-    fn journal(&self) -> &Stepper {
+    /// The process dies, with whatever it had in flight.
+    pub(crate) fn die(&mut self) {
+        self.journal = None;
+        self.disk.kill();
+    }
+
+    pub(crate) fn journal(&self) -> &Stepper {
         self.journal.as_ref().expect("it was started")
     }
 
-    fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+    pub(crate) fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+        self.append_for(Level::Durable, bytes, permits)
+    }
+
+    fn append_for(&mut self, level: Level, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
         let payload = vec![self.sequence as u8 + 1; bytes];
         let permit = permits.map(|p| p.clone().try_acquire_many_owned(100).unwrap());
         let given = self.journal().append(Append {
@@ -70,7 +89,7 @@ impl Stage {
             first_sequence: self.sequence,
             count: 1,
             gap: false,
-            level: Level::Durable,
+            level,
             min_time_ns: 1,
             max_time_ns: 2,
             vouch: b"scene",
@@ -82,21 +101,28 @@ impl Stage {
         given.unwrap().first_offset
     }
 
+    /// The next job is begun and brought to its end.
+    fn one_job(&self, kind: Kind) {
+        let Next::Job(job) = self.journal().begin() else { panic!("nothing to do") };
+        assert_eq!(job.kind, kind);
+        self.journal().carry_out(job);
+    }
+
     /// Everything that can be done now.
-    fn run(&self) {
+    pub(crate) fn run(&self) {
         while let Next::Job(job) = self.journal().begin() {
             self.journal().carry_out(job);
         }
     }
 
     /// Idle for long enough that the last watermarks are vouched for.
-    fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.run();
         self.clock.step(Duration::from_millis(200));
         self.run();
     }
 
-    fn read(&self, offset: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, offset: u64) -> Option<Vec<u8>> {
         let batch = self.journal().reader(offset, Level::Durable).next_batch().ok()??;
         let (at, chunk) = batch.chunks().next()?.ok()?;
         (at == offset).then(|| chunk.payload.to_vec())
@@ -353,4 +379,127 @@ pub(crate) fn damaged_goes(faults: Faults) {
         assert!(!again.contains(&used.to_owned()), "it was not removed");
         assert_eq!(again.len(), usize::from(!damaged), "damaged: {damaged}, used again as {again:?}");
     }
+}
+
+/// A direct write that a killed process had in flight lands at any time after: the start waits for it, and concludes and
+/// seals only then. Which of these writes come late, and when, is the seed's choice.
+pub(crate) fn late_write(faults: Faults) {
+    let mut late = 0;
+    for seed in 0..LATE {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        for _ in 0..3 {
+            stage.append(500, None);
+            stage.run();
+        }
+        stage.append(9000, None);
+        stage.tap.die_with(1);
+        stage.one_job(Kind::Write);
+        stage.die();
+        late += stage.disk.late_writes();
+        stage.start();
+        let next = stage.journal().report().next_offset;
+        stage.sequence = next;
+        let after = stage.append(700, None);
+        stage.rest();
+        stage.disk.land_late_writes();
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!(
+            (report.damage.as_slice(), report.unreadable.as_slice()),
+            (&[][..], &[][..]),
+            "seed {seed}: {report}"
+        );
+        assert_eq!(stage.read(after), Some(vec![after as u8 + 1; 700]), "seed {seed}: {report}");
+        for offset in 0..3 {
+            assert_eq!(stage.read(offset), Some(vec![offset as u8 + 1; 500]), "seed {seed}: {report}");
+        }
+    }
+    assert!(late >= LATE as usize / 8, "only {late} writes came late");
+}
+
+/// Batches that were in flight behind the cut stay where they were: nothing is appended to a segment that was cut. In its
+/// place they come back as witnesses of records that nobody was given.
+pub(crate) fn behind_the_cut(faults: Faults) {
+    let mut seen = 0;
+    for seed in 0..TORN {
+        let mut stage = Stage::new(faults);
+        stage.disk = SimDisk::new(seed);
+        stage.config.policy = Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 1 << 20, in_flight: 4 };
+        stage.clock = SimClock::new(stage.disk.boot_id());
+        stage.start();
+        let first = stage.append(5000, None);
+        stage.run();
+        assert_eq!(stage.journal().marks().durable, 1);
+        // Two are written and not synced when the third is, which vouches for them.
+        for _ in 0..2 {
+            stage.append_for(Level::Written, 9000, None);
+            stage.one_job(Kind::Write);
+        }
+        let Next::Job(_never_ends) = stage.journal().begin() else { panic!("a sync is due") };
+        stage.append_for(Level::Written, 9000, None);
+        stage.one_job(Kind::Write);
+        assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (4, 1));
+        stage.cut_power(Survival::Writes);
+        let on_disk = stage.disk.peek(SEGMENT).unwrap();
+        let whole = |fill: u8| on_disk.windows(9000).any(|w| w.iter().all(|b| *b == fill));
+        if whole(2) || !whole(4) {
+            continue; // the cut is not below a batch that is there
+        }
+        seen += 1;
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!((report.next_offset, report.cut_at), (1, Some(1)), "seed {seed}: {report}");
+        stage.sequence = 1;
+        let after = stage.append(700, None);
+        stage.rest();
+        stage.die();
+        stage.start();
+        let report = stage.journal().report().clone();
+        assert_eq!((report.damage.as_slice(), report.next_offset), (&[][..], 2), "seed {seed}: {report}");
+        assert_eq!((stage.read(first), stage.read(after)), (Some(vec![1; 5000]), Some(vec![2; 700])), "{report}");
+    }
+    assert!(seen > 0, "no batch lay behind a cut");
+}
+
+/// A recovery in the process that fails on a full disk is made again in the space that it has: what it would give back is
+/// somebody else's at once.
+pub(crate) fn recovery_keeps_its_space(faults: Faults) {
+    let mut over = 0;
+    // What of the failed write has landed is the seed's choice.
+    for seed in 0..16 {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let first = stage.append(500, None);
+        stage.run();
+        stage.journal().prepare();
+        let second = stage.append(500, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.disk.fail_next(OpKind::SyncAll, ".tmp", DiskFault::Io);
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        assert!(stage.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", stage.disk.names());
+        // Full, and whoever wants more than two blocks of what comes free is there first.
+        let free = stage.disk.space().unwrap().free;
+        stage.disk.set_capacity((1 << 40) - free - (56 << 10));
+        for _ in 0..3 {
+            stage.clock.step(Duration::from_secs(60));
+            stage.run();
+        }
+        let names = stage.disk.names();
+        assert!(!names.iter().any(|name| name.ends_with(".tmp")), "seed {seed}: not written elsewhere: {names:?}");
+        // What has landed is set aside, for which it takes a block more.
+        over += usize::from(stage.journal().marks().accepting != Accepting::Failed);
+        stage.disk.set_capacity(1 << 40);
+        stage.clock.step(Duration::from_secs(60));
+        stage.run();
+        let marks = stage.journal().marks();
+        assert_eq!((marks.failures, marks.durable, marks.accepting), (1, 2, Accepting::Yes), "seed {seed}: {marks:?}");
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!((report.next_offset, report.damage.as_slice()), (2, &[][..]), "seed {seed}: {report}");
+        assert_eq!((stage.read(first), stage.read(second)), (Some(vec![1; 500]), Some(vec![2; 500])));
+    }
+    assert!(over > 0, "no recovery came to its end while it was full");
 }

@@ -3,7 +3,8 @@
 //!
 //! What must hold:
 //! - **A small write costs a copy.** Bytes gather in owned, aligned buffers; a full one goes to the kernel while the
-//!   caller fills the next. Memory is bounded: `buffers` times `buffer_bytes`, taken at the start.
+//!   caller fills the next. Memory is bounded: `buffers` times `buffer_bytes`, taken at the start, in huge pages where there
+//!   are any: a device takes a request in so many pieces of memory at most, and small pages are one each.
 //! - **No error is lost.** A write that failed is told by the next call that meets it, at the latest by
 //!   [`BulkWriter::flush`](std::io::Write::flush) or [`BulkWriter::sync`], and from then on every call fails with the
 //!   same [`Error`], which names the place in the file. A writer that is dropped hands over what it holds and says an

@@ -69,7 +69,8 @@ impl BulkWriter {
         options.check()?;
         let opened = Target::open(path, how, options.mode, options.direct)?;
         let capacity = options.buffer_bytes.next_multiple_of(opened.target.block);
-        let free: Vec<Buf> = (0..options.buffers).map(|index| Buf { index, mem: IoBuf::zeroed(capacity) }).collect();
+        let row = IoBuf::row(options.buffers, capacity);
+        let free: Vec<Buf> = row.into_iter().enumerate().map(|(index, mem)| Buf { index, mem }).collect();
         let mut stats = Stats { buffers: free.len(), direct: opened.target.is_direct(), ..Stats::default() };
         stats.fallbacks.extend(opened.fallback);
         let issuer = issuer(options, &free, &mut stats)?;

@@ -1,0 +1,57 @@
+//! The bytes of a batch's chunks: in memory of their own, or where they were read.
+//!
+//! What must hold: the bytes do not change while anybody holds them. A batch that was read is not copied out of the piece of
+//! the file that it was read in: the piece is shared, and is read into again only when nobody holds any part of it
+//! ([`Window`](crate::window::Window)). So a batch that is kept keeps its whole piece; who keeps many has read as much.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::io::IoBuf;
+
+/// The bytes of a batch's chunks.
+#[derive(Clone)]
+pub struct Body(Memory);
+
+#[derive(Clone)]
+enum Memory {
+    Own(Vec<u8>),
+    Piece(Arc<IoBuf>, Range<usize>),
+}
+
+impl Body {
+    /// Part of a piece that was read.
+    pub(crate) fn part(piece: &Arc<IoBuf>, range: Range<usize>) -> Self {
+        Self(Memory::Piece(piece.clone(), range))
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self(Memory::Own(Vec::new()))
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Memory::Own(bytes))
+    }
+}
+
+impl Deref for Body {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Own(bytes) => bytes,
+            Memory::Piece(piece, range) => &piece[range.clone()],
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} bytes)", self.len())
+    }
+}
