@@ -236,14 +236,8 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let core = Core {
-        committer,
-        watch: Watch::default(),
-        company: Company::default(),
-        active_header,
-        asked: 0,
-        given: 0,
-    };
+    let core =
+        Core { committer, watch: Watch::default(), company: Company::default(), active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
