@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clad_client::*;
 use clad_proto::ErrorCode;
-use clad_proto::frame::{Frame, RingGiven, RingId};
+use clad_proto::frame::{ErrorFrame, Frame, RingGiven, RingId};
 use clad_shm::{Answer, Drain, Level, Peek, Shape, clock};
 use support::*;
 
@@ -280,4 +280,71 @@ async fn who_flushes_or_closes_without_a_daemon_is_told() {
     assert!(soon(waits).await.expect("a task").expect_err("it was closed").maybe_written());
     // It is there for whoever comes.
     ring.judges(2, |_| true).await;
+}
+
+/// RING for a ring that the daemon does not have.
+async fn have_none(peer: &mut Peer) {
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
+    assert_eq!(wanted.known, Some(RING));
+    let error = ErrorInfo::new(ErrorCode::RingUnavailable, "there is no such ring any more");
+    peer.send(Frame::Error(ErrorFrame { request_id: wanted.request_id, error })).await;
+}
+
+#[tokio::test]
+async fn a_flush_tells_of_a_ring_that_was_lost_and_does_not_wait_for_it() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    give(&mut peer, &Drained::new()).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    for _ in 0..5 {
+        drop(submit(&producer, AckLevel::Durable, "nobody hears of it"));
+    }
+    let flushing = tokio::spawn({
+        let producer = producer.clone();
+        async move { producer.flush(AckLevel::Durable).await }
+    });
+    let asked = peer.flush().await;
+    drop(peer);
+
+    let mut peer = fake.accept().await;
+    have_none(&mut peer).await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "by the next ring"));
+    let again = peer.flush().await;
+    assert_eq!((again.request_id, again.level), (asked.request_id, AckLevel::Durable));
+    peer.mark(again.request_id, AckLevel::Durable, 0, 1, 0).await;
+    // The record of the next ring came after the flush: the flush does not wait for it.
+    let told = soon(flushing).await.expect("a task").expect_err("five appends were lost with the ring");
+    assert!(matches!(told, AppendError::Forgotten), "{told}");
+    ring.answers(1).await;
+    soon(waits).await.expect("a task").expect("an ack");
+    // Told once.
+    let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+    let flush = peer.flush().await;
+    peer.mark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
+    soon(flushing).await.expect("a task").expect("nothing since");
+}
+
+#[tokio::test]
+async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
+    let fake = Fake::with_ring();
+    let builder = fake.builder().give_up_after(Duration::from_millis(50));
+    let producer = builder.start().expect("a producer");
+    let ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    for _ in 0..ring.drain.shape().slots() {
+        soon(submit(&producer, AckLevel::Posted, "fills it")).await.expect("in the ring");
+    }
+    drop(submit(&producer, AckLevel::Durable, "has no room"));
+    while producer.stats().failed == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+    let flush = peer.flush().await;
+    peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+    let told = soon(flushing).await.expect("a task").expect_err("it was given up");
+    assert!(matches!(told, AppendError::GivenUp { maybe_written: false, .. }), "{told}");
 }

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use crate::health::Health;
 use crate::ingest::{Budget, Listeners};
 use crate::metrics::{self, Recent};
+use crate::rings::Rings;
 
 /// Longest that a sync or a rotation is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,6 +36,7 @@ pub(crate) struct Desk {
     pub(crate) reserve_free: u64,
     pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Arc<Listeners>,
+    pub(crate) rings: Rings,
     pub(crate) config_files: Vec<String>,
     pub(crate) dir: String,
     pub(crate) listeners: HashMap<String, String>,
@@ -99,7 +101,19 @@ impl Desk {
             prepared: s.prepared,
             retention: self.journal.retention() != clad_journal::Retention::default(),
             inflight_limit_bytes: self.budget.total() as u64,
+            rings: Some(rings(&self.rings)),
         }
+    }
+}
+
+fn rings(rings: &Rings) -> v1::Rings {
+    let ((count, bytes), usage) = (rings.totals(), rings.usage());
+    v1::Rings {
+        count: count as u64,
+        bytes: bytes as u64,
+        data_bytes: usage.data_bytes,
+        used_bytes: usage.used_bytes,
+        waiting_appends: usage.waiting,
     }
 }
 

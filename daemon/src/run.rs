@@ -340,7 +340,13 @@ impl World {
                 set_group(path, &config.access.admin_group);
             }
             told.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(listener, (policy, highest), (listeners.clone(), door.budget.clone()), told.clone(), args);
+            self.serve_admin(
+                listener,
+                (policy, highest),
+                (listeners.clone(), door.budget.clone(), rings.clone()),
+                told.clone(),
+                args,
+            );
         }
         if !self.grounds.is_empty() {
             tracing::info!(
@@ -389,7 +395,7 @@ impl World {
         &self,
         listener: UnixListener,
         (policy, highest): (clad_proto::DurabilityPolicy, AckLevel),
-        (connections, budget): (Arc<Listeners>, Arc<Budget>),
+        (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
         listeners: HashMap<String, String>,
         args: &LoadArgs,
     ) {
@@ -407,6 +413,7 @@ impl World {
             reserve_free: self.config.journal.reserve_free,
             budget,
             connections,
+            rings,
             config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
             dir: self.config.journal.dir.display().to_string(),
             listeners,

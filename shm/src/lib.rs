@@ -59,4 +59,4 @@ pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
 pub use layout::{ISLANDS, Shape};
 pub use producer::Producer;
 pub use reader::{Entry, LOOK, Patience, Peek, Stamps};
-pub use watch::Watch;
+pub use watch::{Usage, Watch};

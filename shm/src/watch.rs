@@ -2,13 +2,24 @@
 
 use crate::drain::Drain;
 use crate::error::OpenError;
-use crate::layout::{Cursor, at};
+use crate::layout::{Cursor, Shape, UNIT, at};
 use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 
 /// Tells whether there is anything in a ring that its drain has not passed yet. Any thread may ask.
 #[derive(Debug)]
-pub struct Watch(Mapped);
+pub struct Watch(Mapped, Shape);
+
+/// How full a ring is. What its client can make it say is bounded by what the ring can hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Room for entries, bytes.
+    pub data_bytes: u64,
+    /// What was reserved and not given back, bytes: records that are not written yet, and their headers.
+    pub used_bytes: u64,
+    /// Appends that were reserved and not passed.
+    pub waiting: u64,
+}
 
 impl Watch {
     /// One for the ring of a drain.
@@ -16,7 +27,23 @@ impl Watch {
     /// # Errors
     /// When the kernel refuses a second mapping.
     pub fn of(drain: &Drain) -> Result<Self, OpenError> {
-        Mapped::new(drain.client_fds().ring, drain.shape().ring_bytes(), Reach::ReadOnly).map(Self)
+        Mapped::new(drain.client_fds().ring, drain.shape().ring_bytes(), Reach::ReadOnly)
+            .map(|ring| Self(ring, drain.shape()))
+    }
+
+    /// How full it is; `next` as for [`Watch::is_behind`].
+    #[must_use]
+    pub fn usage(&self, next: u64) -> Usage {
+        // The tail first: the head is never behind it.
+        let tail = Cursor(self.0.load(at::TAIL, Ordering::Acquire));
+        let head = Cursor(self.0.load(at::HEAD, Ordering::Acquire));
+        let used = u64::from(head.place().wrapping_sub(tail.place())) * u64::from(UNIT);
+        let data_bytes = u64::from(self.1.data_bytes());
+        Usage {
+            data_bytes,
+            used_bytes: used.min(data_bytes),
+            waiting: head.ahead_of(next).min(u64::from(self.1.slots())),
+        }
     }
 
     /// Whether an append with the number `next` or a later one was reserved. Whatever was pushed before something that

@@ -120,6 +120,14 @@ impl Id {
         digits
     }
 
+    /// Puts it at the beginning of a body.
+    pub(super) fn stamp(self, body: &mut String) {
+        let digits = self.digits();
+        if let Ok(digits) = std::str::from_utf8(&digits) {
+            body.replace_range(..ID, digits);
+        }
+    }
+
     /// The id of a body, when the rest of the body is the filling.
     pub(super) fn of_body(body: &[u8], filling: &[u8]) -> Option<Self> {
         if body.len() != filling.len() || body.get(ID..) != filling.get(ID..) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
 use clad_proto::frame::{Accepted, Flush, Frame, FrameType, Intent, Welcome, encode_bye};
-use clad_proto::{AckLevel, ErrorInfo, LogId, ProducerId};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorInfo, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
@@ -44,6 +44,10 @@ pub(super) struct Load {
     pub(super) ack: Option<AckLevel>,
     /// How long appends leave.
     pub(super) duration: Duration,
+    /// How long a thread with a ring looks for an answer before it sleeps.
+    pub(super) spin: Duration,
+    /// How long it rests before each append.
+    pub(super) rest: Option<Duration>,
     /// Ends it early.
     pub(super) interrupt: Interrupt,
 }
@@ -73,7 +77,7 @@ pub(super) struct Loaded {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogFacts {
     pub(super) log_id: LogId,
-    pub(super) policy: clad_proto::DurabilityPolicy,
+    pub(super) policy: DurabilityPolicy,
     pub(super) may_read: bool,
 }
 
@@ -95,6 +99,9 @@ struct Connection {
 impl Load {
     /// Makes all of it; `acked` counts records while it goes on, `tell` is called now and then.
     pub(super) fn run(&self, mut tell: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+        if matches!(self.address, Address::Shm(_)) {
+            return self.run_by_rings(tell);
+        }
         let append = Intent { append: true, read: false };
         let mut connections = Vec::new();
         for number in 0..self.connections {
@@ -103,7 +110,7 @@ impl Load {
             connections.push(Connection { wire, welcome, number });
         }
         let first = &connections.first().context("at least one connection is wanted")?.welcome;
-        let level = self.level(first)?;
+        let level = self.level(first.highest_ack, first.policy)?;
         if self.in_flight > first.window as usize {
             bail!(
                 "--in-flight {}: this daemon takes {} unanswered appends on a connection",
@@ -137,15 +144,12 @@ impl Load {
         Ok(self.sum(level, log, ends.collect::<anyhow::Result<_>>()?))
     }
 
-    fn level(&self, welcome: &Welcome) -> anyhow::Result<AckLevel> {
+    /// The level that is waited for.
+    pub(super) fn level(&self, highest: AckLevel, policy: DurabilityPolicy) -> anyhow::Result<AckLevel> {
         match self.ack {
-            None => Ok(welcome.highest_ack),
-            Some(level) if level <= welcome.highest_ack => Ok(level),
-            Some(level) => bail!(
-                "this log cannot promise `{level}`: its highest ack is `{}` ({})",
-                welcome.highest_ack,
-                welcome.policy
-            ),
+            None => Ok(highest),
+            Some(level) if level <= highest => Ok(level),
+            Some(level) => bail!("this log cannot promise `{level}`: its highest ack is `{highest}` ({policy})"),
         }
     }
 

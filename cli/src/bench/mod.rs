@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
 //! | `load` | the connections together |
+//! | `rings` | the same by rings of shared memory, through the SDK |
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
@@ -22,6 +23,7 @@ mod flight;
 mod load;
 mod memory;
 mod report;
+mod rings;
 mod spawn;
 mod stats;
 mod wire;
@@ -53,6 +55,15 @@ pub(crate) struct BenchArgs {
     /// Start a daemon in a new folder and measure that; else --server must be given
     #[arg(long)]
     pub(crate) spawn: bool,
+    /// With --spawn: by rings of shared memory, as --server shm://PATH is
+    #[arg(long, requires = "spawn")]
+    pub(crate) shm: bool,
+    /// By rings: how long a thread looks for its answer before it sleeps, in seconds
+    #[arg(long, value_name = "S", default_value = "0.00005", value_parser = seconds)]
+    pub(crate) spin: Duration,
+    /// By rings: a rest before each append, in seconds, in which everybody falls asleep
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) rest: Option<Duration>,
     /// Connections
     #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) connections: u16,
@@ -108,7 +119,7 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
     let spawned = args.spawn.then(|| Spawned::start(&parent, &args.set)).transpose()?;
     let address = match (&spawned, server) {
-        (Some(spawned), _) => spawned.address().clone(),
+        (Some(spawned), _) => spawned.address(args.shm),
         (None, Some(address)) => address,
         (None, None) => return Err(Stop::usage("--server ADDRESS or --spawn is wanted")),
     };
@@ -121,6 +132,8 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         records: args.records_per_append,
         ack: args.ack,
         duration: args.duration,
+        spin: args.spin,
+        rest: args.rest,
         interrupt,
     };
     let rounds = rounds(args, &load, folder)?;
@@ -144,8 +157,8 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
 
 /// Whom to measure: what the call itself names, never what the environment or a folder suggests.
 fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> {
-    if args.ack == Some(AckLevel::None) {
-        return Err(Stop::usage("--ack none: there are no answers to measure"));
+    if let Some(level) = args.ack.filter(|level| *level < AckLevel::Received) {
+        return Err(Stop::usage(format!("--ack {level}: there are no answers to measure")));
     }
     match (&context.which.server, args.spawn) {
         (Some(_), true) => Err(Stop::usage("--server and --spawn exclude each other")),
@@ -154,8 +167,10 @@ fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> 
         )),
         (None, true) => Ok(None),
         (Some(_), false) => match context.which.server(&context.around)? {
-            address @ (Address::Unix(_) | Address::Tcp(_)) => Ok(Some(address)),
-            other => Err(Stop::usage(format!("bench speaks the framed protocol, unix:// or tcp://; not {other}"))),
+            address @ (Address::Unix(_) | Address::Tcp(_) | Address::Shm(_)) => Ok(Some(address)),
+            other => Err(Stop::usage(format!(
+                "bench speaks the framed protocol, unix:// or tcp://, and shm://; not {other}"
+            ))),
         },
     }
 }

@@ -89,9 +89,12 @@ impl Spawned {
         Ok(spawned)
     }
 
-    /// Where it listens.
-    pub(super) const fn address(&self) -> &Address {
-        &self.address
+    /// Where it listens; for rings, where it gives them out.
+    pub(super) fn address(&self, rings: bool) -> Address {
+        match &self.address {
+            Address::Unix(path) if rings => Address::shm(path),
+            address => address.clone(),
+        }
     }
 
     /// A folder on the same file system as its log.

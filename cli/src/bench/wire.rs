@@ -56,7 +56,8 @@ impl Socket {
     fn connect(address: &Address) -> anyhow::Result<Self> {
         // The patience is the socket's own: a wait for an answer is one call to the system.
         Ok(match address {
-            Address::Unix(path) => {
+            // The socket that gives out rings answers who reads.
+            Address::Unix(path) | Address::Shm(path) => {
                 let socket = UnixStream::connect(path)?;
                 socket.set_read_timeout(Some(PATIENCE))?;
                 Self::Unix(socket)

@@ -63,6 +63,8 @@ pub(super) struct Ringed {
     alone: Option<Instant>,
     /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
     given_up: bool,
+    /// An append ended with this and nobody was there to hear it.
+    unheard: Option<AppendError>,
 }
 
 impl Ringed {
@@ -158,7 +160,7 @@ impl Ringed {
             match self.backlog.pop_front() {
                 Some(Item::Append(append, claim)) => {
                     let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
-                    end(shared, append, claim, error);
+                    self.end_append(shared, &append, claim, error);
                 }
                 Some(Item::Flush(_, sender, _)) => self.give_up_flush(sender, patience),
                 None => return,
@@ -186,6 +188,15 @@ impl Ringed {
         }
     }
 
+    /// An append that never was in the ring ends.
+    fn end_append(&mut self, shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
+        shared.counters.failed.add(append.count.into());
+        let outcome = Err(error);
+        if !claim.resolve(&outcome) {
+            self.unheard = self.unheard.take().or(outcome.err());
+        }
+    }
+
     fn give_up_at(&self, shared: &Shared) -> Option<Instant> {
         let patience = shared.options.give_up_after;
         let flush = self.flushes.front().and_then(|flush| self.flush_due(flush.since, patience));
@@ -207,7 +218,7 @@ impl Ringed {
         {
             let Some(flush) = self.flushes.pop_front() else { break };
             self.given_up = false;
-            let unheard = port.take_unheard().map_or(Ok(()), Err);
+            let unheard = self.unheard.take().or_else(|| port.take_unheard()).map_or(Ok(()), Err);
             // Nobody listens any more if this fails; then nobody is told.
             let _ = flush.sender.send(unheard);
         }
@@ -249,23 +260,27 @@ impl Ringed {
         }
     }
 
+    /// The ring is given up. What nobody heard of it is told by the next flush.
+    fn end_port(&mut self, error: &AppendError) {
+        let Some(port) = self.port.take() else { return };
+        port.end(error);
+        self.unheard = self.unheard.take().or_else(|| port.take_unheard());
+        // All that they waited for has its outcome; the next ring counts anew.
+        self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
+    }
+
     /// Everything ends.
     pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
-        if let Some(port) = self.port.take() {
-            port.end(&error.clone().with_maybe_written(true)); // whatever daemon comes takes it
-        }
+        self.end_port(&error.clone().with_maybe_written(true)); // whatever daemon comes takes it
         for item in self.take_backlog() {
             match item {
-                Item::Append(append, claim) => end(shared, append, claim, error.clone().with_maybe_written(false)),
+                Item::Append(append, claim) => {
+                    self.end_append(shared, &append, claim, error.clone().with_maybe_written(false));
+                }
                 Item::Flush(_, sender, _) => drop(sender.send(Err(error.clone()))),
             }
         }
     }
-}
-
-fn end(shared: &Shared, append: Append, claim: Claim, error: AppendError) {
-    shared.counters.failed.add(append.count.into());
-    claim.resolve(&Err(error));
 }
 
 impl Task {
@@ -277,8 +292,7 @@ impl Task {
         if let (Asked::Refused(why), Some(port)) = (&asked, &ringed.port) {
             tracing::warn!(ring = %port.id, %why, "the ring is gone; what was not answered may be written");
             self.shared.set_port(None);
-            port.end(&AppendError::Forgotten);
-            ringed.port = None;
+            ringed.end_port(&AppendError::Forgotten);
             asked = ask(framed, None).await?;
         }
         match asked {
@@ -317,6 +331,7 @@ impl Task {
     /// From now on there is no ring.
     fn leave_ring(&mut self) {
         let Some(mut ringed) = self.ringed.take() else { return };
+        self.unheard = self.unheard.take().or(ringed.unheard.take());
         for item in ringed.take_backlog() {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),

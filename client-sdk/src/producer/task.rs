@@ -56,7 +56,7 @@ pub(super) struct Task {
     /// When what is being grouped is due.
     pub(super) linger: Option<Instant>,
     /// An append ended with this and nobody was there to hear it.
-    unheard: Option<AppendError>,
+    pub(super) unheard: Option<AppendError>,
     heard_at: Instant,
     pinged_at: Option<Instant>,
 }

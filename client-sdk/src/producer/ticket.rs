@@ -75,6 +75,10 @@ impl Ticket {
     /// # Panics
     /// In a task of a runtime, where there is no ring: await it there.
     pub fn wait(mut self, spin: Duration) -> Result<Receipt, AppendError> {
+        // Who looked at the board before has told others, too.
+        if let Ok(answer) = self.answer.try_recv() {
+            return answer;
+        }
         let start = std::time::Instant::now();
         while let Some(port) = self.shared.as_ref().and_then(|shared| shared.port()) {
             let seen = port.marks();

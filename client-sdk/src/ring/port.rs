@@ -154,11 +154,13 @@ impl Port {
             .oldest()
             .is_some_and(|oldest| number - oldest.min(number) >= u64::from(self.ring.shape().slots() / 2));
         drop(queues);
-        if self.ring.refused() > number {
+        // The answer may have come before it was waited for. Whoever polls looks at the board himself; the port's thread sleeps
+        // until that changes. (The marks are not looked at for each append: the daemon writes them all the time.)
+        let refused = self.ring.refused() > number;
+        if refused {
             self.looked.fetch_min(number, Ordering::AcqRel);
         }
-        // The answer may have come before it was waited for.
-        if late || self.ring.refused() > number || mark(&self.ring.marks(), level) > number {
+        if late || refused || self.wanted.load(Ordering::Acquire) && mark(&self.ring.marks(), level) > number {
             self.pump();
         }
     }

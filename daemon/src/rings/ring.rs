@@ -69,6 +69,8 @@ pub(super) struct Ring {
     /// The client is gone: when everything was taken and given back, so is the ring.
     leaving: bool,
     empty: bool,
+    /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
+    nonsense: Option<u64>,
     /// Who waits for its end.
     pub(super) ended: Vec<oneshot::Sender<()>>,
     _counted: metrics::Connection,
@@ -101,6 +103,7 @@ impl Ring {
             given_back: 0,
             leaving: false,
             empty: false,
+            nonsense: None,
             ended: Vec::new(),
             _counted: metrics::Connection::open(metrics::Transport::Shm),
         }
@@ -120,7 +123,7 @@ impl Ring {
 
     /// Announces that the drain is about to sleep; `false` when there is something to do.
     pub(super) fn sleep(&mut self) -> bool {
-        self.drain.sleep()
+        self.is_at_nonsense() || self.drain.sleep()
     }
 
     pub(super) fn awake(&mut self) {
@@ -146,12 +149,17 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
+            self.member.leave();
         }
     }
 
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
-        self.empty = false;
+        self.empty = self.is_at_nonsense();
+        if self.empty {
+            self.front = None;
+            return before;
+        }
         if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
             self.front = None;
             return before;
@@ -215,7 +223,15 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.nonsense = Some(self.drain.next());
         self.goes_on();
+        // Its client is told by its end; nobody else waits for what is never taken.
+        self.member.set_held(true);
+        self.member.leave();
+    }
+
+    fn is_at_nonsense(&self) -> bool {
+        self.nonsense.is_some_and(|append| append <= self.drain.next())
     }
 
     /// As whom the journal takes its appends.

@@ -1,6 +1,8 @@
 //! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process.
 
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::ring::Ring;
-use super::roll::Roll;
+use super::roll::{Entry, Roll};
 use super::thread::Drainage;
 use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
@@ -35,6 +37,7 @@ struct Program {
     id: RingId,
     producer: ProducerId,
     ring: Client,
+    memory: std::fs::File,
 }
 
 impl Program {
@@ -52,6 +55,14 @@ impl Program {
     fn push_bad(&self, level: AckLevel) -> u64 {
         let bytes = b"no records";
         self.push_bytes(level, checksum::plain(bytes), bytes)
+    }
+
+    /// Changes a byte of what was pushed, as a program that scribbles does.
+    fn scribble(&self, text: &str) {
+        let mut bytes = Vec::new();
+        (&self.memory).read_to_end(&mut bytes).expect("memory");
+        let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).expect("it was pushed");
+        self.memory.write_at(b"?", at as u64).expect("writable");
     }
 
     fn code(&self, append: u64) -> Option<u32> {
@@ -117,14 +128,15 @@ impl World {
         let [ring, board, waker]: [OwnedFd; 3] =
             [fds.ring, fds.board, fds.waker].map(|fd| duplicate(fd).expect("a descriptor"));
         let client = Client::attach(&ring, &board, waker).expect("attached");
+        let memory = ring.into();
         let member = member(note, &drain).expect("memory");
-        assert!(self.shared.roll.enter(member.clone(), 16, 16));
+        assert_eq!(self.shared.roll.enter(member.clone(), 16, 16), Entry::Done);
         let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
         self.shared.order(Order::Add(Box::new(ring), done));
         self.drainage.turn();
-        Program { id, producer, ring: client }
+        Program { id, producer, ring: client, memory }
     }
 
     /// Somebody else who appends, over a socket.
@@ -222,6 +234,25 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     assert!(world.catch_up(Some(poor.id)));
     assert_eq!(world.stored(poor.producer), numbered(2001), "each once, in order");
     assert_eq!(world.stored(busy.producer), ["first", "last"]);
+}
+
+/// One whose checksum is wrong ends its ring, where it lies; what was pushed before it is stored,
+/// and nobody else waits.
+#[test]
+fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
+    let mut world = World::new(16);
+    let (scribbler, other) = (world.program(1), world.program(2));
+    scribbler.push(AckLevel::Written, "before");
+    scribbler.push(AckLevel::Written, "nonsense");
+    scribbler.push(AckLevel::Written, "behind");
+    scribbler.scribble("nonsense");
+    let last = other.push(AckLevel::Written, "of another");
+    world.all_written(&other, last);
+    assert!(world.catch_up(None) && world.catch_up(Some(other.id)));
+    world.until("the ring is gone", |world| world.shared.roll.of_producer(&scribbler.producer).is_none());
+    assert!(scribbler.ring.is_closed());
+    assert_eq!(world.stored(scribbler.producer), ["before"]);
+    assert_eq!(world.stored(other.producer), ["of another"]);
 }
 
 /// The log has lost its producer, or what it had stored: what comes behind is taken all the same.

@@ -58,6 +58,8 @@ fn a_small_record_does_not_overtake_the_large_one_that_caused_it() {
         socket.ping();
     }
     assert!(refused == REFUSED && drained() < 2.0 * large as f64, "there was room for all");
+    let rings = daemon.status().rings.expect("told");
+    assert!(rings.waiting_appends > 0 && rings.used_bytes > LARGE as u64, "it is seen: {rings:?}");
     // The truth of a flush does not depend on the disk.
     let flushed =
         runtime.block_on(async { tokio::time::timeout(Duration::from_millis(500), a.flush(AckLevel::Written)).await });

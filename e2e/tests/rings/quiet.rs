@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clad_client::AckLevel;
-use clad_e2e::Setup;
+use clad_e2e::{Daemon, Setup};
 
 use crate::{producer, runtime, submit};
 
@@ -42,6 +42,44 @@ fn a_flood_wakes_nobody_for_each_record_and_an_idle_daemon_sleeps() {
     runtime.block_on(submit(&producer, AckLevel::Durable, "again".to_owned())).expect("durable");
     assert!(wakeups() > asleep, "it was asleep, and somebody woke it");
     daemon.wait_for_rings(1);
+}
+
+/// How often the threads of a process slept by themselves, those of one name or all.
+fn sleeps(daemon: &Daemon, named: Option<&str>) -> u64 {
+    let mut sum = 0;
+    for thread in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("its threads") {
+        let folder = thread.expect("a thread").path();
+        // A thread of the runtime's for blocking work may have gone meanwhile.
+        let Ok(name) = std::fs::read_to_string(folder.join("comm")) else { continue };
+        let Ok(status) = std::fs::read_to_string(folder.join("status")) else { continue };
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        if named.is_none_or(|named| named == name.trim()) {
+            sum += line.and_then(|count| count.trim().parse::<u64>().ok()).expect("counted");
+        }
+    }
+    sum
+}
+
+#[test]
+fn an_idle_daemon_with_rings_sleeps() {
+    let runtime = runtime();
+    let daemon = Setup::new().start();
+    let producers: Vec<_> = (0..8).map(|_| producer(&runtime, &daemon, "shm")).collect();
+    for producer in &producers {
+        runtime.block_on(submit(producer, AckLevel::Durable, "once".to_owned())).expect("durable");
+    }
+    // Dozes are over, and what an idle log writes is written.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = (sleeps(&daemon, Some("clad-drain")), sleeps(&daemon, None));
+    assert!(before.0 > 0, "it has a thread that drains");
+    let rings = daemon.status().rings.expect("told");
+    assert_eq!((rings.count, rings.used_bytes, rings.waiting_appends), (8, 0, 0), "all is given back");
+    assert_eq!(rings.data_bytes, 8 << 20);
+    std::thread::sleep(Duration::from_secs(3));
+    let after = (sleeps(&daemon, Some("clad-drain")), sleeps(&daemon, None));
+    assert_eq!(after.0, before.0, "the drain wakes though nothing comes");
+    // A look a second at what was counted, and timers that are as rare.
+    assert!(after.1 - before.1 < 60, "{} wake-ups in three seconds of rest", after.1 - before.1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `clactl bench`, in small: that it runs, that its counts agree, and that it floods no log by accident. Never a time.
 
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, Json, Scratch};
+use clad_e2e::{Daemon, Json, Scratch, Setup};
 
 fn counts_agree(report: &Json) {
     let of = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
@@ -29,10 +29,31 @@ fn with_a_daemon_of_its_own() {
 }
 
 #[test]
+fn by_rings() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    for (level, records) in [("durable", "1"), ("written", "7"), ("received", "1")] {
+        let arguments = ["bench", "--spawn", "--shm", "--dir", &dir, "--duration", "0.3", "--connections", "3"];
+        let arguments = [&arguments[..], &["--in-flight", "8", "--ack", level, "-o", "json"]].concat();
+        let arguments = [&arguments[..], &["--records-per-append", records]].concat();
+        let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
+        counts_agree(&report);
+        assert!(report["config"]["server"].as_str().is_some_and(|server| server.starts_with("shm://")), "{report}");
+    }
+    // Nobody is measured by another way in silence.
+    let daemon = Setup::new().set("ingest.shm.max_rings", "1").start();
+    let server = daemon.address("shm");
+    let output = clactl_ends(1, &["bench", "--server", &server, "--connections", "2", "--duration", "0.2"], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("max_rings"), "{output:?}");
+}
+
+#[test]
 fn on_a_daemon_that_was_named() {
     let daemon = Daemon::start();
-    for transport in ["unix", "tcp"] {
+    for transport in ["unix", "tcp", "shm"] {
         let server = daemon.address(transport);
+        let durable = || daemon.status().offsets.expect("offsets").durable;
+        let before = durable();
         let arguments = ["bench", "--server", &server, "--duration", "0.2", "--in-flight", "4", "-o", "json"];
         let output = clactl_ends(0, &arguments, b"");
         let report = clad_e2e::json(&output.stdout);
@@ -42,7 +63,7 @@ fn on_a_daemon_that_was_named() {
             assert!(String::from_utf8_lossy(&output.stderr).contains("nothing is verified"), "{output:?}");
         } else {
             counts_agree(&report);
-            assert_eq!(daemon.status().offsets.expect("offsets").durable, report["acked"].as_u64().expect("a number"));
+            assert_eq!(durable() - before, report["acked"].as_u64().expect("a number"));
         }
     }
 }

@@ -5,10 +5,11 @@ use std::io::{IoSlice, Read, Write};
 
 use clad_shm::{Producer, clock};
 
-use crate::{DATA, GROUP, PROCESSES, Variant, limit, open, payload};
+use crate::{DATA, GROUP, PROCESSES, Variant, limit, open, payload, sdk};
 
 pub(crate) fn run(args: &[String]) {
-    let [index, ring, board, limit, memory, shared, own] = args else { panic!("seven arguments") };
+    let [index, ring, board, limit, memory, shared, own, daemon @ ..] = args else { panic!("seven arguments") };
+    let mut sdk = daemon.first().map(|address| sdk::Sdk::connect(address));
     let index: usize = index.parse().expect("a number");
     // The drain never sleeps here: any descriptor does as a waker.
     let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
@@ -31,8 +32,14 @@ pub(crate) fn run(args: &[String]) {
             std::hint::spin_loop();
         }
         let (from, used) = (clock::now(), processor_ns());
-        burst(variant, &payloads, calls, &producer, [&limit, &memory], &files);
+        match (variant, &mut sdk) {
+            (Variant::Sdk, Some(sdk)) => (0..calls).for_each(|call| sdk.push(&payloads[call & 255])),
+            _ => burst(variant, &payloads, calls, &producer, [&limit, &memory], &files),
+        }
         let (used, to) = (processor_ns() - used, clock::now());
+        if let (Variant::Sdk, Some(sdk)) = (variant, &sdk) {
+            sdk.settle();
+        }
         let answer: Vec<u8> = [from, to, used].into_iter().flat_map(u64::to_le_bytes).collect();
         answers.write_all(&answer).and_then(|()| answers.flush()).expect("the parent listens");
     }
@@ -57,6 +64,7 @@ fn burst(
         Variant::Ring | Variant::RingDrained => all.for_each(|bytes| {
             producer.push(&[bytes], 1).expect("the burst fits");
         }),
+        Variant::Sdk => unreachable!("only where there is a daemon"),
         Variant::Write => all.for_each(|bytes| write(&files[0], bytes)),
         Variant::WriteOwn => all.for_each(|bytes| write(&files[1], bytes)),
         Variant::Writev64 => {

@@ -14,6 +14,7 @@
 //! | `limit_shared` | as `limit`, with one ring for all four processes, as a host-wide log in memory has it |
 //! | `ring` | `Producer::push` |
 //! | `ring_drained` | the same, while the reader takes what comes, with 20 µs between passes (a fifth process, on the same cores) |
+//! | `sdk` | a record through the SDK into a ring of a daemon that drains it meanwhile, on the same cores (with `--clad`) |
 //! | `write` | `write` to one file with O_APPEND, by all four |
 //! | `write_own` | the same, each process with its own file |
 //! | `writev64` | one `writev` of 64 payloads to the shared file; per payload |
@@ -22,14 +23,16 @@
 //! rings and files, and tells no time.
 //!
 //! ```text
-//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER]
+//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--clad DAEMON]
 //! ```
 #![allow(unsafe_code)] // a ring of our own to compare with
 #![allow(clippy::print_stdout)]
 
 mod child;
+mod daemon;
 mod limit;
 mod report;
+mod sdk;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -55,10 +58,11 @@ pub(crate) enum Variant {
     Write,
     WriteOwn,
     Writev64,
+    Sdk,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Limit,
         Self::LimitSumClock,
         Self::LimitShared,
@@ -67,7 +71,13 @@ impl Variant {
         Self::Write,
         Self::WriteOwn,
         Self::Writev64,
+        Self::Sdk,
     ];
+
+    /// Those that can be run: the last one wants a daemon.
+    pub(crate) fn all(with_daemon: bool) -> &'static [Self] {
+        if with_daemon { &Self::ALL } else { &Self::ALL[..8] }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -79,6 +89,7 @@ impl Variant {
             Self::Write => "write",
             Self::WriteOwn => "write_own",
             Self::Writev64 => "writev64",
+            Self::Sdk => "sdk",
         }
     }
 }
@@ -111,14 +122,18 @@ fn main() {
     let folder = folder.join(format!("ring_limit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the files");
 
+    let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder));
+    let address = daemon.as_ref().map(daemon::Daemon::address);
+    let variants = Variant::all(daemon.is_some());
     let shared = folder.join("shared");
     let memory = limit::Ring::create(PROCESSES * DATA as usize);
-    let mut writers: Vec<Writer> = (0..PROCESSES).map(|index| writer(index, &folder, &shared, &memory)).collect();
+    let mut writers: Vec<Writer> =
+        (0..PROCESSES).map(|index| writer(index, &folder, &shared, &memory, address.as_deref())).collect();
     let mut results = report::Results::default();
     for (size, calls) in SIZES {
         let calls = (calls / shrink / GROUP).max(1) * GROUP;
         for round in 0..rounds {
-            for variant in Variant::ALL {
+            for &variant in variants {
                 let times = burst(&mut writers, variant, size, calls);
                 check(&mut writers, variant, size, calls, &shared, &memory, !timed || round == 0);
                 results.add(size, variant, PROCESSES * calls, &times);
@@ -129,16 +144,17 @@ fn main() {
         drop(writer.child.stdin.take());
         assert!(writer.child.wait().expect("a child").success(), "a writing process failed");
     }
+    drop(daemon);
     std::fs::remove_dir_all(&folder).expect("the folder is removed");
     if timed {
         println!("{}", results.json());
-        eprint!("{}", results.table());
+        eprint!("{}", results.table(variants));
     } else {
         println!("ring_limit: {} bursts came out as they went in (run with `cargo bench` for times)", results.len());
     }
 }
 
-fn writer(index: usize, folder: &Path, shared: &Path, memory: &limit::Ring) -> Writer {
+fn writer(index: usize, folder: &Path, shared: &Path, memory: &limit::Ring, daemon: Option<&str>) -> Writer {
     let shape = Shape::new(DATA, SLOTS).expect("a shape");
     let drain = Drain::create(shape, 1, [0; 16], 1).expect("a ring");
     let limit = limit::Ring::create(DATA as usize);
@@ -153,6 +169,7 @@ fn writer(index: usize, folder: &Path, shared: &Path, memory: &limit::Ring) -> W
         .arg(path(limit.file().as_raw_fd()))
         .arg(path(memory.file().as_raw_fd()))
         .args([shared, own.as_path()])
+        .args(daemon)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -232,6 +249,7 @@ fn check(
                 assert_eq!(taken, calls);
             }
             Variant::RingDrained => {} // taken while they came
+            Variant::Sdk => {}         // its process has waited until the log has them
             Variant::WriteOwn => check_file(&writer.own, size * calls),
             Variant::Write | Variant::Writev64 if process == 0 => {
                 check_file(shared, size * calls * PROCESSES);

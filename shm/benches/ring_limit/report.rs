@@ -43,10 +43,10 @@ impl Results {
         format!("[{}]", lines.join(",\n "))
     }
 
-    pub(crate) fn table(&self) -> String {
+    pub(crate) fn table(&self, variants: &[Variant]) -> String {
         let mut text = String::from("ns a call, median (p10 to p90) over rounds\n");
         for (size, _) in SIZES {
-            for variant in Variant::ALL {
+            for variant in variants {
                 let [low, wall, high] = self.spread(size, variant.name(), |t| t.0);
                 let [cpu_low, cpu, cpu_high] = self.spread(size, variant.name(), |t| t.1);
                 text += &format!(
@@ -67,6 +67,17 @@ impl Results {
                     of(Variant::WriteOwn) / ring,
                     of(Variant::Writev64) / ring,
                 );
+                if variants.contains(&Variant::Sdk) {
+                    let sdk = of(Variant::Sdk);
+                    text += &format!(
+                        "{size:>5} B by {what}: the SDK is {:.2} x limit, {:.2} x limit with sum and clock; write is {:.2} x the SDK, own file {:.2} x, writev64 {:.2} x\n",
+                        sdk / of(Variant::Limit),
+                        sdk / of(Variant::LimitSumClock),
+                        of(Variant::Write) / sdk,
+                        of(Variant::WriteOwn) / sdk,
+                        of(Variant::Writev64) / sdk,
+                    );
+                }
             }
         }
         text

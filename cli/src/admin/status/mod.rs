@@ -62,6 +62,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "inflight_bytes": status.inflight_bytes,
         "producers": status.producers,
         "connections": sorted(&status.connections),
+        "rings": status.rings.as_ref().map(rings_json),
         "listeners": sorted(&status.listeners),
         "journal_dir": status.journal_dir,
         "config_files": status.config_files,
@@ -84,6 +85,16 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
     object["substrate"] = status.substrate.as_ref().map(substrate_json).into();
     object["recovery"] = status.recovery.as_ref().map(recovery_json).into();
     object
+}
+
+fn rings_json(rings: &v1::Rings) -> Value {
+    json!({
+        "count": rings.count,
+        "bytes": rings.bytes,
+        "data_bytes": rings.data_bytes,
+        "used_bytes": rings.used_bytes,
+        "waiting_appends": rings.waiting_appends,
+    })
 }
 
 fn recovery_json(recovery: &v1::Recovery) -> Value {

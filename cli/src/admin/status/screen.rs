@@ -97,6 +97,7 @@ fn moving(sheet: &mut Sheet, status: &v1::StatusResponse, sample: Option<&Sample
         .row("journal", journal(status, now_ns))
         .row("disk", disk(status))
         .row("clients", format!("{}; {} known", listed(&status.connections), counted(status.producers, "producer")))
+        .row("rings", rings(status))
         .row("in flight", in_flight(status));
 }
 
@@ -236,6 +237,18 @@ fn stands_on(substrate: &v1::Substrate) -> String {
 
 fn configured(status: &v1::StatusResponse) -> String {
     if status.config_files.is_empty() { "defaults (no file)".to_owned() } else { status.config_files.join(", ") }
+}
+
+/// Rings of shared memory, where there are any.
+fn rings(status: &v1::StatusResponse) -> String {
+    let Some(rings) = status.rings.as_ref().filter(|rings| rings.count > 0) else { return String::new() };
+    format!(
+        "{} with {} for records; {} used, {} not drained",
+        count(rings.count),
+        bytes(rings.data_bytes),
+        bytes(rings.used_bytes),
+        counted(rings.waiting_appends, "append"),
+    )
 }
 
 fn listed<V: std::fmt::Display + Clone>(map: &HashMap<String, V>) -> String {

@@ -1,0 +1,177 @@
+//! The load by rings of shared memory: producers of the SDK, each with a ring and a thread of its own.
+//!
+//! What must hold: as in [`super::load`], the loop is closed and every append is followed to its answer. What is measured is
+//! what a program has: the SDK's submit, with its encoding, and its ticket, on which the thread that logs waits itself.
+//! Nobody logs by another way in silence: without a ring the run ends.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use clad_client::{AckLevel, Batch, Body, LogInfo, Producer, Severity, Ticket};
+use hdrhistogram::Histogram;
+
+use super::body::{Id, filling};
+use super::flight::NOT_ACKED;
+use super::load::{Flown, Load, Loaded, LogFacts};
+use super::stats::new_histogram;
+use crate::clock;
+use crate::exit::told;
+
+/// What an append takes of a producer's memory beside its bodies, at most, and a record in it.
+const OVERHEAD: usize = 4096;
+const RECORD_OVERHEAD: usize = 64;
+
+impl Load {
+    /// As [`Load::run`], by rings.
+    pub(super) fn run_by_rings(&self, mut tell: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut connections = Vec::new();
+        for number in 0..self.connections {
+            let which = || format!("ring {} of {}", u32::from(number) + 1, self.connections);
+            let producer = runtime.block_on(self.producer().connect()).with_context(which)?;
+            if let Some(why) = producer.why_no_ring() {
+                bail!("{}: {why}", which());
+            }
+            connections.push(Ringed::new(number, producer, self));
+        }
+        let first =
+            connections.first().and_then(|one| one.producer.log()).context("at least one connection is wanted")?;
+        let level = self.level(first.highest_ack, first.policy)?;
+        self.fits(&first)?;
+        let log = LogFacts { log_id: first.log_id, policy: first.policy, may_read: first.may_read };
+
+        let acked = Arc::new(AtomicU64::new(0));
+        let barrier = Arc::new(Barrier::new(connections.len() + 1));
+        let mut threads = Vec::new();
+        for mut connection in connections {
+            let (load, acked, barrier) = (self.clone(), acked.clone(), barrier.clone());
+            threads.push(thread::Builder::new().name("load".to_owned()).spawn(move || {
+                barrier.wait();
+                connection.start = clock::now();
+                connection.trouble = connection.go(&load, level, &acked).err().as_ref().map(told);
+                connection
+            })?);
+        }
+        barrier.wait();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(100).min(self.duration / 4));
+            tell(acked.load(Relaxed));
+        }
+        let ends = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));
+        let ends: Vec<Ringed> = ends.collect::<anyhow::Result<_>>()?;
+        for end in &ends {
+            // What is read back afterwards must be readable: written.
+            runtime.block_on(end.producer.flush(level.max(AckLevel::Written)))?;
+        }
+        Ok(self.sum_of_rings(level, log, ends))
+    }
+
+    fn producer(&self) -> clad_client::ProducerBuilder {
+        let append = OVERHEAD + self.records as usize * (self.size + RECORD_OVERHEAD);
+        Producer::builder(self.address.clone())
+            .component("clactl-bench")
+            .max_buffered_bytes((self.in_flight + 1).saturating_mul(append))
+    }
+
+    fn fits(&self, log: &LogInfo) -> anyhow::Result<()> {
+        let least = self.records as usize * (self.size + RECORD_OVERHEAD / 2);
+        if least > log.max_append_bytes as usize {
+            bail!("--size, --records-per-append: a ring takes appends of {} bytes here", log.max_append_bytes);
+        }
+        Ok(())
+    }
+
+    fn sum_of_rings(&self, level: AckLevel, log: LogFacts, ends: Vec<Ringed>) -> Loaded {
+        let mut latencies = new_histogram();
+        let (mut acked, mut failed, mut trouble) = (0, 0, None);
+        let start = ends.iter().map(|end| end.start).min();
+        let last = ends.iter().filter_map(|end| end.last_ack).max();
+        let elapsed = start.zip(last).map_or(Duration::ZERO, |(start, last)| last - start);
+        let mut flights = Vec::new();
+        for end in ends {
+            // Both grow as they must, so adding cannot fail.
+            let _ = latencies.add(&end.latencies);
+            acked += end.acked * u64::from(self.records);
+            failed += (end.offsets.len() as u64 - end.acked) * u64::from(self.records);
+            trouble = trouble.or(end.trouble);
+            flights.push(Flown { producer: end.producer.id(), offsets: end.offsets });
+        }
+        Loaded { level, log, acked, failed, elapsed, latencies, trouble, flights }
+    }
+}
+
+/// One producer, and what became of its appends.
+struct Ringed {
+    number: u16,
+    producer: Producer,
+    batch: Batch,
+    body: String,
+    start: Instant,
+    last_ack: Option<Instant>,
+    offsets: Vec<u64>,
+    acked: u64,
+    latencies: Histogram<u64>,
+    trouble: Option<String>,
+}
+
+impl Ringed {
+    fn new(number: u16, producer: Producer, load: &Load) -> Self {
+        Self {
+            number,
+            batch: producer.batch(),
+            producer,
+            body: filling(load.size),
+            start: clock::now(),
+            last_ack: None,
+            offsets: Vec::with_capacity(1 << 16),
+            acked: 0,
+            latencies: new_histogram(),
+            trouble: None,
+        }
+    }
+
+    fn go(&mut self, load: &Load, level: AckLevel, acked: &AtomicU64) -> anyhow::Result<()> {
+        let deadline = clock::now() + load.duration;
+        let mut out: VecDeque<(Ticket, Instant)> = VecDeque::with_capacity(load.in_flight);
+        loop {
+            let mut now = clock::now();
+            while out.len() < load.in_flight && now < deadline && !load.interrupt.came() {
+                if let Some(rest) = load.rest {
+                    thread::sleep(rest);
+                    now = clock::now();
+                }
+                out.push_back((self.submit(load, level)?, now));
+                now = clock::now();
+            }
+            let Some((ticket, since)) = out.pop_front() else { return Ok(()) };
+            let receipt = ticket.wait(load.spin)?;
+            let now = clock::now();
+            let nanos = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
+            // It grows as it must; nothing is too long for it.
+            let _ = self.latencies.record(nanos.max(1));
+            // They are answered in their order.
+            if let (Some(place), Some(offset)) = (self.offsets.get_mut(self.acked as usize), receipt.first_offset) {
+                *place = offset;
+            }
+            (self.acked, self.last_ack) = (self.acked + 1, Some(now));
+            acked.fetch_add(load.records.into(), Relaxed);
+        }
+    }
+
+    fn submit(&mut self, load: &Load, level: AckLevel) -> anyhow::Result<Ticket> {
+        let time = clock::unix_nanos();
+        let first = self.offsets.len() as u64 * u64::from(load.records);
+        for record in first..first + u64::from(load.records) {
+            Id { connection: self.number, record }.stamp(&mut self.body);
+            self.batch.push_body(time, 0, Severity::INFO.0, Body::Text(&self.body))?;
+        }
+        let room = self.producer.try_reserve(self.batch.len_bytes())?;
+        let ticket = room.at(level).submit_batch(&mut self.batch)?;
+        self.offsets.push(NOT_ACKED);
+        Ok(ticket)
+    }
+}

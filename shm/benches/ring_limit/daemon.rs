@@ -1,0 +1,66 @@
+//! A daemon of our own, with its log in the bench's folder: what the SDK's calls go to.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A ring that holds the largest burst.
+const RING: &str = "64MiB";
+
+/// It ends with this.
+pub(crate) struct Daemon {
+    process: Child,
+    socket: PathBuf,
+    _folder: PathBuf,
+}
+
+impl Daemon {
+    /// Starts this program below a folder and waits for its socket.
+    pub(crate) fn start(program: &Path, folder: &Path) -> Self {
+        let folder = folder.join("daemon");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        // The path of a socket is short by nature, that of the folder need not be.
+        let socket = std::env::temp_dir().join(format!("ring_limit-{}.sock", std::process::id()));
+        let admin = socket.with_extension("admin");
+        let config = folder.join("clad.toml");
+        std::fs::write(&config, "").expect("an empty configuration");
+        let mut command = Command::new(program);
+        command.arg("run").arg("--config").arg(&config);
+        for (key, value) in [
+            ("journal.dir", folder.join("log").display().to_string()),
+            ("ingest.unix.path", socket.display().to_string()),
+            ("admin.path", admin.display().to_string()),
+            ("ingest.shm.ring_bytes", RING.to_owned()),
+            ("ingest.tcp.listen", String::new()),
+            ("ingest.grpc.listen", String::new()),
+            ("metrics.listen", String::new()),
+        ] {
+            command.arg("--set").arg(format!("{key}={value}"));
+        }
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CLAD_")) {
+            command.env_remove(name);
+        }
+        for name in ["NOTIFY_SOCKET", "STATE_DIRECTORY", "RUNTIME_DIRECTORY"] {
+            command.env_remove(name);
+        }
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut process = process.expect("a daemon");
+        while !socket.exists() {
+            assert_eq!(process.try_wait().expect("its state"), None, "the daemon ended at once");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Self { process, socket, _folder: folder }
+    }
+
+    /// Where it gives out rings.
+    pub(crate) fn address(&self) -> String {
+        format!("shm://{}", self.socket.display())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
