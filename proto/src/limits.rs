@@ -57,6 +57,8 @@ pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_VOUCHED_
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// The longest secret that binds a producer id on TCP.
 pub const MAX_SECRET_BYTES: usize = 32;
+/// Epochs before the newest that a WELCOME tells.
+pub const MAX_EARLIER_EPOCHS: usize = 32;
 /// The longest text of an error; what is longer is cut when it is encoded.
 pub const MAX_ERROR_TEXT_BYTES: usize = 1024;
 /// The most READs that one connection may have open.

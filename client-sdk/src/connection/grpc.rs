@@ -269,5 +269,6 @@ fn welcome_of(welcome: &v1::Welcome) -> Option<Welcome> {
         received: offsets.received,
         written: offsets.written,
         durable: offsets.durable,
+        earlier: welcome.earlier_epochs.iter().copied().map(Into::into).collect(),
     })
 }

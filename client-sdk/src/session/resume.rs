@@ -88,9 +88,8 @@ impl<W, F> Session<W, F> {
             Some(_) => self.check_receipts(expected),
             None => {
                 if let Some((first_epoch, first_offset)) = first_place {
-                    let cut_below =
-                        welcome.epoch > epoch.max(first_epoch) && first_offset >= welcome.epoch_first_offset;
-                    if cut_below {
+                    let given_up = welcome.given_up_since(epoch.max(first_epoch));
+                    if given_up.is_some_and(|from| first_offset >= from) {
                         self.check_receipts(expected);
                     } else {
                         self.fail_maybe_written(&AppendError::Forgotten);

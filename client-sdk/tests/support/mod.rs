@@ -49,6 +49,7 @@ pub(crate) fn welcome(hello: &Hello) -> Welcome {
         received: 0,
         written: 0,
         durable: 0,
+        earlier: Vec::new(),
     }
 }
 

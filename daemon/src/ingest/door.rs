@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::clock::Moment;
+use clad_journal::format::meta::Meta;
 use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
-use clad_proto::frame::{AppendHead, AppendView, Hello, LastStored, Welcome};
-use clad_proto::limits::{MAX_VERSION, MIN_VERSION};
+use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
+use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan, scan_known};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -85,6 +86,14 @@ impl Arrival {
     }
 }
 
+/// The last epochs before this one; none in the moment in which a new one is in force and not shown yet.
+fn earlier(meta: &Meta, epoch: u32) -> Vec<EpochStart> {
+    let before = meta.epochs.len().saturating_sub(1);
+    let told =
+        if meta.epoch() == epoch { &meta.epochs[before.saturating_sub(MAX_EARLIER_EPOCHS)..before] } else { &[] };
+    told.iter().map(|e| EpochStart { epoch: e.epoch, first_offset: e.first_offset }).collect()
+}
+
 impl Door {
     /// Answers a HELLO.
     pub(crate) fn welcome(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
@@ -96,12 +105,13 @@ impl Door {
             return Err(ErrorInfo::new(ErrorCode::UnsupportedVersion, text).limited_to(MAX_VERSION.into()));
         }
         let marks = self.journal.marks();
+        let meta = self.journal.meta();
         let mut welcome = Welcome {
             version: hello.max_version.min(MAX_VERSION),
             policy: self.policy,
             highest_ack: self.highest,
             may_read: peer.may_read,
-            log_id: LogId::from_bytes(self.journal.meta().log_id),
+            log_id: LogId::from_bytes(meta.log_id),
             epoch: marks.epoch,
             epoch_first_offset: marks.epoch_first,
             producer_id: ProducerId::default(),
@@ -114,6 +124,7 @@ impl Door {
             received: marks.received,
             written: marks.written,
             durable: marks.durable,
+            earlier: earlier(&meta, marks.epoch),
         };
         let producer = if hello.intent.append { Some(self.producer(hello, peer, &marks, &mut welcome)?) } else { None };
         Ok((welcome, producer))

@@ -6,7 +6,7 @@
 //! WELCOME: `u16 version, u8 policy, u8 highest ack, u8 flags, [3] reserved, [16] log id, u32 epoch, u32 window,
 //! u64 first offset of the epoch, [16] producer id, u32 producer epoch, u32 max append bytes, u32 max record bytes,
 //! [4] reserved, u64 received, u64 written, u64 durable`, tagged: 1 secret that was assigned, 2 last stored
-//! (`u64 sequence, u64 offset, u8 level`).
+//! (`u64 sequence, u64 offset, u8 level`), 3 earlier epochs (`u32 epoch, u64 first offset` each, oldest first).
 
 use super::{
     answer::Watermark,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     ids::{LogId, ProducerId},
     level::{AckLevel, DurabilityPolicy},
-    limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES, MAX_WINDOW},
+    limits::{MAX_CLIENT_NAME_BYTES, MAX_EARLIER_EPOCHS, MAX_SECRET_BYTES, MAX_WINDOW},
     wire::{Reader, put_field},
 };
 use bytes::{BufMut, BytesMut};
@@ -28,6 +28,9 @@ const NAME: u8 = 1;
 const HELLO_SECRET: u8 = 2;
 const WELCOME_SECRET: u8 = 1;
 const LAST: u8 = 2;
+const EARLIER: u8 = 3;
+/// Bytes of an [`EpochStart`].
+const EPOCH: usize = 12;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,6 +71,15 @@ pub struct LastStored {
     pub level: AckLevel,
 }
 
+/// An epoch, and the first offset that was given in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochStart {
+    /// The epoch.
+    pub epoch: u32,
+    /// Everything from here on that an earlier epoch gave was given up.
+    pub first_offset: u64,
+}
+
 /// Answers HELLO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
@@ -105,6 +117,8 @@ pub struct Welcome {
     pub written: u64,
     /// All offsets below are durable.
     pub durable: u64,
+    /// The last epochs before this one that gave offsets, oldest first, at most [`MAX_EARLIER_EPOCHS`]; both numbers ascend.
+    pub earlier: Vec<EpochStart>,
 }
 
 impl Hello {
@@ -166,6 +180,14 @@ impl Welcome {
         Some(Watermark { request_id: 0, epoch, epoch_first_offset, level, offset })
     }
 
+    /// Everything that was given in an epoch from this offset on has been given up since, as far as is told; `None` while
+    /// it is that epoch. More may have been given up where the epochs that are told do not reach back so far, never less.
+    #[must_use]
+    pub fn given_up_since(&self, epoch: u32) -> Option<u64> {
+        let later = self.earlier.iter().filter(|later| later.epoch > epoch).map(|later| later.first_offset);
+        (epoch < self.epoch).then(|| later.fold(self.epoch_first_offset, u64::min))
+    }
+
     /// The sequence that the daemon expects next of the producer.
     #[must_use]
     pub fn expected_sequence(&self) -> u64 {
@@ -196,6 +218,11 @@ impl Welcome {
             if let Some(last) = &self.last {
                 put_field(buf, LAST, &last.to_bytes());
             }
+            if !self.earlier.is_empty() {
+                let skip = self.earlier.len().saturating_sub(MAX_EARLIER_EPOCHS);
+                let content: Vec<u8> = self.earlier.iter().skip(skip).flat_map(|start| start.to_bytes()).collect();
+                put_field(buf, EARLIER, &content);
+            }
         });
     }
 
@@ -217,11 +244,12 @@ impl Welcome {
         if window == 0 || window > MAX_WINDOW {
             return Err(fields.error("its window is not between 1 and 65536"));
         }
-        let (mut secret_given, mut last) = (Vec::new(), None);
+        let (mut secret_given, mut last, mut earlier) = (Vec::new(), None, Vec::new());
         while let Some((tag, content)) = fields.next_tagged()? {
             match tag {
                 WELCOME_SECRET => secret_given = secret(&fields, content)?,
                 LAST => last = Some(LastStored::decode(&fields, content)?),
+                EARLIER => earlier = EpochStart::decode_all(&fields, content)?,
                 _ => {}
             }
         }
@@ -243,7 +271,33 @@ impl Welcome {
             received,
             written,
             durable,
+            earlier,
         })
+    }
+}
+
+impl EpochStart {
+    fn to_bytes(self) -> [u8; EPOCH] {
+        let mut bytes = [0; EPOCH];
+        let mut at = &mut bytes[..];
+        at.put_u32_le(self.epoch);
+        at.put_u64_le(self.first_offset);
+        bytes
+    }
+
+    fn decode_all(fields: &Fields<'_>, content: &[u8]) -> Result<Vec<Self>, FrameError> {
+        if !content.len().is_multiple_of(EPOCH) {
+            return Err(fields.error("a tagged field has the wrong length"));
+        }
+        let one = |bytes: &[u8]| {
+            let mut reader = Reader(bytes);
+            Some(Self { epoch: reader.u32()?, first_offset: reader.u64()? })
+        };
+        let all: Vec<Self> = content.chunks_exact(EPOCH).filter_map(one).collect();
+        match all.is_sorted_by(|a, b| a.epoch < b.epoch && a.first_offset < b.first_offset) {
+            true => Ok(all),
+            false => Err(fields.error("its earlier epochs are out of order")),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub use answer::{Accepted, Refused, Watermark};
 pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
 pub use decoder::{Frame, FrameDecoder, RawFrame, peek, peek_known};
 pub use error_body::ErrorFrame;
-pub use handshake::{Hello, Intent, LastStored, Welcome};
+pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};

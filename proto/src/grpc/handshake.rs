@@ -4,7 +4,7 @@
 use super::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{Hello, Intent, LastStored, Welcome},
+    frame::{EpochStart, Hello, Intent, LastStored, Welcome},
     ids::{LogId, ProducerId},
     limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES},
 };
@@ -78,7 +78,20 @@ impl From<Welcome> for v1::Welcome {
                 durable: welcome.durable,
             }),
             may_read: welcome.may_read,
+            earlier_epochs: welcome.earlier.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<EpochStart> for v1::EpochStart {
+    fn from(start: EpochStart) -> Self {
+        Self { epoch: start.epoch, first_offset: start.first_offset }
+    }
+}
+
+impl From<v1::EpochStart> for EpochStart {
+    fn from(start: v1::EpochStart) -> Self {
+        Self { epoch: start.epoch, first_offset: start.first_offset }
     }
 }
 
@@ -110,6 +123,7 @@ impl TryFrom<v1::Welcome> for Welcome {
             received: offsets.received,
             written: offsets.written,
             durable: offsets.durable,
+            earlier: welcome.earlier_epochs.into_iter().map(Into::into).collect(),
         })
     }
 }

@@ -216,6 +216,7 @@ pub(crate) fn welcome() -> Welcome {
         received: 1000,
         written: 999,
         durable: 990,
+        earlier: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 2, first_offset: 700 }],
     }
 }
 
@@ -311,7 +312,10 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         ("cancel_read", Frame::CancelRead(7)),
         ("bye", Frame::Bye),
         ("welcome", Frame::Welcome(welcome())),
-        ("welcome_bare", Frame::Welcome(Welcome { secret: vec![], last: None, may_read: false, ..welcome() })),
+        (
+            "welcome_bare",
+            Frame::Welcome(Welcome { secret: vec![], last: None, may_read: false, earlier: vec![], ..welcome() }),
+        ),
         (
             "accepted",
             Frame::Accepted(Accepted { first_seq: 42, first_offset: 1000, count: 2, epoch: 3, duplicate: false }),

@@ -222,6 +222,8 @@ impl World {
                 ),
                 _,
             ) if rotten => None,
+            // What it takes for new, as it has noticed that the first is gone.
+            (Err(AppendError::NoSpace | AppendError::NoSegment { .. }), _) if rotten && self.disturbed => None,
             (Err(AppendError::Failed { .. }), _) => {
                 ensure(accepting == Accepting::Failed, || format!("refused though {accepting:?}"))?;
                 None

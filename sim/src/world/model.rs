@@ -313,6 +313,7 @@ impl Model {
             ranges.iter_mut().for_each(|(_, to)| *to = next.min(*to));
             ranges.retain(|(from, to)| from < to);
         }
+        self.lost_before = self.lost.len(); // what a start tells is no loss of this life
         self.log_id = Some(log_id);
         (self.epoch, self.clean, self.maybe_clean, self.failed) = (m.epoch, false, false, false);
         (self.written, self.durable, self.floor) = (next, next, next);

@@ -144,11 +144,15 @@ impl World {
         }
     }
 
+    fn newest_meta(&self) -> Option<Meta> {
+        let slots = self.disk.peek("clad.meta").unwrap_or_default();
+        slots.chunks(SLOT).filter_map(|s| Meta::decode(s).ok()).max_by_key(|m| m.generation)
+    }
+
     /// Where the next start may cut the log, though more was acknowledged: at the first batch that was hit and that no
     /// other proves. `by_boot`: what is only written counts as proven, in the boot in which it was.
     pub(super) fn may_be_cut_at(&self, by_boot: bool) -> Option<u64> {
-        let slots = self.disk.peek("clad.meta").unwrap_or_default();
-        let newest = slots.chunks(SLOT).filter_map(|s| Meta::decode(s).ok()).max_by_key(|m| m.generation);
+        let newest = self.newest_meta();
         // A late write may be that of the latch.
         let latched = newest.is_none_or(|m| m.latched) || self.disk.late_writes() > 0;
         let mut proven = 0;
@@ -180,8 +184,10 @@ impl World {
 
     /// Whether a part of a sealed segment is still wrong.
     pub(super) fn is_rotten(&self) -> bool {
+        let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let still = |s: &&Spot| {
-            self.disk.peek(&s.name).is_some_and(|b| b.get(s.pos as usize) == Some(&s.byte))
+            parse_segment_name(&s.name).is_some_and(|number| number >= lowest)
+                && self.disk.peek(&s.name).is_some_and(|b| b.get(s.pos as usize) == Some(&s.byte))
                 && self.disk.is_sealed_mode(&s.name)
         };
         self.spots.iter().filter(still).any(|s| s.part == Part::Batch)

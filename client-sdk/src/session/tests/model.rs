@@ -85,6 +85,7 @@ impl Daemon {
             received: self.end(),
             written: self.written,
             durable: self.durable,
+            earlier: Vec::new(),
         }
     }
 

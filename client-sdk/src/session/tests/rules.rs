@@ -4,7 +4,7 @@ use super::{GIVE_UP, TestSession, append, appends, flushes, model::Daemon, sessi
 use crate::{AppendError, session::Out, session::resume::SharedProducer};
 use clad_proto::{
     AckLevel, ErrorCode, ErrorInfo, LogId,
-    frame::{Accepted, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, EpochStart, LastStored, Refused, Watermark, Welcome},
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -193,6 +193,25 @@ fn who_missed_an_epoch_sends_everything_again() {
         Welcome { last: None, epoch: 3, epoch_first_offset: 20, received: 30, written: 30, durable: 30, ..welcome() };
     session.connected(&welcome).expect("nobody else");
     assert!(appends(&mut session).iter().all(|(_, result)| result.is_err()), "no receipt for the records of others");
+}
+
+/// Everything that the log had of it was given up by an epoch that it missed: nothing of it can be stored, so it is sent again.
+#[test]
+fn who_missed_an_epoch_that_gave_up_all_it_had_is_not_forgotten() {
+    let told = |first_offset| {
+        let now = Instant::now();
+        let mut session = with(2, now);
+        sent(&mut session, now);
+        (0..2).for_each(|seq| accepted(&mut session, seq, 10 + seq, 1, now));
+        session.disconnected(now, "gone");
+        let earlier =
+            [(1, 0), (2, first_offset)].map(|(epoch, first_offset)| EpochStart { epoch, first_offset }).to_vec();
+        let welcome = Welcome { epoch: 3, epoch_first_offset: 20, earlier, ..welcome() };
+        session.connected(&Welcome { received: 30, written: 30, durable: 30, ..welcome }).expect("nobody else");
+        (appends(&mut session).len(), sent(&mut session, now))
+    };
+    assert_eq!(told(10), (0, vec![(0, false), (1, false)]));
+    assert_eq!(told(11), (2, vec![]), "the first may be stored at 10, and the daemon knows of nothing");
 }
 
 #[test]

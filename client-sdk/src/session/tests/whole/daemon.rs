@@ -2,19 +2,23 @@
 
 use super::owed::{Answer, Session as Owed};
 use crate::session::Out;
+use bytes::Bytes;
 use clad_journal::{
-    Accepted as Given, Append, AppendError, JournalConfig, Level, Marks, Observer, Policy,
+    AppendError, Item, JournalConfig, Level, Marks, Observer, Policy, Sender,
+    io::Storage,
     stepper::{Begun, Kind, Next, Stepper},
 };
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
-    frame::{Accepted, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, AppendHead, EpochStart, LastStored, Refused, Watermark, Welcome},
+    limits::MAX_EARLIER_EPOCHS,
 };
 use clad_sim::{Rng, SimClock, SimDisk, disk::Fault, disk::OpKind};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 const OWNER: u64 = 7;
 const MAX_APPEND: u32 = 4096;
+const CAPACITY: u64 = 1 << 40;
 
 /// What a daemon says on a connection.
 #[derive(Debug, Clone)]
@@ -22,6 +26,7 @@ pub(super) enum Said {
     Accepted(Accepted),
     Refused(Refused),
     Watermark(Watermark),
+    FlushRefused(u32, ErrorInfo),
 }
 
 /// One connection, both ways.
@@ -50,6 +55,8 @@ pub(super) struct Daemon {
     window: u32,
     stepper: Option<Stepper>,
     held: Vec<Begun>,
+    /// There is no room for a further segment.
+    full: bool,
 }
 
 impl Daemon {
@@ -69,7 +76,15 @@ impl Daemon {
             window: window as usize,
             ..JournalConfig::default()
         };
-        Self { clock: SimClock::new(disk.boot_id()), disk, config, window, stepper: None, held: Vec::new() }
+        Self {
+            clock: SimClock::new(disk.boot_id()),
+            disk,
+            config,
+            window,
+            stepper: None,
+            held: Vec::new(),
+            full: false,
+        }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -90,6 +105,7 @@ impl Daemon {
     /// Starts it again; what it has found.
     pub(super) fn start(&mut self) -> Vec<Stored> {
         self.disk.clear_faults();
+        self.make_room();
         self.disk = self.disk.reopen();
         self.clock.reboot(self.disk.boot_id(), Duration::from_millis(10));
         let observer: Observer = Arc::new(|_| {});
@@ -121,6 +137,14 @@ impl Daemon {
 
     pub(super) fn marks(&self) -> Marks {
         self.stepper().marks()
+    }
+
+    /// The epochs before this one, as the daemon tells them.
+    fn earlier(&self) -> Vec<EpochStart> {
+        let epochs = self.stepper().meta().epochs;
+        let before = epochs.len().saturating_sub(1);
+        let told = &epochs[before.saturating_sub(MAX_EARLIER_EPOCHS)..before];
+        told.iter().map(|e| EpochStart { epoch: e.epoch, first_offset: e.first_offset }).collect()
     }
 
     /// HELLO and WELCOME; or it is fenced.
@@ -156,8 +180,9 @@ impl Daemon {
             received: marks.received,
             written: marks.written,
             durable: marks.durable,
+            earlier: self.earlier(),
         };
-        let (up, down, owed) = (VecDeque::new(), VecDeque::new(), Owed::default());
+        let (up, down, owed) = (VecDeque::new(), VecDeque::new(), Owed::begin(&marks));
         Some((welcome, Link { producer, epoch, up, down, owed }))
     }
 
@@ -167,70 +192,74 @@ impl Daemon {
         }
     }
 
-    /// Takes the next message of a connection, and answers it.
-    pub(super) fn serve(&self, link: &mut Link) {
-        let Some(Out::Append { head, payload, .. }) = link.up.pop_front() else { return };
-        let said = match self.append(link, &head, &payload) {
-            Ok(given) => {
-                let since = std::time::Instant::now();
-                link.owed.given(head.first_seq, &given, head.level, payload.len(), since);
-                Said::Accepted(Accepted {
-                    first_seq: head.first_seq,
-                    first_offset: given.first_offset,
-                    count: given.count,
-                    epoch: given.epoch,
-                    duplicate: given.duplicate,
-                })
+    /// Takes the next messages of a connection, at most so many appends at once, and answers them; says how many it took.
+    pub(super) fn serve(&self, link: &mut Link, most: usize) -> usize {
+        match link.up.pop_front() {
+            Some(Out::Flush { id, level }) => {
+                self.flush(link, id, level);
+                1
             }
-            Err(error) => Said::Refused(Refused { first_seq: head.first_seq, count: head.count, error }),
-        };
-        link.down.push_back(said);
+            Some(Out::Append { head, payload, .. }) => {
+                let mut burst = vec![(head, payload)];
+                while burst.len() < most
+                    && let Some(Out::Append { head, payload, .. }) = link.up.front().cloned()
+                {
+                    link.up.pop_front();
+                    burst.push((head, payload));
+                }
+                self.take(link, &burst);
+                burst.len()
+            }
+            None => 0,
+        }
     }
 
-    fn append(&self, link: &Link, head: &clad_proto::frame::AppendHead, payload: &[u8]) -> Result<Given, ErrorInfo> {
-        if link.owed.unanswered() >= self.window as usize {
-            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, ""));
-        }
-        let level = match head.level {
-            AckLevel::Durable => Level::Durable,
-            AckLevel::Written => Level::Written,
-            _ => Level::Received,
-        };
-        let append = Append {
-            producer: link.producer,
-            owner: OWNER,
-            producer_epoch: link.epoch,
-            first_sequence: head.first_seq,
-            count: head.count,
-            gap: head.gap,
-            level,
-            min_time_ns: 1,
-            max_time_ns: 1,
-            vouch: b"sim",
-            payload,
-            payload_checksum: head.payload_crc,
-            permit: None,
-        };
-        self.stepper().append(append).map_err(|error| {
-            let code = match error {
-                AppendError::Fenced { .. } => ErrorCode::ProducerFenced,
-                AppendError::Gap { .. } => ErrorCode::SequenceGap,
-                AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
-                AppendError::TooOld => ErrorCode::SequenceTooOld,
-                AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
-                AppendError::Failed { .. } => ErrorCode::JournalFailed,
-                other => panic!("{other:?}"),
+    /// What one read of a connection brought. What is beyond the window is refused before the journal sees it.
+    fn take(&self, link: &mut Link, burst: &[(AppendHead, Bytes)]) {
+        let room = (self.window as usize).saturating_sub(link.owed.unanswered());
+        let (within, beyond) = burst.split_at(burst.len().min(room));
+        let from = Sender { producer: link.producer, owner: OWNER, producer_epoch: link.epoch, vouch: b"sim" };
+        let items: Vec<Item<'_>> = within.iter().map(|(head, payload)| item(head, payload)).collect();
+        let answers = self.stepper().append_burst(&from, &items);
+        assert_eq!(answers.len(), within.len(), "each is answered");
+        let since = std::time::Instant::now();
+        for ((head, payload), answer) in within.iter().zip(answers) {
+            let said = match answer {
+                Ok(given) => {
+                    link.owed.given(head.first_seq, &given, head.level, payload.len(), since);
+                    Said::Accepted(Accepted {
+                        first_seq: head.first_seq,
+                        first_offset: given.first_offset,
+                        count: given.count,
+                        epoch: given.epoch,
+                        duplicate: given.duplicate,
+                    })
+                }
+                Err(error) => refused(head, refusal(error)),
             };
-            let mut info = ErrorInfo::new(code, "");
-            info.maybe_written = false;
-            if let AppendError::Gap { expected }
-            | AppendError::Overlap { expected }
-            | AppendError::Skipped { expected } = error
-            {
-                info.expected_sequence = Some(expected);
-            }
-            info
-        })
+            link.down.push_back(said);
+        }
+        let too_many = |(head, _): &(AppendHead, Bytes)| refused(head, ErrorInfo::new(ErrorCode::WindowExceeded, ""));
+        link.down.extend(beyond.iter().map(too_many));
+    }
+
+    /// As the daemon's own connection does it.
+    fn flush(&self, link: &mut Link, id: u32, level: AckLevel) {
+        let marks = self.marks();
+        if let Some(error) = link.owed.lost_since(&marks) {
+            return link.down.push_back(Said::FlushRefused(id, error));
+        }
+        match level {
+            AckLevel::Durable => link.owed.flush(id, self.stepper().request_sync(), Level::Durable, marks.failures),
+            AckLevel::Written => link.owed.flush(id, marks.received, Level::Written, marks.failures),
+            _ => link.down.push_back(Said::Watermark(Watermark {
+                request_id: id,
+                epoch: marks.epoch,
+                epoch_first_offset: marks.epoch_first,
+                level: AckLevel::Received,
+                offset: marks.received,
+            })),
+        }
     }
 
     /// Tells a connection what the marks cover.
@@ -243,7 +272,7 @@ impl Daemon {
         link.down.extend(answers.into_iter().map(|answer| match answer {
             Answer::Watermark(mark) => Said::Watermark(mark),
             Answer::Refused(refused) => Said::Refused(refused),
-            Answer::FlushFailed(..) => unreachable!("nobody flushes"),
+            Answer::FlushFailed(id, error) => Said::FlushRefused(id, error),
         }));
     }
 
@@ -260,7 +289,7 @@ impl Daemon {
             _ => {
                 let stepper = self.stepper();
                 stepper.prepare();
-                if rng.chance(1, 8) {
+                if rng.chance(1, if self.full { 1 } else { 8 }) {
                     stepper.request_rotate();
                 }
             }
@@ -279,9 +308,22 @@ impl Daemon {
         self.disk.fail_next(kind, ".clog", Fault::Io);
     }
 
+    /// Others take what room there is, but for a part of a segment.
+    pub(super) fn fill(&mut self, rng: &mut Rng) {
+        let space = self.disk.space().expect("it is up");
+        self.disk.set_capacity(space.total - space.free + rng.below(64 << 10));
+        self.full = true;
+    }
+
+    fn make_room(&mut self) {
+        self.disk.set_capacity(CAPACITY);
+        self.full = false;
+    }
+
     /// Everything that was begun ends, what is due is done, and time passes.
     pub(super) fn settle(&mut self) {
         self.disk.clear_faults();
+        self.make_room();
         for job in std::mem::take(&mut self.held) {
             self.stepper().carry_out(job);
         }
@@ -295,4 +337,46 @@ impl Daemon {
         self.stepper().prepare();
         self.clock.step(Duration::from_millis(700));
     }
+}
+
+fn item<'a>(head: &AppendHead, payload: &'a [u8]) -> Item<'a> {
+    let level = match head.level {
+        AckLevel::Durable => Level::Durable,
+        AckLevel::Written => Level::Written,
+        _ => Level::Received,
+    };
+    Item {
+        first_sequence: head.first_seq,
+        count: head.count,
+        gap: head.gap,
+        level,
+        min_time_ns: 1,
+        max_time_ns: 1,
+        payload,
+        payload_checksum: head.payload_crc,
+        share: payload.len(),
+    }
+}
+
+fn refused(head: &AppendHead, error: ErrorInfo) -> Said {
+    Said::Refused(Refused { first_seq: head.first_seq, count: head.count, error })
+}
+
+fn refusal(error: AppendError) -> ErrorInfo {
+    let code = match error {
+        AppendError::Fenced { .. } => ErrorCode::ProducerFenced,
+        AppendError::Gap { .. } => ErrorCode::SequenceGap,
+        AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
+        AppendError::TooOld => ErrorCode::SequenceTooOld,
+        AppendError::NoSpace => ErrorCode::NoSpace,
+        AppendError::Failed { .. } => ErrorCode::JournalFailed,
+        other => panic!("{other:?}"),
+    };
+    let mut info = ErrorInfo::new(code, "");
+    info.maybe_written = false;
+    if let AppendError::Gap { expected } | AppendError::Overlap { expected } | AppendError::Skipped { expected } = error
+    {
+        info.expected_sequence = Some(expected);
+    }
+    info
 }
