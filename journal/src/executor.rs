@@ -296,6 +296,7 @@ impl Executor {
             for d in report.damage {
                 rescue.lost = true;
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
+                rescue.producers.lose(d.from, d.to);
             }
             // It is one of the sealed now, and retention may take it: a further attempt does not look for it.
             rescue.active = None;

@@ -23,6 +23,7 @@ mod body;
 mod catalog;
 pub mod clock;
 mod committer;
+mod company;
 mod config;
 mod env;
 mod error;

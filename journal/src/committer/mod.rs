@@ -12,7 +12,8 @@
 //! 4. A batch's memory, and the permits that were counted for it, stay until the disk does not need them.
 //! 5. A rotation begins when nothing is in flight: the footer is synced before a batch goes into the next segment.
 //!
-//! How batches form: with nothing in flight a batch leaves at once. With a write in flight, a further one is started
+//! How batches form: with nothing in flight a batch leaves at once (threads that append and wait may hold it for each other,
+//! [`Company`](crate::company)). With a write in flight, a further one is started
 //! only when what gathered is worth it (64 KiB) or has waited `max_delay`; else it waits for the completion and takes
 //! everything along. The obvious other way, a fixed delay before each sync, makes a lone writer wait for nobody.
 //! Where somebody waits for `written`, the batch is written first and synced after, so that the write alone releases

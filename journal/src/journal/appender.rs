@@ -5,6 +5,8 @@
 //!   woken to write and this one to go on. Whoever comes meanwhile gathers behind it, as always. The thread carries out
 //!   writes and syncs alone; what takes long (rotation, recovery, the end) is for the journal's own threads, and so is
 //!   every write while it waits for somebody else's.
+//! - **Those who were answered together leave together**: what gathered behind a write waits a moment for who was in it
+//!   ([`Company`](crate::company::Company)), and the last of them to come makes the write.
 //! - It leads until its own append has come to its level, and no further: what gathered behind it is given to another.
 //! - **Somebody keeps the time**: before it goes, one of the journal's threads is awake or will wake by itself, for the
 //!   vouch of an idle log, the batch that has waited for company, the segment that is old enough.
@@ -49,13 +51,17 @@ impl Appender<'_> {
         let now = shared.env().now();
         let mut core = shared.core();
         let accepted = core.committer.append(append, now).map_err(CommitError::Refused)?;
+        core.company.came(level >= Level::Written && !accepted.duplicate);
         while let Ok(false) = reached(&accepted, level, &core.committer.marks()) {
             let now = shared.env().now();
             if shared.turn(&core, now) != Turn::Thread || !core.committer.is_lone(now) {
                 break;
             }
+            if shared.awaited(&mut core, now).is_some() {
+                break; // whoever comes last takes this along
+            }
             let Step::Run(job) = core.committer.step(now) else { break };
-            shared.wake_for_more(&mut core, now);
+            shared.wake_for_more(&mut core, &job, now);
             drop(core);
             let (done, back) = shared.executor.run(job, self.buf.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
             self.buf = Some(back);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
+use crate::company::Company;
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
+    pub(crate) company: Company,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
     pub(crate) asked: u64,
@@ -106,6 +108,15 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
+    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+        self.core().committer.at_rest()
+    }
+
+    /// The active segment's number, first offset, and where its batches end so far.
+    pub(crate) fn active_extent(&self) -> Option<(u64, u64, u64)> {
+        self.core().committer.active_summary().map(|(number, first, pos, _)| (number, first, pos))
+    }
+
     pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
         self.core().active_header.clone().filter(|h| h.number == number)
     }
@@ -160,6 +171,11 @@ impl Shared {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
             _ => Vec::new(),
         };
+        match &result {
+            Ok(Done::Write { .. }) => core.company.answered(now.boot_ns),
+            Ok(_) => {}
+            Err(_) => core.company.forget(),
+        }
         core.committer.complete(result, now);
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
@@ -220,7 +236,8 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let core = Core { committer, watch: Watch::default(), active_header, asked: 0, given: 0 };
+    let core =
+        Core { committer, watch: Watch::default(), company: Company::default(), active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),

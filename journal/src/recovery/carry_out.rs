@@ -237,6 +237,9 @@ impl Carrier<'_> {
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
         self.producers.load(&footer.producers);
+        // Where a later segment repeats what was behind its end, it knows of that, too. If that one is lost as a whole, those
+        // appends are not stored, and their offsets will be others'.
+        self.producers.lose(footer.end_offset, u64::MAX);
         self.next_offset = footer.end_offset;
         self.before = Some(Before {
             number: segment.number,
@@ -496,6 +499,9 @@ impl Carrier<'_> {
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
             }
+        }
+        if !self.producers_known {
+            footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
         }
         footer.producers = self.producers.snapshot();
         Ok(footer)
