@@ -63,3 +63,8 @@ fn what_lies_behind_a_cut_never_comes_back() {
 fn a_recovery_on_a_full_disk_keeps_the_space_that_it_has() {
     scenes::recovery_keeps_its_space(Faults::default());
 }
+
+#[test]
+fn a_file_system_that_becomes_read_only_costs_nothing() {
+    scenes::read_only(Faults::default());
+}

@@ -1,10 +1,14 @@
 //! What the log stands on: read-only, in memory, another file system.
 
+use std::fs;
+use std::process::Command;
+
 use clad_e2e::tool::clactl_ends;
+use clad_e2e::web::page;
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::{AckLevel, ErrorCode};
 
-use crate::{append, records, remount, small, stored};
+use crate::{append, mount_point, records, remount, small, stored};
 
 #[test]
 #[ignore = "cargo xtask ci disk"]
@@ -24,6 +28,49 @@ fn is_read_only() {
     remount("rw");
     daemon.restart();
     assert_eq!(stored(&daemon), records(0..10));
+}
+
+/// An error of the file system makes it read-only under a daemon that runs: readers go on, appends are refused, and the daemon
+/// stays. Mounted anew, everything that was acknowledged is there.
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn becomes_read_only() {
+    let mut daemon = small().start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    append(&mut raw, AckLevel::Durable, 0..10);
+    remount("errors=remount-ro");
+    let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
+    let point = mount_point().display().to_string();
+    let device = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&point)).expect("it is mounted");
+    let device = device.split(' ').next().expect("a device").to_owned();
+    let name = device.strip_prefix("/dev/").expect("a device");
+    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test").expect("ext4 takes an error");
+
+    raw.append(10, AckLevel::Durable, &[b"record 10"]);
+    let status = daemon.wait_until("it has failed", |status| status.failed);
+    assert!(!status.ready && status.failure.contains("ead-only"), "{status:?}");
+    assert_eq!(status.offsets.map(|offsets| offsets.durable), Some(10), "{status:?}");
+    let pages = daemon.port("metrics");
+    assert_eq!(page(pages, "/readyz").0, 503);
+    assert!(page(pages, "/healthz").0 == 200, "it serves readers");
+    assert_eq!(stored(&daemon), records(0..10));
+    let (mut other, _) = Raw::producer(&daemon.socket());
+    other.append(0, AckLevel::Durable, &[b"refused"]);
+    let error = other.refused().error;
+    assert!(error.retryable && !error.maybe_written, "{error}");
+
+    // Ext4 does not become writable again but by a new mount.
+    assert_eq!(daemon.term(), Some(1), "an end that is not clean: {}", daemon.said());
+    for words in [vec!["umount", &point], vec!["mount", &device, &point]] {
+        let output = Command::new(words[0]).args(&words[1..]).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+    daemon.restart();
+    let found = stored(&daemon);
+    assert!(found.len() >= 10 && found[..] == records(0..found.len() as u64)[..], "{found:?}");
+    append(&mut Raw::producer(&daemon.socket()).0, AckLevel::Durable, 0..1);
+    assert_eq!(daemon.term(), Some(0));
+    clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
 }
 
 #[test]

@@ -123,7 +123,11 @@ impl Stage {
     }
 
     pub(crate) fn read(&self, offset: u64) -> Option<Vec<u8>> {
-        let batch = self.journal().reader(offset, Level::Durable).next_batch().ok()??;
+        self.read_below(Level::Durable, offset)
+    }
+
+    fn read_below(&self, level: Level, offset: u64) -> Option<Vec<u8>> {
+        let batch = self.journal().reader(offset, level).next_batch().ok()??;
         let (at, chunk) = batch.chunks().next()?.ok()?;
         (at == offset).then(|| chunk.payload.to_vec())
     }
@@ -502,4 +506,38 @@ pub(crate) fn recovery_keeps_its_space(faults: Faults) {
         assert_eq!((stage.read(first), stage.read(second)), (Some(vec![1; 500]), Some(vec![2; 500])));
     }
     assert!(over > 0, "no recovery came to its end while it was full");
+}
+
+/// The file system becomes read-only under a journal that runs, and writable again: what was acknowledged is read all the
+/// time, nothing is acknowledged meanwhile, and it recovers by itself.
+pub(crate) fn read_only(faults: Faults) {
+    let forget = Policy::FireAndForget { sync_interval: Duration::ZERO };
+    for (policy, level) in [(Policy::PerMessage, Level::Durable), (forget, Level::Written)] {
+        let mut stage = Stage::new(faults);
+        stage.config.policy = policy;
+        stage.start();
+        let first = stage.append_for(level, 500, None);
+        stage.rest();
+        stage.disk.set_read_only(true);
+        let second = stage.append_for(level, 500, None);
+        for _ in 0..4 {
+            stage.run();
+            stage.clock.step(Duration::from_secs(60));
+            let marks = stage.journal().marks();
+            assert_eq!((marks.accepting, marks.failures), (Accepting::Failed, 1), "{marks:?}");
+            let found = stage.read_below(level, first);
+            assert!(marks.written == second && found == Some(vec![1; 500]), "{marks:?}");
+        }
+        stage.disk.set_read_only(false);
+        stage.clock.step(Duration::from_secs(60));
+        stage.run();
+        let marks = stage.journal().marks();
+        assert_eq!((marks.accepting, marks.failures, marks.written), (Accepting::Yes, 1, 2), "{marks:?}");
+        let third = stage.append_for(level, 500, None);
+        stage.rest();
+        stage.die();
+        stage.start();
+        let all = [first, second, third].map(|offset| stage.read(offset));
+        assert_eq!(all, [1, 2, 3].map(|fill| Some(vec![fill; 500])), "{}", stage.journal().report());
+    }
 }

@@ -57,6 +57,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_goes_on");
     case("a device that fails what it took is told by the sync", &small, "full::fails_a_device_and_the_sync_tells");
     case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");
+    case("a file system that becomes read-only under the daemon", &room, "mounts::becomes_read_only");
     case(
         "in memory `durable` is refused, and `written` works",
         &Kind::Memory { mebibytes: 64 },
@@ -84,6 +85,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         }
     }
     ranges(&mut case);
+    super::wrong::run(run, &tests, &room);
     benches(run)?;
     match real_disk(&super::target(&run.root)) {
         Ok(folder) => run.case("sync_file_range where every disk reports write through", || {

@@ -16,6 +16,7 @@ mod rings;
 mod sim;
 mod systemd;
 mod tally;
+mod wrong;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -75,8 +76,11 @@ struct Run {
 }
 
 impl Run {
-    /// One case. A failure is counted and the next case goes on.
+    /// One case. A failure is counted and the next case goes on. `CLAD_CI_CASES=WORDS` leaves out those without the words.
     fn case(&mut self, name: &str, body: impl FnOnce() -> Result<()>) {
+        if std::env::var("CLAD_CI_CASES").is_ok_and(|words| !name.contains(&words)) {
+            return;
+        }
         match body() {
             Ok(()) => {
                 self.passed += 1;

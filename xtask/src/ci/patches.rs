@@ -15,9 +15,9 @@ use super::{Run, target};
 /// A wrong version.
 pub(super) struct Patch {
     pub(super) name: &'static str,
-    file: &'static str,
-    right: &'static str,
-    wrong: &'static str,
+    pub(super) file: &'static str,
+    pub(super) right: &'static str,
+    pub(super) wrong: &'static str,
 }
 
 const DAEMON: &str = "daemon/src/ingest/session.rs";
@@ -100,7 +100,7 @@ fn caught(root: &Path, copy: &Path, patch: &Patch) -> Result<()> {
 }
 
 /// The text with the one place that a patch fits changed.
-fn patched(text: &str, patch: &Patch) -> Result<String> {
+pub(super) fn patched(text: &str, patch: &Patch) -> Result<String> {
     let places = text.matches(patch.right).count();
     ensure!(places == 1, "{} fits {places} places in {}, not one", patch.name, patch.file);
     Ok(text.replace(patch.right, patch.wrong))
@@ -117,7 +117,7 @@ fn tests(root: &Path, copy: &Path) -> Result<(bool, String)> {
 }
 
 /// The workspace without what was built and what git keeps.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
