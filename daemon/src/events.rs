@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::health::Health;
+use crate::health::{Health, journal_failed};
 use crate::metrics::{self, Recovery, Rule, Trigger};
 
 /// The observer that the journal is opened with. `phase` is told what a start is doing.
@@ -64,7 +64,7 @@ fn tell(health: &Health, event: &Event) {
         Event::Failed { reason } => {
             metrics::sync_failed();
             metrics::journal_failed(true);
-            health.not_ready(format!("the journal failed and recovers by itself: {reason}"));
+            health.not_ready(journal_failed(reason));
             tracing::error!(reason, "the journal failed: nothing is acknowledged until it has recovered");
         }
         Event::Recovered { epoch, from, to } => {

@@ -129,6 +129,11 @@ async fn readyz(Extract(health): Extract<Health>) -> (StatusCode, String) {
     }
 }
 
+/// Why nothing is taken while the journal has failed.
+pub(crate) fn journal_failed(reason: &str) -> String {
+    format!("the journal failed and recovers by itself: {reason}")
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use clad_journal::{Accepting, Journal, Status};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::config::{Config, LoadArgs, reload_diff};
-use crate::health::Health;
+use crate::health::{Health, journal_failed};
 use crate::ingest::{Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
@@ -62,6 +63,8 @@ pub(crate) struct Running {
     pub(crate) started: Instant,
     pub(crate) outcomes: Outcomes,
     pub(crate) statement: Statement,
+    /// As the journal last told it.
+    pub(crate) status: Status,
 }
 
 impl Running {
@@ -70,6 +73,7 @@ impl Running {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = watchdog_interval().map(Watchdog::new);
+        let mut asked = None;
         loop {
             tokio::select! {
                 _ = signals.term.recv() => return,
@@ -83,7 +87,18 @@ impl Running {
                     drop(self.journal.rotate());
                     tracing::info!("USR2: rotate");
                 }
-                _ = tick.tick() => self.look(),
+                // It asks the file system for its space: one that hangs is not to hold up this task, which the watchdog
+                // stands on.
+                _ = tick.tick(), if asked.is_none() => {
+                    let journal = self.journal.clone();
+                    asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                }
+                status = answer(&mut asked) => {
+                    asked = None;
+                    if let Some(status) = status {
+                        self.look(status);
+                    }
+                }
                 () = due(&mut watchdog) => {
                     if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal) {
                         self.notifier.watchdog();
@@ -93,9 +108,10 @@ impl Running {
         }
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, status: Status) {
         self.recent.look(self.started);
-        let s = self.journal.status();
+        self.status = status;
+        let s = &self.status;
         match s.oldest_undurable {
             Some(age) if age > SLOW => {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
@@ -104,15 +120,24 @@ impl Running {
         }
         match s.marks.accepting {
             Accepting::Yes => self.health.ready(),
-            Accepting::NoSpace => self.health.not_ready("the disk has no room for a further segment"),
+            Accepting::NoSpace => match &s.unopened {
+                Some(reason) => self.health.not_ready(format!("no further segment can be opened: {reason}")),
+                None => self.health.not_ready("the disk has no room for a further segment"),
+            },
             Accepting::Closing => self.health.not_ready("clad is going down"),
-            Accepting::Failed => {} // said with its reason when it happened
+            // Said when it happened; a look that was under way then may have said otherwise since.
+            Accepting::Failed => {
+                let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
+                self.health.not_ready(journal_failed(reason));
+            }
         }
-        self.tell(&s);
+        self.tell();
     }
 
-    fn tell(&mut self, s: &Status) {
-        if let Some(line) = self.statement.next(s, self.listeners.open(), &self.health.state(), Instant::now()) {
+    fn tell(&mut self) {
+        if let Some(line) =
+            self.statement.next(&self.status, self.listeners.open(), &self.health.state(), Instant::now())
+        {
             self.notifier.status(&line);
         }
     }
@@ -141,7 +166,7 @@ impl Running {
             }
         };
         self.outcomes.leave(&outcome);
-        let line = self.statement.line(&self.journal.status(), self.listeners.open(), &self.health.state());
+        let line = self.statement.line(&self.status, self.listeners.open(), &self.health.state());
         self.notifier.ready(&line);
     }
 
@@ -173,6 +198,14 @@ impl Running {
         self.current.set_limits(&config.limits);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
+    }
+}
+
+/// What is asked for, or never where nothing is. `None`: the runtime is going down.
+async fn answer(asked: &mut Option<JoinHandle<Status>>) -> Option<Status> {
+    match asked {
+        Some(status) => status.await.ok(),
+        None => std::future::pending().await,
     }
 }
 

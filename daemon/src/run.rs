@@ -114,7 +114,8 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         Err(exit) => return exit,
     };
     world.health.ready();
-    notifier.ready(&served.statement.line(&world.journal.status(), 0, &world.health.state()));
+    let status = world.journal.status();
+    notifier.ready(&served.statement.line(&status, 0, &world.health.state()));
     if let Some(socket) = &world.config.ingest.unix.path
         && std::env::var_os("NOTIFY_SOCKET").is_none()
     {
@@ -133,6 +134,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         started,
         outcomes: Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref()),
         statement: served.statement,
+        status,
     };
     running.until_told(&mut signals).await;
     drain(&running, &stop, &served.sockets, &served.rings).await

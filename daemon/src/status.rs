@@ -91,6 +91,7 @@ mod tests {
             recycled: 0,
             bytes: 128 << 20,
             failure: None,
+            unopened: None,
             in_flight_bytes: 0,
             oldest_undurable: None,
             producers: 0,

@@ -119,6 +119,16 @@ impl Active {
         }
     }
 
+    /// For [`Fault::CutInPlace`]: a segment that was used, behind what its footer would say.
+    pub(crate) fn behind(header: SegmentHeader, said: &Footer) -> Self {
+        let mut active = Self::new(header, Vec::new(), said.first_offset, said.before);
+        active.pos = said.data_end.next_multiple_of(active.block());
+        (active.end_offset, active.last_checksum) = (said.end_offset, said.last_batch_checksum);
+        active.index.clone_from(&said.index);
+        active.first_append_boot_ns = Some(0);
+        active
+    }
+
     fn block(&self) -> u64 {
         u64::from(self.header.block_size)
     }

@@ -72,7 +72,7 @@ fn make_ready(shared: &Arc<Shared>) {
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
             space(shared, true);
         }
-        Err(e) => shared.env().tell(Event::SegmentFailed { reason: format!("prepare segment {number}: {e}") }),
+        Err(e) => shared.tell_once_a_while(format!("prepare segment {number}: {e}")),
     }
 }
 
@@ -117,7 +117,7 @@ impl RetentionState {
             if total.saturating_sub(sealed.bytes) < r.keep_bytes {
                 return;
             }
-            let Some(rule) = rule(shared, &r, sealed, total, age_rests) else { return };
+            let Some(rule) = rule(shared, &r, (sealed, following), total, age_rests) else { return };
             if remove(shared, sealed, following, rule).is_none() {
                 return;
             }
@@ -142,7 +142,7 @@ impl RetentionState {
 fn rule(
     shared: &Arc<Shared>,
     r: &crate::config::Retention,
-    sealed: &Sealed,
+    (sealed, following): (&Sealed, &Sealed),
     total: u64,
     age_rests: bool,
 ) -> Option<Rule> {
@@ -152,11 +152,17 @@ fn rule(
     if r.min_free > 0 && shared.storage().space().is_ok_and(|s| s.free < r.min_free) {
         return Some(Rule::MinFree);
     }
-    let summary = sealed.summary(shared.storage().as_ref()).ok()??;
     let age = i64::try_from(r.max_age.as_nanos()).unwrap_or(i64::MAX);
-    let old = age > 0 && shared.env().clock.real_ns().saturating_sub(summary.max_append_ns) > age;
+    if age == 0 {
+        return None;
+    }
+    let storage = shared.storage();
+    let summary = sealed.summary(storage.as_ref()).ok()?;
     // An empty segment has no append time of its own; it goes with what lies before it.
-    let empty = summary.first_offset == summary.end_offset && age > 0;
+    let empty = summary.is_some_and(|s| s.first_offset == s.end_offset);
+    // One that is damaged beyond reading is older than what follows it.
+    let newest = summary.or_else(|| following.summary(storage.as_ref()).ok()?).map(|s| s.max_append_ns);
+    let old = newest.is_some_and(|newest| shared.env().clock.real_ns().saturating_sub(newest) > age);
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 

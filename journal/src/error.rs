@@ -118,6 +118,12 @@ pub enum AppendError {
     /// No space for a further segment.
     #[error("the disk has no room for a further segment")]
     NoSpace,
+    /// The next segment cannot be opened, for another reason than want of room; it is tried again.
+    #[error("no further segment can be opened: {reason}")]
+    NoSegment {
+        /// What the kernel says.
+        reason: String,
+    },
     /// A write or sync failed; the journal recovers by itself.
     #[error("the journal failed and is recovering: {reason}")]
     Failed {
@@ -127,6 +133,21 @@ pub enum AppendError {
     /// It is closing.
     #[error("the journal is closing")]
     Closing,
+}
+
+impl AppendError {
+    /// Whether the journal takes nothing now, or only what is small enough: not this append or its sender is at fault.
+    #[must_use]
+    pub const fn is_for_all(&self) -> bool {
+        matches!(self, Self::NoSpace | Self::NoSegment { .. } | Self::Failed { .. } | Self::Closing)
+    }
+
+    /// Whether it is refused for now, for what the journal or its sender's place in it is at this moment, and not for
+    /// what the append is: the same one may be taken later.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        self.is_for_all() || matches!(self, Self::TooManyProducers)
+    }
 }
 
 /// Why an append that was waited for has no answer.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, Rescue, Rotation, SyncBy};
+use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy};
 use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
@@ -166,15 +166,16 @@ impl Executor {
         Ok(())
     }
 
-    /// The next segment, or none when there is no room or it cannot be made: then it is tried again later.
-    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Option<Active> {
+    /// The next segment, or why it is tried again later.
+    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
         match self.try_open_next(prepared, next, epoch, space) {
-            Ok(active) => active,
+            Ok(Some(active)) => Ok(active),
+            Ok(None) => Err(NoSegment::Space),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(NoSegment::Space),
             Err(e) => {
-                if e.kind() != io::ErrorKind::StorageFull {
-                    self.env.tell(Event::SegmentFailed { reason: format!("open the next segment: {e}") });
-                }
-                None
+                let reason = format!("open the next segment: {e}");
+                self.env.tell(Event::SegmentFailed { reason: reason.clone() });
+                Err(NoSegment::Failed(reason))
             }
         }
     }
@@ -276,8 +277,7 @@ impl Executor {
             if !batches.is_empty() {
                 self.write_elsewhere(rescue, &batches)?;
             } else if rescue.from < rescue.next {
-                rescue.producers.lose(rescue.from, rescue.next);
-                self.env.tell(Event::Lost { from: rescue.from, to: rescue.next });
+                self.lose(rescue, Damage { from: rescue.from, to: rescue.next });
             }
             rescue.rewritten = true;
         }
@@ -294,8 +294,11 @@ impl Executor {
                 self.catalog.add(s);
             }
             for d in report.damage {
+                rescue.lost = true;
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
             }
+            // It is one of the sealed now, and retention may take it: a further attempt does not look for it.
+            rescue.active = None;
         }
         // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
         // something may have been lost: no mark from now on may speak for it.
@@ -307,7 +310,7 @@ impl Executor {
         })?;
         self.env.tell(Event::Recovered { epoch, from: rescue.from, to: end });
         let next = self.open_next(None, end, epoch, Space::Reserved);
-        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone() })
+        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost: rescue.lost })
     }
 
     /// Everything from `from` on: from memory where it is held, else read back from the old segment.
@@ -329,6 +332,13 @@ impl Executor {
             }
         }
         Ok(all)
+    }
+
+    /// What cannot be given back is told, and its producers' sequences are open again.
+    fn lose(&self, rescue: &mut Rescue, gone: Damage) {
+        rescue.lost = true;
+        rescue.producers.lose(gone.from, gone.to);
+        self.env.tell(Event::Lost { from: gone.from, to: gone.to });
     }
 
     fn read_back(&self, rescue: &Rescue, from: u64, to: u64) -> Vec<Arc<Batch>> {
@@ -359,6 +369,8 @@ impl Executor {
         let temporary = format!("{name}.tmp");
         let storage = self.env.storage.as_ref();
         if let Some((proof, bytes)) = self.already_there(rescue, number) {
+            // Told by the attempt that wrote it.
+            rescue.lost |= !proof.footer.damage.is_empty();
             proof.footer.damage.iter().for_each(|d| rescue.producers.lose(d.from, d.to));
             return self.put_in_place(number, proof, bytes);
         }
@@ -401,8 +413,7 @@ impl Executor {
         }
         file.sync_all()?;
         for d in &damage {
-            self.env.tell(Event::Lost { from: d.from, to: d.to });
-            rescue.producers.lose(d.from, d.to);
+            self.lose(rescue, *d);
         }
         let mut footer = active.footer();
         footer.first_offset = rescue.from.min(first);

@@ -36,6 +36,9 @@ macro_rules! faults {
                 Self::OlderMarksWin,
                 Self::WaitsWithoutALook,
                 Self::RotationForgotten,
+                Self::LeavesWork,
+                Self::LeavesTheTime,
+                Self::PatienceForgotten,
             ];
         }
     };
@@ -56,6 +59,8 @@ faults! {
     ChecksumNotChecked,
     /// Every segment has the same salt.
     SaltNotUsed,
+    /// A start cuts the segment in use in place and appends behind the cut.
+    CutInPlace,
     /// A start after an unclean end goes on in the epoch that was.
     EpochNotRaised,
     /// A write that follows one in flight continues in the block of that one.
@@ -110,6 +115,12 @@ faults! {
     WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
+    /// A thread that wrote its own append goes without looking at what came meanwhile.
+    LeavesWork,
+    /// A thread that wrote its own append goes though nobody keeps the time.
+    LeavesTheTime,
+    /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
+    PatienceForgotten,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.

@@ -33,8 +33,8 @@ pub struct Marks {
     pub durable: u64,
     /// How often the journal has failed since it was opened.
     pub failures: u32,
-    /// How often it has lost something since it was opened that was told to be written: a failed disk could not give it
-    /// back.
+    /// In how many recoveries since it was opened something was lost: a failed disk could not give it back, and somebody
+    /// may have been told that it is written.
     pub losses: u32,
     /// Whether it takes appends now, and why not.
     pub accepting: Accepting,
@@ -48,7 +48,7 @@ pub enum Accepting {
     Yes,
     /// A write or sync failed; it recovers by itself.
     Failed,
-    /// No space for a further segment; it resumes by itself.
+    /// No space for a further segment, or it cannot be opened; it resumes by itself.
     NoSpace,
     /// It is closing.
     Closing,

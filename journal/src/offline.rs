@@ -287,11 +287,11 @@ impl OfflineLog {
             Content::Scanned { .. } => Access::ReadDirect,
         };
         let file = self.storage.open(&segment_name(part.number), access)?;
-        let end = match &part.content {
-            Content::Sealed(proof) => proof.footer.data_end,
-            Content::Scanned { kept } => kept.last().map_or(0, |b| b.end),
+        let (end, damage) = match &part.content {
+            Content::Sealed(proof) => (proof.footer.data_end, &proof.footer.damage[..]),
+            Content::Scanned { kept } => (kept.last().map_or(0, |b| b.end), &[][..]),
         };
-        SegmentReader::new(file, &part.header, None, Some(end))
+        Ok(SegmentReader::new(file, &part.header, None, Some(end))?.without(damage))
     }
 }
 

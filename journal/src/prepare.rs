@@ -279,9 +279,14 @@ pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(Se
         file.sync_all()?;
         sync_folder(env)?;
     }
-    let open_one = |_| segment_file::open(env.storage.as_ref(), &name, write_access(env));
-    let files = (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect::<io::Result<_>>()?;
+    let files = open_all(env, header.number)?;
     Ok((header, files))
+}
+
+/// The descriptions through which a segment is written.
+pub(crate) fn open_all(env: &Env, number: u64) -> io::Result<Vec<Arc<dyn File>>> {
+    let open_one = |_| segment_file::open(env.storage.as_ref(), &segment_name(number), write_access(env));
+    (0..=env.in_flight.load(Ordering::Relaxed)).map(open_one).collect()
 }
 
 /// The prepared segment that an earlier run left above everything put to use, if it was finished and still fits. That

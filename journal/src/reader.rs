@@ -200,7 +200,7 @@ impl Reader {
         let after = footer.index.partition_point(|e| e.first_offset <= self.next);
         let start = after.checked_sub(1).map(|i| footer.index[i].position);
         let reader = SegmentReader::new(file, &proof.header, start, Some(footer.data_end));
-        let reader = reader.map_err(|e| io(sealed.number, e))?;
+        let reader = reader.map_err(|e| io(sealed.number, e))?.without(&footer.damage);
         self.open = Some(Open { number: sealed.number, reader, sealed_end: Some(footer.end_offset) });
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Reads the batches of one segment in order, through their checksums.
 //!
 //! What must hold: only a batch whose checksums hold is returned. In a sealed segment a bad place is stepped over to
-//! the next batch that holds (the caller sees the offsets jump, which is how damage shows); in the active one the
+//! the next batch that holds (the caller sees the offsets jump, which is how damage shows), and so is what the footer
+//! calls damaged: it was told to be lost and may be stored anew since, so it never comes back, though it can be read now
+//! (from a page that the disk never got, or a block that gave errors for a while). In the active one the
 //! first place that holds no batch is the end for now. A checksum that fails is looked at once more from the disk
 //! before it counts: the block may have been rewritten, unchanged bytes and all, while it was read.
 
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
+use crate::format::footer::Damage;
 use crate::format::segment::SegmentHeader;
 use crate::gather::Batch;
 use crate::io::File;
@@ -25,6 +28,8 @@ pub(crate) struct SegmentReader {
     pos: u64,
     /// Where the batches end, in a sealed segment.
     end: Option<u64>,
+    /// What its footer gives up.
+    damage: Vec<Damage>,
     /// Checksum of the batch that was returned last, for a caller that checks the chain.
     pub(crate) last_checksum: u32,
     /// The header of that batch.
@@ -49,10 +54,16 @@ impl SegmentReader {
             block,
             pos: start.unwrap_or(block),
             end,
+            damage: Vec::new(),
             last_checksum: 0,
             last_header: None,
             bad_bytes: 0,
         })
+    }
+
+    /// Passes over what the segment's footer calls damaged.
+    pub(crate) fn without(self, damage: &[Damage]) -> Self {
+        Self { damage: damage.to_vec(), ..self }
     }
 
     /// The place of the next batch, or of the end.
@@ -121,7 +132,8 @@ impl SegmentReader {
             let text = format!("a batch at {pos} is stored by method {}, which this clad does not know", h.codec);
             return Err(io::Error::other(text));
         }
-        let batch = (h.kind == batch::KIND_DATA && h.count > 0).then(|| Batch {
+        let given_up = self.damage.iter().any(|d| d.from < h.end_offset() && h.first_offset < d.to);
+        let batch = (h.kind == batch::KIND_DATA && h.count > 0 && !given_up).then(|| Batch {
             epoch: h.epoch,
             first_offset: h.first_offset,
             count: h.count,

@@ -171,7 +171,10 @@ impl Crowd {
                 inner.closed |= matches!(who, Wake::End);
                 inner.written.clear();
                 inner.durable.clear();
-                woken.extend(inner.waiting.drain().map(|(_, (_, waker))| waker));
+                // Who came first is woken first: also so that a model's orders can be run again.
+                let mut all: Vec<_> = inner.waiting.drain().map(|(id, (_, waker))| (id, waker)).collect();
+                all.sort_unstable_by_key(|(id, _)| *id);
+                woken.extend(all.into_iter().map(|(_, waker)| waker));
             }
         }
         drop(inner);

@@ -22,7 +22,7 @@ pub(crate) struct Window {
     start: u64,
     /// Read into again only when nobody else holds a part of it.
     buf: Option<Arc<IoBuf>>,
-    /// Ranges that could not be read, with what the kernel said of the first.
+    /// Ranges that could not be read.
     pub(crate) bad: Vec<(u64, u64)>,
     pub(crate) bytes_read: u64,
 }

@@ -45,6 +45,15 @@ pub(crate) struct Watch {
     ring_armed_ns: Option<u64>,
 }
 
+impl Watch {
+    #[cfg(feature = "models")]
+    pub(crate) fn alarm(&self) -> Option<u64> {
+        let thread = self.armed_ns.filter(|_| self.sleepers > 0);
+        let ring = self.ring_armed_ns.filter(|_| self.ring_rests);
+        [thread, ring].into_iter().flatten().min()
+    }
+}
+
 impl Shared {
     fn has(&self, fault: Fault) -> bool {
         self.env().config.faults.has(fault)
@@ -113,13 +122,14 @@ impl Shared {
         if let Some(until) = self.awaited(core, now) {
             // One of those who are to come makes the write; somebody looks then, in case they do not come.
             let looks = core.watch.armed_ns.is_some_and(|t| (now.boot_ns..=until).contains(&t));
-            if !looks && !core.watch.called {
+            if !looks && !core.watch.called && !self.has(Fault::LeavesTheTime) {
                 core.watch.called = core.watch.sleepers > 0;
                 self.wake(core, Turn::Thread);
             }
             return;
         }
-        if core.committer.wants_somebody() || !in_time(core, core.watch.armed_ns, now) {
+        let work = core.committer.wants_somebody() && !self.has(Fault::LeavesWork);
+        if work || !(in_time(core, core.watch.armed_ns, now) || self.has(Fault::LeavesTheTime)) {
             let turn = self.turn(core, now);
             self.wake(core, turn);
         }

@@ -250,6 +250,34 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
     }
 }
 
+/// By age as by size: a segment that nobody can read keeps none of the younger ones from going.
+#[test]
+fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
+    const SEGMENTS: u64 = 4;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    for i in 0..SEGMENTS {
+        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        wait(&journal, Level::Durable, i + 1);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    }
+    assert!(journal.close(Duration::from_secs(10)));
+    let second = dir.path().join(clad_journal::format::segment_name(1));
+    let mut bytes = std::fs::read(&second).unwrap();
+    bytes[..4096].fill(0);
+    std::fs::write(&second, bytes).unwrap();
+    let mut by_age = config(Policy::GROUP_COMMIT);
+    by_age.retention.max_age = Duration::from_millis(1);
+    let (journal, events) = open(dir.path(), by_age);
+    let began = Instant::now();
+    // The newest stays.
+    while journal.meta().lowest_offset < SEGMENTS - 1 {
+        assert!(began.elapsed() < Duration::from_secs(20), "stopped: {:?}", events.lock().unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(journal.close(Duration::from_secs(10)));
+}
+
 /// Records of the batches so far.
 fn batches(events: &Mutex<Vec<Event>>) -> Vec<u32> {
     let seen = events.lock().unwrap();
@@ -283,6 +311,17 @@ fn group_commit_changes_while_it_runs() {
     journal.append(append(sequence, b"after", Level::Durable)).unwrap();
     wait(&journal, Level::Durable, sequence + 1);
     assert_eq!(read_all(&journal).len() as u64, sequence + 1);
+    // More than a segment holds is taken for what it holds.
+    sequence += 1;
+    journal.set_group_commit(Duration::from_millis(50), 64 << 20, 1).unwrap();
+    let (large, before) = (vec![7; 100 << 10], batches(&events).len());
+    for _ in 0..30 {
+        journal.append(append(sequence, &large, Level::Durable)).unwrap();
+        sequence += 1;
+    }
+    wait(&journal, Level::Durable, sequence);
+    let sizes = batches(&events)[before..].to_vec();
+    assert!(sizes.iter().all(|&records| records <= 10), "ten of 100 KiB fit 1 MiB: {sizes:?}");
     assert!(journal.close(Duration::from_secs(20)));
 }
 

@@ -1,6 +1,8 @@
 //! The whole journal: who takes its jobs, what its threads are told of, how it fails, and how it ends.
 //!
 //! What must hold in every order, with no time passing:
+//! - **Somebody keeps the time**: a log that falls idle is vouched for, a failed one recovers, because who sleeps has named
+//!   the moment; nobody else wakes him.
 //! - **It never comes to rest with work waiting.** What was accepted reaches the level that its policy releases without a
 //!   timer; a rotation and a sync that were asked for are answered; a close ends, also one that is given up.
 //! - **The marks only grow**, whoever tells them and whoever looks, `received >= written >= durable`, and stand still
@@ -11,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
     Accepted, Accepting, Append, AppendError, CommitError, Faults, Journal, JournalConfig, Level, Marks, Policy, Wants,
@@ -23,6 +26,15 @@ use tokio::sync::Semaphore;
 
 use crate::machine::Machine;
 
+/// Looks at the clock within which what was to come has come.
+const PATIENCE: usize = 5_000;
+/// What a log that falls idle is vouched for after, and what a failed one recovers after.
+const IDLE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_secs(1);
+/// What gathers beside a write goes by itself after.
+const DELAY: Duration = Duration::from_millis(5);
+/// A segment is old then.
+const FAR: Duration = Duration::from_secs(3600);
 /// Permits in all; each append has its bytes of them.
 const PERMITS: usize = 4 << 20;
 
@@ -58,14 +70,28 @@ pub struct Scene {
     pub fails: bool,
     /// Producers wait on their own threads, and write what is alone themselves.
     pub appenders: bool,
+    /// When all is done the log falls idle, and time passes.
+    pub idles: bool,
+    /// The log has rested before: who sleeps has named a moment that is far away.
+    pub rested: bool,
+    /// A write takes as long as it needs for another one to be begun beside it.
+    pub slow: bool,
     /// How it ends.
     pub end: End,
 }
 
+impl Scene {
+    /// No record asks for less than `durable`: then nothing but a sync of its own is left to do when it is answered.
+    fn all_durable(&self) -> bool {
+        self.fails || self.idles || self.slow || self.rested
+    }
+}
+
 /// Bytes that are worth a write of their own, and a little.
 const LARGE: usize = 66 << 10;
-const GROUP: Policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 2 };
-const RANGE: Policy = Policy::SyncFileRange { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 2 };
+const GROUP: Policy = Policy::GroupCommit { max_delay: DELAY, max_bytes: 1 << 20, in_flight: 2 };
+const RANGE: Policy = Policy::SyncFileRange { max_delay: DELAY, max_bytes: 1 << 20, in_flight: 2 };
+const TWO: &[&[usize]] = &[&[100], &[100]];
 const FORGET: Policy = Policy::FireAndForget { sync_interval: Duration::ZERO };
 
 const BASE: Scene = Scene {
@@ -77,6 +103,9 @@ const BASE: Scene = Scene {
     syncs: 0,
     fails: false,
     appenders: false,
+    idles: false,
+    rested: false,
+    slow: false,
     end: End::Closed,
 };
 
@@ -108,6 +137,44 @@ pub const SCENES: &[Scene] = &[
     },
     Scene { name: "appenders, a failure, threads", appenders: true, fails: true, ring: false, ..BASE },
     Scene { name: "appenders, closed meanwhile, a ring", appenders: true, end: End::ClosedMeanwhile, ..BASE },
+    Scene {
+        name: "appenders, closed meanwhile, threads",
+        appenders: true,
+        ring: false,
+        end: End::ClosedMeanwhile,
+        ..BASE
+    },
+    Scene { name: "idle, a ring", idles: true, ..BASE },
+    Scene { name: "idle, threads", idles: true, ring: false, ..BASE },
+    Scene { name: "appenders, idle, a ring", appenders: true, idles: true, ..BASE },
+    Scene { name: "appenders, idle, threads", appenders: true, idles: true, ring: false, ..BASE },
+    Scene { name: "appenders, rested, threads", appenders: true, rested: true, ring: false, rotations: 1, ..BASE },
+    Scene {
+        name: "appenders, rested, a failure, threads",
+        appenders: true,
+        rested: true,
+        fails: true,
+        ring: false,
+        ..BASE
+    },
+    Scene {
+        name: "appenders, rested, closed meanwhile, threads",
+        appenders: true,
+        rested: true,
+        ring: false,
+        end: End::ClosedMeanwhile,
+        ..BASE
+    },
+    Scene { name: "rested, a slow write, threads", producers: TWO, rested: true, slow: true, ring: false, ..BASE },
+    Scene {
+        name: "appenders, rested, a slow write, threads",
+        producers: TWO,
+        appenders: true,
+        rested: true,
+        slow: true,
+        ring: false,
+        ..BASE
+    },
     Scene { name: "appenders, given up, threads", appenders: true, ring: false, end: End::GivenUp, ..BASE },
     Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
     Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
@@ -123,14 +190,14 @@ fn config(scene: &Scene, faults: Faults) -> JournalConfig {
         segment_bytes: 256 << 10,
         max_append_bytes: 128 << 10,
         reserve_free: 0,
+        rotate_after: if scene.rested { FAR } else { Duration::ZERO },
         faults,
         ..JournalConfig::default()
     }
 }
 
-fn open(scene: &Scene, disk: SimDisk, clock: &Arc<SimClock>, ring: bool, faults: Faults) -> Journal {
-    let storage = Machine::new(disk, ring);
-    Journal::open(storage, "model", clock.clone(), config(scene, faults), Arc::new(|_| {})).expect("a sound disk")
+fn open(scene: &Scene, machine: Arc<Machine>, clock: &Arc<SimClock>, faults: Faults) -> Journal {
+    Journal::open(machine, "model", clock.clone(), config(scene, faults), Arc::new(|_| {})).expect("a sound disk")
 }
 
 /// What a producer got.
@@ -144,7 +211,17 @@ pub fn run(scene: &Scene, faults: Faults) {
     let disk = SimDisk::new(1);
     let clock = SimClock::new([1; 16]);
     let permits = Arc::new(Semaphore::new(PERMITS));
-    let journal = Arc::new(open(scene, disk.clone(), &clock, scene.ring, faults));
+    let machine = Machine::new(disk.clone(), scene.ring);
+    let journal = Arc::new(open(scene, machine.clone(), &clock, faults));
+    let mut all = Got::default();
+    if scene.rested {
+        journal.appender().append(one(0, 0, b"before", true, &permits)).expect("it is taken");
+        all.accepted += 1;
+        vouched(&journal, &clock, &disk);
+    }
+    if scene.slow {
+        machine.slow_down();
+    }
     if scene.fails {
         disk.fail_next(OpKind::SyncedWrite, &segment_name(0), DiskFault::Io);
     }
@@ -152,6 +229,9 @@ pub fn run(scene: &Scene, faults: Faults) {
     let mut producers = Vec::new();
     for (number, sizes) in scene.producers.iter().enumerate() {
         let (journal, permits, scene) = (journal.clone(), permits.clone(), *scene);
+        if scene.slow && number > 0 {
+            machine.wait_for_write(); // or both would go with one
+        }
         producers.push(thread::spawn(move || produce(&journal, &scene, number as u8 + 1, sizes, &permits)));
     }
     let operator = {
@@ -167,7 +247,12 @@ pub fn run(scene: &Scene, faults: Faults) {
         End::ClosedMeanwhile => Some(journal.close(Duration::from_secs(60))),
         End::GivenUp => Some(journal.close(Duration::ZERO)),
     };
-    let mut all = Got::default();
+    if scene.slow {
+        while journal.marks().received < 3 {
+            thread::yield_now();
+        }
+        pass_time(&journal, &clock, "what gathers beside a slow write", DELAY, || journal.marks().durable == 3);
+    }
     for producer in producers {
         let got = producer.join().expect("a producer");
         all.accepted += got.accepted;
@@ -175,6 +260,9 @@ pub fn run(scene: &Scene, faults: Faults) {
     operator.join().expect("the operator");
     if let Some(recoverer) = recoverer {
         recoverer.join().expect("who lets it recover");
+    }
+    if scene.idles {
+        vouched(&journal, &clock, &disk);
     }
     let clean = clean.unwrap_or_else(|| scene.end == End::Closed && journal.close(Duration::from_secs(60)));
     assert!(clean || matches!(scene.end, End::GivenUp | End::Dropped), "the end is clean");
@@ -185,7 +273,7 @@ pub fn run(scene: &Scene, faults: Faults) {
     watcher.join().expect("the watcher");
     assert_eq!(permits.available_permits(), PERMITS, "every permit is back");
     if scene.end != End::GivenUp {
-        let again = open(scene, disk.reopen(), &clock, false, Faults::default());
+        let again = open(scene, Machine::new(disk.reopen(), false), &clock, Faults::default());
         assert_eq!(again.report().clean, clean, "the mark of a clean end");
         assert!(!clean || again.marks().durable == all.accepted, "the next start finds everything");
     }
@@ -216,7 +304,7 @@ fn lead(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &Arc
     for (sequence, size) in (0..).zip(sizes) {
         loop {
             let body = vec![id; *size];
-            match appender.append(one(id, sequence, &body, scene.fails, permits)) {
+            match appender.append(one(id, sequence, &body, scene.all_durable(), permits)) {
                 Ok(accepted) => {
                     assert!(journal.marks().written > accepted.first_offset, "it is answered when it is written");
                     got.accepted += 1;
@@ -247,7 +335,7 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
     let (mut got, mut sequence, mut last) = (Got::default(), 0, None);
     for (at, size) in sizes.iter().enumerate() {
         loop {
-            match journal.append(one(id, sequence, &vec![id; *size], scene.fails, permits)) {
+            match journal.append(one(id, sequence, &vec![id; *size], scene.all_durable(), permits)) {
                 Ok(accepted) => {
                     got.accepted += 1;
                     sequence += 1;
@@ -318,11 +406,31 @@ fn let_recover(journal: &Journal, clock: &SimClock) {
             marks.changed().await.expect("the journal is there");
         }
     });
-    while journal.marks().accepting == Accepting::Failed {
-        clock.step(Duration::from_secs(1));
-        journal.request_sync(); // whoever sleeps until then looks at the clock
+    pass_time(journal, clock, "the recovery", PAUSE, || journal.marks().accepting != Accepting::Failed);
+}
+
+/// Lets time pass until an idle log has vouched for its last marks.
+fn vouched(journal: &Journal, clock: &SimClock, disk: &SimDisk) {
+    let written = || disk.counters_of(&segment_name(0)).writes;
+    let before = written();
+    pass_time(journal, clock, "the vouch of an idle log", IDLE, || written() > before);
+}
+
+/// Lets time pass, to the next moment at which somebody has asked to be woken, until something has come of it. It must
+/// come within so much time: who names a later moment is not woken.
+fn pass_time(journal: &Journal, clock: &SimClock, what: &str, within: Duration, over: impl Fn() -> bool) {
+    let latest = clock.boot_ns() + within.as_nanos() as u64;
+    for _ in 0..PATIENCE {
+        if over() {
+            return;
+        }
+        if let Some(at) = journal.alarm().filter(|at| *at <= latest) {
+            clock.step(Duration::from_nanos(at.saturating_sub(clock.boot_ns())));
+            journal.ring_alarm();
+        }
         thread::yield_now();
     }
+    panic!("nobody keeps the time for {what}");
 }
 
 /// Looks at every change that it is told of, until the journal is gone.

@@ -3,19 +3,101 @@
 use std::io;
 use std::sync::Arc;
 
+use clad_journal::format::segment_name;
 use clad_journal::io::uring::Ring;
-use clad_journal::io::{Access, Entry, File, Space, Storage, TakeOver};
+use clad_journal::io::{Access, Durability, Entry, File, IoBuf, Lock, Space, Storage, TakeOver};
 use clad_sim::SimDisk;
+use shuttle::sync::{Condvar, Mutex};
 
 /// One process on the simulated machine, and its ring if it has one.
 pub(crate) struct Machine {
     disk: SimDisk,
     ring: Option<Ring>,
+    /// Writes since it was made slow.
+    slow: Arc<Slow>,
+}
+
+/// A device on which a write ends only when another one has been begun beside it.
+#[derive(Default)]
+struct Slow {
+    begun: Mutex<Option<usize>>,
+    more: Condvar,
+}
+
+impl Slow {
+    fn write(&self) {
+        let mut begun = self.begun.lock().expect("it is whole");
+        let Some(number) = begun.as_mut() else { return };
+        *number += 1;
+        self.more.notify_all();
+        while begun.is_some_and(|number| number < 2) {
+            begun = self.more.wait(begun).expect("it is whole");
+        }
+    }
+}
+
+/// A file on it.
+struct SlowFile {
+    inner: Arc<dyn File>,
+    slow: Arc<Slow>,
+}
+
+impl File for SlowFile {
+    fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
+        if durability == Durability::Synced {
+            self.slow.write();
+        }
+        self.inner.write_at(buf, pos, durability)
+    }
+    fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
+        self.inner.read_at(buf, pos, want)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.inner.sync_data()
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.inner.sync_all()
+    }
+    fn sync_range(&self, pos: u64, len: u64) -> io::Result<()> {
+        self.inner.sync_range(pos, len)
+    }
+    fn overwrites_in_place(&self, len: u64) -> io::Result<bool> {
+        self.inner.overwrites_in_place(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.inner.allocate(len)
+    }
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        self.inner.try_lock(lock)
+    }
+    fn lock(&self, lock: Lock) -> io::Result<()> {
+        self.inner.lock(lock)
+    }
 }
 
 impl Machine {
     pub(crate) fn new(disk: SimDisk, with_ring: bool) -> Arc<Self> {
-        Arc::new(Self { disk, ring: with_ring.then(|| Ring::modelled().expect("it asks nobody")) })
+        let ring = with_ring.then(|| Ring::modelled().expect("it asks nobody"));
+        Arc::new(Self { disk, ring, slow: Arc::default() })
+    }
+
+    /// Waits until such a write has been begun.
+    pub(crate) fn wait_for_write(&self) {
+        let mut begun = self.slow.begun.lock().expect("it is whole");
+        while begun.is_some_and(|number| number == 0) {
+            begun = self.slow.more.wait(begun).expect("it is whole");
+        }
+    }
+
+    /// From now on a write into the first segment waits for company.
+    pub(crate) fn slow_down(&self) {
+        *self.slow.begun.lock().expect("it is whole") = Some(0);
     }
 }
 
@@ -24,7 +106,11 @@ impl Storage for Machine {
         self.disk.list(dir)
     }
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
-        self.disk.open(name, access)
+        let inner = self.disk.open(name, access)?;
+        match name == segment_name(0) {
+            true => Ok(Arc::new(SlowFile { inner, slow: self.slow.clone() })),
+            false => Ok(inner),
+        }
     }
     fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
         self.disk.create(name, access)

@@ -91,7 +91,12 @@ impl Drain {
 
     /// Begins anew at the tail: what was taken and not given back comes again, with the same numbers and sequences.
     pub fn rewind(&mut self) {
-        self.reader.rewind();
+        self.rewind_to(self.released());
+    }
+
+    /// Begins anew at this append, which was taken and not given back; those before it stay taken.
+    pub fn rewind_to(&mut self, append: u64) {
+        self.reader.rewind_to(append);
     }
 
     /// How large the ring is.

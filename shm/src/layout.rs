@@ -8,14 +8,14 @@
 //! | 8 | version of this layout, 1 | daemon, once |
 //! | 16 | bytes of the data area, a power of two | daemon, once |
 //! | 24 | slots, a power of two | daemon, once |
-//! | 64 | **head**: what is reserved ([`Cursor`]; the top bit says closed) | client; the daemon sets the top bit |
+//! | 64 | **head**: what is reserved ([`Cursor`]; the top bit says closed) | client; either end sets the top bit |
 //! | 128 | threads that wait for acks | client |
 //! | 136 | threads that wait for space | client |
 //! | 192 | **tail**: below it, all was given back ([`Cursor`]) | daemon |
 //! | 200 | the full append number of the tail (a hint for its high bits) | daemon |
 //! | 208 | how many islands there may be: 0, none | daemon |
 //! | 216 | sleep: odd while the daemon sleeps, raised by 1 at each change | daemon; a client that woke it raises it |
-//! | 224 | bell for space (futex: the low 4 bytes) | daemon |
+//! | 224 | bell for space (futex: the low 4 bytes) | daemon; a client that closes the ring |
 //! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
 //! | 256, 288 | two checkpoints: tail word, append number, sequence | daemon |
 //! | 320 | 16 islands: range, append number + 1 | daemon |

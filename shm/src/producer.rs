@@ -184,6 +184,22 @@ impl Producer {
         }
     }
 
+    /// Closes the ring from this end: from now on every push says [`PushError::Closed`]. What is committed can still be
+    /// taken.
+    pub fn close(&self) {
+        if self.ring.is_ours() {
+            self.ring.set_bits(at::HEAD, Cursor::CLOSED);
+            self.ring.add(at::SPACE_BELL, 1);
+            os::futex_wake(self.ring.futex(at::SPACE_BELL));
+        }
+    }
+
+    /// Whether this process is a fork of the one that attached the ring.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        !self.ring.is_ours()
+    }
+
     /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -178,11 +178,23 @@ impl Reader {
         }
     }
 
-    /// Reads on at the tail.
-    pub(crate) fn rewind(&mut self) {
-        let kept = (self.patience, self.stamps, self.gone);
-        *self = Self::at_tail(self.shape, self.tail);
-        (self.patience, self.stamps, self.gone) = kept;
+    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again begin anew, too: the
+    /// largest stamp of any appends up to an entry, its own among them, lies in its call (see `writer.rs`).
+    pub(crate) fn rewind_to(&mut self, append: u64) {
+        while self.next > append
+            && let Some(passed) = self.passed.pop_back()
+        {
+            self.next -= 1;
+            if let Passed::Entry { records, .. } = passed {
+                self.sequence = self.sequence.wrapping_sub(u64::from(records));
+            }
+        }
+        let end = self.passed.iter().rev().find_map(|passed| match passed {
+            Passed::Entry { end, .. } => Some(*end),
+            Passed::Abandoned => None,
+        });
+        self.place = end.unwrap_or(self.tail.place);
+        (self.time, self.found) = (0, None);
     }
 
     pub(crate) fn set_patience(&mut self, patience: Patience) {

@@ -48,6 +48,34 @@ fn what_goes_in_comes_out_over_many_laps() {
     }
 }
 
+/// What was taken comes again from any append on, as it was, also where it goes around the end; what is before it stays
+/// taken, and can be given back.
+#[test]
+fn a_drain_begins_anew_at_any_append() {
+    let (mut drain, producer) = pair(4096, 16);
+    let mut given_back = 0;
+    for round in 0..40_u64 {
+        let pushed: Vec<u64> =
+            (1..=7).map(|n| producer.push(&[&[round as u8; 300][..(n * 40)]], n as u32).expect("room")).collect();
+        let first = take_all(&mut drain);
+        assert_eq!(first.len(), 7);
+        for from in (0..=7).rev().chain([3, 0]) {
+            drain.rewind_to(pushed[0] + from);
+            assert_eq!(drain.next(), pushed[0] + from);
+            let again = take_all(&mut drain);
+            let key = |(entry, bytes): &(Entry, Vec<u8>)| (entry.append, entry.sequence, entry.records, bytes.clone());
+            let (again, first) = (again.iter().map(key), first[from as usize..].iter().map(key));
+            assert!(again.eq(first), "round {round}, from {from}");
+        }
+        drain.release(pushed[3]);
+        assert_eq!(drain.released(), pushed[3]);
+        drain.rewind_to(given_back); // behind the tail: at the tail
+        assert_eq!((drain.next(), take_all(&mut drain).len()), (pushed[3], 4));
+        drain.release(drain.next());
+        given_back = drain.released();
+    }
+}
+
 #[test]
 fn a_full_ring_refuses_and_space_comes_back_when_told() {
     let (mut drain, producer) = pair(4096, 64);

@@ -315,6 +315,11 @@ impl SimDisk {
         self.shared.lock().inodes.values_mut().for_each(|inode| inode.content.evict());
     }
 
+    /// Whether some write-back failed and nobody was told: whoever opens the file next will be.
+    pub fn has_untold_error(&self) -> bool {
+        self.shared.lock().inodes.values().any(|inode| inode.errors > 0 && !inode.told)
+    }
+
     /// Turns the bits of `mask` over in one byte, everywhere it is held.
     ///
     /// # Panics

@@ -35,6 +35,11 @@ fn a_failed_write_costs_nothing_that_shared_its_block() {
 }
 
 #[test]
+fn a_recovery_that_failed_goes_on_whatever_retention_took_meanwhile() {
+    scenes::recovery_again(Faults::default());
+}
+
+#[test]
 fn a_segment_used_again_holds_nothing_of_what_it_was() {
     scenes::used_again(Faults::default());
 }
@@ -42,4 +47,14 @@ fn a_segment_used_again_holds_nothing_of_what_it_was() {
 #[test]
 fn a_damaged_segment_is_not_used_again() {
     scenes::damaged_goes(Faults::default());
+}
+
+#[test]
+fn a_late_write_of_a_dead_process_is_waited_for() {
+    scenes::late_write(Faults::default());
+}
+
+#[test]
+fn what_lies_behind_a_cut_never_comes_back() {
+    scenes::behind_the_cut(Faults::default());
 }

@@ -222,7 +222,7 @@ impl ProducerBuilder {
         Ok(Producer::new(shared))
     }
 
-    fn finish(self) -> Options {
+    pub(crate) fn finish(self) -> Options {
         let mut options = self.0;
         if options.name.is_empty() {
             options.name = options.group.component().unwrap_or("clad-client").to_owned();

@@ -186,6 +186,13 @@ impl Producer {
         self.shared.port().is_some()
     }
 
+    /// Whether the ring's daemon has another clock than this process (another time namespace): then its records are
+    /// ordered by when they are drained, and only among themselves by when they were submitted.
+    #[must_use]
+    pub fn has_other_clock(&self) -> bool {
+        self.shared.port().is_some_and(|port| port.other_clock)
+    }
+
     /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix socket
     /// then. Nothing before the first greeting, and where there is a ring.
     #[must_use]

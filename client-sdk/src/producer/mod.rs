@@ -31,3 +31,5 @@ pub(crate) use stats::Counters;
 pub use stats::{Stats, Summary};
 pub use ticket::{Receipt, Ticket};
 pub(crate) use waiters::Claim;
+#[cfg(test)]
+pub(crate) use {shared::Shared, waiters::Waiters};

@@ -28,6 +28,9 @@ use crate::{
 /// How often it looks whether the ring has room again.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
+/// How long a flush waits at most before it is asked for again, where the daemon could not do it.
+const FLUSH_AGAIN: Duration = Duration::from_millis(200);
+
 /// A flush under way.
 #[derive(Debug)]
 struct Flush {
@@ -35,13 +38,15 @@ struct Flush {
     /// Every ticket of an append below is to be answered first.
     upto: u64,
     id: u32,
+    since: Instant,
     state: Asking,
     sender: FlushSender,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Asking {
-    Not,
+    /// It was not, or the daemon could not do it: again then.
+    Not(Option<Instant>),
     Sent,
     Answered,
 }
@@ -75,15 +80,40 @@ impl Ringed {
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
-    /// Puts into the ring what has room there.
+    /// Puts into the ring what has room there; then submits go there at once again.
     fn feed(&mut self, shared: &Shared) {
-        let Some(port) = &self.port else { return };
+        let Some(port) = self.port.clone() else { return };
+        while self.feed_backlog(shared, &port) {
+            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            if let Some(shut) = shared.late(&mut self.backlog) {
+                if self.feed_backlog(shared, &port) {
+                    shut.post_directly();
+                }
+                return;
+            }
+        }
+    }
+
+    /// Posts what waits; false when something must wait on.
+    fn feed_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
+        if self.backlog.is_empty() {
+            return true;
+        }
+        let all = self.post_backlog(shared, port);
+        // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
+        port.want_for_waiting();
+        all
+    }
+
+    /// Posts in order, until one finds no room; says whether all did.
+    fn post_backlog(&mut self, shared: &Shared, port: &Arc<Port>) -> bool {
         while let Some(item) = self.backlog.pop_front() {
             match item {
                 Item::Append(append, claim) => match port.post(append, claim) {
                     Posted::Done => {}
                     Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
-                        return self.backlog.push_front(Item::Append(append, claim));
+                        self.backlog.push_front(Item::Append(append, claim));
+                        return false;
                     }
                 },
                 Item::Flush(level, sender) => {
@@ -92,12 +122,12 @@ impl Ringed {
                     self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
                     let (upto, id) = (port.last(), self.flush_id + 1);
                     // What is in the ring is posted; there is nothing to ask for.
-                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not };
-                    self.flushes.push_back(Flush { level, upto, id, state, sender });
+                    let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not(None) };
+                    self.flushes.push_back(Flush { level, upto, id, since: now(), state, sender });
                 }
             }
         }
-        shared.post_directly();
+        true
     }
 
     /// Ends what has waited for too long.
@@ -120,8 +150,9 @@ impl Ringed {
     }
 
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
-    fn flush(&mut self, connection: &mut Connection) -> Result<(), ConnectError> {
-        for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Not) {
+    fn flush(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+        let due = |flush: &&mut Flush| matches!(flush.state, Asking::Not(at) if at.is_none_or(|at| at <= now));
+        for flush in self.flushes.iter_mut().filter(due) {
             flush.state = Asking::Sent;
             connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
         }
@@ -148,19 +179,28 @@ impl Ringed {
         }
     }
 
-    fn flush_refused(&mut self, id: u32, error: ErrorInfo) {
-        if let Some(at) = self.flushes.iter().position(|flush| flush.id == id)
-            && let Some(flush) = self.flushes.remove(at)
-        {
+    /// What the daemon cannot do now it is asked for again: what waits in the ring, waits there.
+    fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
+        let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
+        let overdue = self.flushes[at].since + shared.options.give_up_after <= now;
+        if error.retryable && !overdue {
+            let pause = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
+            self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
+        } else if let Some(flush) = self.flushes.remove(at) {
             let maybe_written = error.maybe_written;
             let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
         }
     }
 
+    fn flush_timer(&self) -> Option<Instant> {
+        let waits = |flush: &Flush| if let Asking::Not(at) = flush.state { at } else { None };
+        self.flushes.iter().filter_map(waits).min()
+    }
+
     /// The connection is gone; the ring is not.
     fn disconnected(&mut self) {
         for flush in self.flushes.iter_mut().filter(|flush| flush.state == Asking::Sent) {
-            flush.state = Asking::Not;
+            flush.state = Asking::Not(None);
         }
     }
 
@@ -205,7 +245,7 @@ impl Task {
                 }
                 let wake = self.shared.wake.clone();
                 let counters = self.shared.counters.clone();
-                let port = Port::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let port = Port::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
                 ringed.port = Some(Arc::new(port));
             }
             Asked::Known { board } => {
@@ -286,13 +326,13 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Watermark(mark) => ringed.flush_answered(&mark),
-                Answer::FlushRefused { id, error } => ringed.flush_refused(id, error),
+                Answer::FlushRefused { id, error } => ringed.flush_refused(&shared, id, error, now),
                 Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
             }
         }
         ringed.feed(&shared);
         ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
-        ringed.flush(connection)?;
+        ringed.flush(connection, now)?;
         if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
             return Err(ConnectError::Closed { address: shared.options.address.clone() });
         }
@@ -301,6 +341,7 @@ impl Task {
         {
             port.want(); // the end waits for its tickets
         }
+        let again = ringed.flush_timer();
         let room = (!ringed.backlog.is_empty()).then(|| now + ROOM_LOOK);
         let give_up = ringed.give_up_at(&shared);
         shared.counters.pending_appends.set(ringed.port.as_ref().map_or(0, |port| port.pending()) as u64);
@@ -311,7 +352,7 @@ impl Task {
         if let ControlFlow::Break(end) = self.over(&life, now) {
             return Ok(ControlFlow::Break(end));
         }
-        Ok(ControlFlow::Continue([linger, room, give_up, deadline].into_iter().flatten().min()))
+        Ok(ControlFlow::Continue([linger, again, room, give_up, deadline].into_iter().flatten().min()))
     }
 
     /// Gives up what waits for a daemon.

@@ -23,6 +23,7 @@ use clad_proto::{
     frame::Welcome,
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
 };
+use std::collections::VecDeque;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock,
     atomic::{AtomicBool, Ordering},
@@ -35,6 +36,8 @@ use tokio::{
 /// What an append costs of the budget besides its payload: its place in queues, its ticket.
 pub(crate) const APPEND_OVERHEAD: usize = 256;
 
+/// Items that the task handles while nobody can put any in.
+const LATE: usize = 64;
 /// Builders that are kept.
 const SPARE_BUILDERS: usize = 64;
 
@@ -346,15 +349,19 @@ impl Shared {
     /// Another ring, or none.
     pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
         self.direct.store(false, Ordering::Release);
-        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        // Whoever looked for it while it changed found none, and may never look again.
+        if let Some(port) = port {
+            port.want_for_waiting();
+        }
     }
 
-    /// Nothing waits for room in the ring any more: submits go there at once, unless something has come in between.
-    pub(crate) fn post_directly(&self) {
-        let inbox = lock(&self.inbox);
-        if inbox.items.is_empty() && matches!(inbox.life, Life::Open) {
-            self.direct.store(true, Ordering::Release);
-        }
+    /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
+    pub(crate) fn late(&self, into: &mut VecDeque<Item>) -> Option<Late<'_>> {
+        let mut inbox = lock(&self.inbox);
+        let few = inbox.items.len() <= LATE;
+        into.extend(inbox.items.drain(..));
+        few.then_some(Late { direct: &self.direct, inbox })
     }
 
     /// The board of the ring is looked at for whoever waits for room or for an answer.
@@ -382,6 +389,10 @@ impl Shared {
     }
 
     fn open_inbox(&self) -> Result<MutexGuard<'_, Inbox>, SubmitError> {
+        // Nobody would take it out: the task is not in this process.
+        if self.port().is_some_and(|port| port.is_forked()) {
+            return Err(SubmitError::Forked);
+        }
         let inbox = lock(&self.inbox);
         match &inbox.life {
             Life::Open => Ok(inbox),
@@ -496,6 +507,21 @@ impl Shared {
     pub(crate) fn summary(&self) -> Summary {
         let log_id = lock(&self.log).as_ref().map(|log| log.log_id);
         Summary { producer_id: self.options.producer_id, log_id, stats: self.stats() }
+    }
+}
+
+/// The inbox, shut.
+pub(crate) struct Late<'a> {
+    direct: &'a AtomicBool,
+    inbox: MutexGuard<'a, Inbox>,
+}
+
+impl Late<'_> {
+    /// Nothing waits for room in the ring any more: from here on submits go there at once.
+    pub(crate) fn post_directly(self) {
+        if matches!(self.inbox.life, Life::Open) {
+            self.direct.store(true, Ordering::Release);
+        }
     }
 }
 

@@ -284,7 +284,7 @@ impl Task {
                 }
             }
         }
-        self.tick_ring(now, "there is no daemon");
+        self.tick_ring(now, "the ring is full, or there is no daemon");
         self.session.tick(now);
         self.deliver();
         self.over(&life, now)

@@ -8,11 +8,23 @@
 //!   thread that is stopped there holds up no other.
 //! - An append of level `posted` has its receipt when it is committed. Others wait on the board: whoever polls a ticket
 //!   looks there himself; a thread of the port sleeps on the board's futex only while somebody waits.
+//! - Nobody waits unseen: a ticket may be polled once and never again, and that while its append is not in the ring yet
+//!   or the ring is just being exchanged. So the thread is wanted by whoever polls and finds a ring, and by the task for
+//!   whatever it posts, and for whatever waits in a ring when it is shown to all.
+//! - A submit makes no system call, but one where the daemon sleeps, and what the allocator asks for. What it does: the
+//!   record is encoded into a buffer that is used again (the one copy), its checksum is taken, it is copied into the ring
+//!   with a second checksum over the entry; a permit, and a channel where there is a ticket, are allocated.
+//! - What is longer than a quarter of the ring is refused where it is encoded or, encoded before the ring was known, by its
+//!   ticket, with the limit; nothing is cut, and nothing goes another way, where it would have another order.
+//! - A child of `fork` is told so by every submit.
 //! - The order of submits is the order in the ring: while anything waits for room, everything queues behind it.
 
 mod attach;
 mod port;
 mod waiting;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use attach::{Asked, ask};
 pub(crate) use port::{Port, Posted};

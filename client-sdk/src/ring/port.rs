@@ -39,6 +39,8 @@ pub(crate) enum Posted {
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) id: RingId,
+    /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
+    pub(crate) other_clock: bool,
     ring: Producer,
     log_id: LogId,
     /// What appends without a level of their own ask for.
@@ -64,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Port {
     pub(crate) fn new(
-        id: RingId,
+        (id, other_clock): (RingId, bool),
         ring: Producer,
         log_id: LogId,
         highest: AckLevel,
@@ -73,6 +75,7 @@ impl Port {
     ) -> Self {
         Self {
             id,
+            other_clock,
             ring,
             log_id,
             highest,
@@ -115,7 +118,7 @@ impl Port {
         }
     }
 
-    fn posted(self: &Arc<Self>, waiting: Waiting) {
+    pub(super) fn posted(self: &Arc<Self>, waiting: Waiting) {
         let (number, level) = (waiting.append, waiting.level);
         if level < AckLevel::Received {
             let receipt = self.receipt(None, waiting.count, level);
@@ -123,6 +126,11 @@ impl Port {
         }
         self.last.fetch_max(number + 1, Ordering::AcqRel);
         let mut queues = lock(&self.waiting);
+        if let Some(error) = queues.ended() {
+            let error = error.clone();
+            drop(queues);
+            return self.resolve(waiting.claim, waiting.count, Err(error));
+        }
         queues.insert(waiting);
         // An answer is kept for as many appends as the ring has slots: fetch it well before.
         let late = queues
@@ -205,6 +213,11 @@ impl Port {
         lock(&self.waiting).len()
     }
 
+    /// Whether this process is a fork of the one that has the ring.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.ring.is_forked()
+    }
+
     /// Whether nothing can be put into it any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.is_closed()
@@ -246,6 +259,13 @@ impl Port {
         }
     }
 
+    /// A thread looks at the board for all that wait there now, if there are any.
+    pub(crate) fn want_for_waiting(self: &Arc<Self>) {
+        if self.pending() > 0 {
+            self.want();
+        }
+    }
+
     /// The thread: sleeps on the board while somebody waits, else until somebody does.
     fn watch(&self) {
         while !self.over.load(Ordering::Acquire) {
@@ -265,11 +285,14 @@ impl Port {
         }
     }
 
-    /// The ring is given up: whoever waits is told why.
+    /// The ring is given up: nothing more goes in, and whoever waits is told why.
     pub(crate) fn end(&self, error: &AppendError) {
+        self.ring.close();
         self.pump();
         self.over.store(true, Ordering::Release);
-        for waiting in lock(&self.waiting).take_all() {
+        // A thread that was putting something in comes to wait for it only now: it is told the same.
+        let waiting = lock(&self.waiting).end(error);
+        for waiting in waiting {
             self.resolve(waiting.claim, waiting.count, Err(error.clone()));
         }
         if let Some(thread) = &*lock(&self.thread) {

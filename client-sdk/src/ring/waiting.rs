@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clad_proto::AckLevel;
 use clad_shm::Marks;
 
-use crate::producer::Claim;
+use crate::{AppendError, producer::Claim};
 
 /// An append whose answer is due.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Queues {
     received: VecDeque<Waiting>,
     written: VecDeque<Waiting>,
     durable: VecDeque<Waiting>,
+    /// Nobody waits here any more, for this reason.
+    ended: Option<AppendError>,
 }
 
 impl Queues {
@@ -63,7 +65,14 @@ impl Queues {
         }
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Waiting> {
+    /// Why nobody can wait here any more.
+    pub(super) const fn ended(&self) -> Option<&AppendError> {
+        self.ended.as_ref()
+    }
+
+    /// Gives all that wait; from now on nobody does.
+    pub(super) fn end(&mut self, error: &AppendError) -> Vec<Waiting> {
+        self.ended.get_or_insert_with(|| error.clone());
         let mut all: Vec<Waiting> = self.received.drain(..).collect();
         all.extend(self.written.drain(..));
         all.extend(self.durable.drain(..));

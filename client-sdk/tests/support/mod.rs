@@ -5,6 +5,10 @@
 use bytes::BytesMut;
 use clad_client::{AckLevel, Address, DurabilityPolicy, ErrorInfo, LogId, Producer, ProducerBuilder, Record};
 use clad_proto::frame::*;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -63,6 +67,13 @@ impl Fake {
         let path = folder.path().join("clad.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
         Self { _folder: folder, listener, address: Address::unix(path) }
+    }
+
+    /// One whose clients ask for a ring.
+    pub(crate) fn with_ring() -> Self {
+        let mut fake = Self::new();
+        fake.address = Address::shm(fake._folder.path().join("clad.sock"));
+        fake
     }
 
     pub(crate) fn builder(&self) -> ProducerBuilder {
@@ -137,6 +148,19 @@ impl Peer {
         let mut buf = BytesMut::new();
         frame.encode(&mut buf);
         self.bytes(&buf).await;
+    }
+
+    /// Sends a frame with descriptors, in one message.
+    pub(crate) async fn send_with_fds(&mut self, frame: Frame, fds: &[OwnedFd]) {
+        let mut buf = BytesMut::new();
+        frame.encode(&mut buf);
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "three descriptors at most");
+        self.stream.writable().await.expect("a stream");
+        let sent = sendmsg(&self.stream, &[IoSlice::new(&buf)], &mut control, SendFlags::empty()).expect("sent");
+        assert_eq!(sent, buf.len());
     }
 
     pub(crate) async fn bytes(&mut self, bytes: &[u8]) {

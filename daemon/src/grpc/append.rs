@@ -223,8 +223,9 @@ impl Conversation {
     }
 
     async fn append(&mut self, producer: &Producer, append: v1::Append) -> Result<(), End> {
-        // What came by a ring before this came goes to the journal before it.
-        self.service.rings.catch_up().await;
+        // What was logged by a ring before this came goes to the journal before it.
+        let rings = self.service.rings.clone();
+        let caught_up = self.meanwhile(rings.catch_up(None)).await?;
         let stated = append.level().level();
         let level = stated.unwrap_or(AckLevel::Received);
         let first_seq = append.first_seq;
@@ -239,7 +240,7 @@ impl Conversation {
             }
         };
         self.share.give_back();
-        let taken = match encoded {
+        let taken = match caught_up.and(encoded) {
             Ok(payload) => {
                 (head.count, head.payload_crc) = (payload.count, payload.checksum());
                 self.take(producer, &head, &payload).await?

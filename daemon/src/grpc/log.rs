@@ -57,7 +57,9 @@ impl v1::log_server::Log for Log {
         let (stop, call) = (self.stop.clone(), self.calls.begin());
         tokio::spawn(async move {
             let _held = (place, call);
-            if start.run_as::<Otlp>(&out, stop).await == Ended::Stopping {
+            // Who wants no more drops the call.
+            let (_never, cancelled) = watch::channel(false);
+            if start.run_as::<Otlp>(&out, stop, cancelled).await == Ended::Stopping {
                 let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);
                 let _ = out.send_timeout(vec![Err(to_status(&error))], LAST_WORDS).await;
             }

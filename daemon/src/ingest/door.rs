@@ -201,7 +201,8 @@ impl Door {
     #[inline(always)]
     pub(crate) fn item<'a>(&self, view: &AppendView<'a>, at: Arrival, known: &mut KnownGroup) -> Option<Item<'a>> {
         let head = &view.head;
-        if self.check_level(head.level).is_err() || !view.checksum_holds() {
+        let too_long = view.payload.len() > self.max_append as usize; // by a ring; frames are bounded before
+        if too_long || self.check_level(head.level).is_err() || !view.checksum_holds() {
             return None;
         }
         let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);
@@ -223,6 +224,9 @@ impl Door {
     pub(crate) fn why_not(&self, view: &AppendView<'_>) -> ErrorInfo {
         if let Err(error) = self.check_level(view.head.level) {
             return error;
+        }
+        if view.payload.len() > self.max_append as usize {
+            return refusal(&AppendError::Size { limit: self.max_append });
         }
         if !view.checksum_holds() {
             return bad_checksum();
@@ -383,7 +387,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
-        AppendError::NoSpace => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,
     };
@@ -395,7 +399,9 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
             info.maybe_written = false;
         }
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
-        AppendError::NoSpace | AppendError::TooManyProducers => info.retry_after_ms = Some(1000),
+        AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::TooManyProducers => {
+            info.retry_after_ms = Some(1000)
+        }
         AppendError::Failed { .. } => {
             // Refused before it was given an offset: this attempt certainly left nothing.
             info.maybe_written = false;

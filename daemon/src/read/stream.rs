@@ -48,6 +48,8 @@ enum Look {
     CaughtUp,
     /// As many records as were asked for were given.
     Limit,
+    /// The peer wants no more.
+    Cancelled,
     /// It cannot go on.
     Failed(ErrorInfo),
 }
@@ -72,26 +74,46 @@ impl ReadStream {
     }
 
     /// Reads to the end, or for ever, in frames.
-    pub(crate) async fn run(self, out: mpsc::Sender<Bytes>, stop: watch::Receiver<bool>) {
-        self.run_as::<Frames>(&out, stop).await;
+    pub(crate) async fn run(
+        self,
+        out: mpsc::Sender<Bytes>,
+        stop: watch::Receiver<bool>,
+        cancelled: watch::Receiver<bool>,
+    ) {
+        self.run_as::<Frames>(&out, stop, cancelled).await;
     }
 
-    /// Reads to the end, or for ever; ends when the peer is gone or the daemon stops.
+    /// Reads to the end, or for ever; ends when the peer is gone or cancels it, or the daemon stops.
+    ///
+    /// A cancelled read tells the place that it has come to, behind everything that it gave.
     pub(crate) async fn run_as<B: Block>(
         mut self,
         out: &mpsc::Sender<B::Sent>,
         mut stop: watch::Receiver<bool>,
+        mut cancelled: watch::Receiver<bool>,
     ) -> Ended {
         let mut marks = self.journal.subscribe();
         let mut told = None;
         loop {
             let epoch = marks.borrow_and_update().epoch;
             let request_id = self.read.request_id;
-            let (me, mut block, look) = match tokio::task::spawn_blocking(move || self.look::<B>()).await {
-                Ok(looked) => looked,
-                Err(_) => return Ended::Stopping, // the runtime is going down
+            let (mut block, look) = if *cancelled.borrow() {
+                (B::default(), Look::Cancelled)
+            } else {
+                match tokio::task::spawn_blocking(move || self.look::<B>()).await {
+                    Ok((me, block, look)) => {
+                        self = me;
+                        (block, look)
+                    }
+                    Err(e) if e.is_panic() => {
+                        let error = ErrorInfo::new(ErrorCode::Internal, "the read met a defect of clad: see its log");
+                        let mut block = B::default();
+                        block.put(Item::Failed(ErrorFrame { request_id, error }));
+                        return if out.send(block.finish()).await.is_ok() { Ended::Told } else { Ended::Gone };
+                    }
+                    Err(_) => return Ended::Stopping, // the runtime is going down
+                }
             };
-            self = me;
             let caught_up = matches!(look, Look::CaughtUp);
             let ended = match look {
                 Look::More => false,
@@ -104,11 +126,16 @@ impl ReadStream {
                 }
                 Look::CaughtUp => self.end(&mut block, epoch, ReadEndReason::End),
                 Look::Limit => self.end(&mut block, epoch, ReadEndReason::Limit),
+                Look::Cancelled => self.end(&mut block, epoch, ReadEndReason::Cancelled),
                 Look::Failed(error) => {
                     block.put(Item::Failed(ErrorFrame { request_id, error }));
                     true
                 }
             };
+            if ended {
+                // Before the peer can know: it may use the request id again as soon as it does.
+                cancelled = watch::channel(false).1;
+            }
             if block.size() > 0 {
                 tokio::select! {
                     biased;
@@ -127,6 +154,7 @@ impl ReadStream {
                 tokio::select! {
                     changed = marks.changed() => if changed.is_err() { return Ended::Stopping },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
+                    Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => {}
                     () = out.closed() => return Ended::Gone,
                 }
             }

@@ -12,6 +12,8 @@
 //! client's process or connection: then it is closed, drained to its end, and let go when all of it is written. What a
 //! client does to its ring costs itself alone.
 //!
+//! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
+//!
 //! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
@@ -22,14 +24,17 @@ mod ring;
 mod roll;
 mod thread;
 
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clad_journal::Journal;
-use clad_proto::ProducerId;
 use clad_proto::frame::{Hello, RingId};
+use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, Shape, clock};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
@@ -75,8 +80,16 @@ enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
     GoOn(RingId, oneshot::Sender<Option<Given>>),
     Retire { id: RingId, forget: bool, done: Option<oneshot::Sender<()>> },
-    CatchUp(u64, oneshot::Sender<()>),
+    CatchUp(CatchUp),
     Stop,
+}
+
+/// Somebody waits until everything that was logged by rings before a time was handed over.
+struct CatchUp {
+    time: u64,
+    /// For the sake of this ring: its records must be there whatever its producer is refused for.
+    of: Option<RingId>,
+    done: oneshot::Sender<Result<(), ErrorInfo>>,
 }
 
 struct Shared {
@@ -164,16 +177,32 @@ impl Rings {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
     }
 
+    /// Whether there is something in rings that was not handed to the journal, but for rings of others that are held.
+    pub(crate) fn is_behind(&self, of: Option<RingId>) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.roll.is_behind(of))
+    }
+
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
-    /// socket now may have been caused by it. Cancel safe.
-    pub(crate) async fn catch_up(&self) {
-        let Some(shared) = &self.0 else { return };
-        if !shared.roll.is_behind() {
-            return;
+    /// socket now may have been caused by it. For the sake of a ring (`of`), also what the journal refuses of its
+    /// producer alone. Cancel safe.
+    ///
+    /// # Errors
+    /// Why that cannot be now: then what comes by the socket must not be taken either. Retryable.
+    pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
+        let Some(shared) = &self.0 else { return Ok(()) };
+        if !shared.roll.is_behind(of) {
+            return Ok(());
         }
         let (done, caught_up) = oneshot::channel();
-        shared.order(Order::CatchUp(clock::now(), done));
-        let _ = tokio::time::timeout(CATCH_UP_WAIT, caught_up).await;
+        shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
+        match tokio::time::timeout(CATCH_UP_WAIT, caught_up).await {
+            Ok(Ok(caught_up)) => caught_up,
+            Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
+            Err(_) => {
+                let text = format!("what was logged by rings before has waited for {CATCH_UP_WAIT:?}");
+                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100))
+            }
+        }
     }
 
     /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
@@ -189,7 +218,8 @@ impl Rings {
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
         match same && hello.producer_epoch == member.note.producer_epoch {
-            true => self.catch_up().await,
+            // Where it cannot catch up now, what is told is still true of what is stored.
+            true => drop(self.catch_up(None).await),
             false => self.retire(member.note.id, false).await,
         }
     }

@@ -6,6 +6,14 @@
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
 //! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//!
+//! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
+//! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
+//! what was refused for good and what the log has lost, and none over what waits.
+//!
+//! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
+//! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
+//! waits: others go on, and lose their order with it for as long.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +30,7 @@ use crate::metrics;
 const MAX_APPENDS: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const MAX_BYTES: usize = 256 * 1024;
-/// Pause after the journal has refused something for now.
+/// Pause after the journal has refused something for now, until it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An append that was copied out of its ring.
@@ -135,42 +143,61 @@ impl Batch {
         let mut handed = Handed::default();
         let mut counts = Counts::default();
         let mut verdicts = verdicts.into_iter();
-        let mut again = vec![false; rings.len()];
+        let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
         for (taken, prepared) in self.taken.iter().zip(prepared) {
             let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(|e| refusal(&e)), item.payload.len())),
-                Err(error) => Some((Err(error.clone()), 0)),
+                Ok(item) => verdicts.next().map(|v| (v.map_err(Refused::ByTheLog), item.payload.len())),
+                Err(error) => Some((Err(Refused::AtTheDoor(error)), 0)),
             };
-            let (Some((verdict, bytes)), false) = (verdict, again[taken.ring]) else { continue };
+            let (Some((verdict, bytes)), false) = (verdict, stopped[taken.ring]) else { continue };
             let ring = &mut rings[taken.ring];
+            touched[taken.ring] = true;
             handed.asked |= prepared.level >= AckLevel::Received;
-            match verdict {
+            let error = match verdict {
                 Ok(accepted) => {
                     counts.add(&accepted, bytes, prepared.level);
                     ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
+                    continue;
                 }
-                // What is refused for now waits in its ring.
-                Err(error) if error.retryable && error.code != ErrorCode::BadChecksum => {
-                    again[taken.ring] = true;
-                    handed.paused = Some(Instant::now() + PAUSE);
+                // What is refused for now waits in its ring, and so does all behind it.
+                Err(Refused::ByTheLog(why)) if why.is_for_now() => {
+                    stopped[taken.ring] = true;
+                    ring.put_back(&taken.entry);
+                    match why.is_for_all() {
+                        true => {
+                            let until = Instant::now() + PAUSE;
+                            handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
+                        }
+                        false => ring.hold(refusal(&why)),
+                    }
+                    continue;
                 }
-                Err(error) => {
-                    let failures = ring.door.journal.marks().failures;
-                    ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
-                }
-            }
+                Err(Refused::ByTheLog(why)) => refusal(&why),
+                Err(Refused::AtTheDoor(error)) => error.clone(),
+            };
+            let failures = ring.door.journal.marks().failures;
+            ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
         }
         counts.tell(at.since);
-        let mut touched = vec![false; rings.len()];
-        self.taken.iter().for_each(|taken| touched[taken.ring] = true);
-        for ((ring, again), _) in rings.iter_mut().zip(again).zip(touched).filter(|(_, touched)| *touched) {
-            match again {
-                true => ring.rewind(),
-                false => ring.announce(),
-            }
+        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
+            ring.announce();
         }
         handed
     }
+
+    /// A ring begins anew: what was taken of it and not handed over comes again.
+    pub(super) fn forget(&mut self, ring: usize) {
+        self.taken.retain(|taken| taken.ring != ring);
+        if self.taken.is_empty() {
+            self.bytes.clear();
+        }
+    }
+}
+
+/// Who refused an append.
+enum Refused<'a> {
+    ByTheLog(AppendError),
+    AtTheDoor(&'a ErrorInfo),
 }
 
 /// What [`Batch::fill`] left.
@@ -184,11 +211,18 @@ pub(super) enum Fill {
     Held,
 }
 
+/// Nothing is taken until then.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub(super) until: Instant,
+    pub(super) why: ErrorInfo,
+}
+
 /// What came of a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// The journal refused something for now: nothing is taken until then.
-    pub(super) paused: Option<Instant>,
+    /// The journal takes nothing now.
+    pub(super) hold: Option<Hold>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
 }
@@ -207,15 +241,11 @@ fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> 
     // What wants no answer is taken like what has it with its offset.
     let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
-    let gap = ring.may_jump_to(first_seq);
-    let view = AppendView { head: AppendHead { first_seq, count, level, gap, payload_crc }, payload };
+    let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
     let item = match ring.door.item(&view, at, &mut ring.known_group) {
         Some(item) => Ok(item),
         None => Err(ring.door.why_not(&view)),
     };
-    if item.is_err() {
-        ring.jump_to(first_seq.wrapping_add(count.into()));
-    }
     Prepared { level: head.level, item }
 }
 

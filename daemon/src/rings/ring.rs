@@ -6,18 +6,20 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - What the journal refuses of its producer alone, for now, holds up this ring alone.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
 use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
+use super::pass::Hold;
 use super::roll::Member;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
@@ -36,6 +38,9 @@ struct Out {
     durable: (u64, u64),
 }
 
+/// How long a ring is held before it is tried again: at first, and, doubling, at most.
+const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// The ring.
 pub(super) struct Ring {
     pub(super) member: Arc<Member>,
@@ -48,10 +53,12 @@ pub(super) struct Ring {
     process: Option<OwnedFd>,
     /// Its time, if the front of the ring is older than this pass.
     pub(super) front: Option<u64>,
-    /// The sequence to which the next append may jump, because what was before it was refused for good.
-    jump_to: Option<u64>,
-    /// Nothing was taken yet: what a daemon before this one refused is not known.
-    fresh: bool,
+    /// The journal takes nothing of its producer's now.
+    hold: Option<Hold>,
+    /// How long it is held the next time.
+    pause: Duration,
+    /// It was held, and one append of it is taken to see whether it still must be.
+    tries: bool,
     /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
     outs: VecDeque<Out>,
     told_written: usize,
@@ -83,8 +90,9 @@ impl Ring {
             drain,
             process,
             front: None,
-            jump_to: None,
-            fresh: true,
+            hold: None,
+            pause: HOLD.0,
+            tries: false,
             outs: VecDeque::new(),
             told_written: 0,
             told_durable: 0,
@@ -142,6 +150,10 @@ impl Ring {
     /// Looks at its front; says up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
         self.empty = false;
+        if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
+            self.front = None;
+            return before;
+        }
         let seen = self.drain.peek(before);
         self.front = None;
         match seen {
@@ -154,8 +166,35 @@ impl Ring {
         before
     }
 
+    /// Takes nothing of it for a while: nobody waits for it.
+    pub(super) fn hold(&mut self, why: ErrorInfo) {
+        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring waits");
+        self.hold = Some(Hold { until: Instant::now() + self.pause, why });
+        self.pause = (self.pause * 2).min(HOLD.1);
+        self.member.set_held(true);
+    }
+
+    fn goes_on(&mut self) {
+        if self.hold.take().is_some() {
+            (self.pause, self.tries) = (HOLD.0, false);
+            self.member.set_held(false);
+        }
+    }
+
+    /// An append was refused for now, and all behind it: they are in the ring as before.
+    pub(super) fn put_back(&mut self, entry: &Entry) {
+        self.drain.rewind_to(entry.append);
+        (self.front, self.empty, self.tries) = (None, false, false);
+    }
+
+    /// Until when, and why, if it is held.
+    pub(super) fn held(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
+        self.tries = self.hold.is_some(); // one is enough to see
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -174,6 +213,7 @@ impl Ring {
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        self.goes_on();
     }
 
     /// As whom the journal takes its appends.
@@ -184,19 +224,6 @@ impl Ring {
             producer_epoch: self.producer.epoch,
             vouch: &self.peer.vouch,
         }
-    }
-
-    /// Whether an append may jump to its sequence.
-    pub(super) fn may_jump_to(&mut self, sequence: u64) -> bool {
-        if std::mem::take(&mut self.fresh) {
-            self.jump_to = Some(sequence);
-        }
-        self.jump_to == Some(sequence)
-    }
-
-    /// What has the sequences before this one is refused for good.
-    pub(super) fn jump_to(&mut self, sequence: u64) {
-        self.jump_to = Some(sequence);
     }
 
     /// The last of what was handed over has its answer: the client may see it.
@@ -217,7 +244,7 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.jump_to = None;
+        self.goes_on();
         let end = accepted.first_offset + u64::from(accepted.count);
         self.out(entry, level, end, accepted.failures, since);
     }
@@ -231,7 +258,7 @@ impl Ring {
             let code = error.code.number().into();
             self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
         }
-        self.jump_to(entry.sequence.wrapping_add(entry.records.into()));
+        self.goes_on();
         self.out(entry, AckLevel::None, 0, failures, since);
     }
 
@@ -310,6 +337,9 @@ impl Ring {
         (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
+        self.goes_on();
+        // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
+        self.member.passed(self.drain.next());
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u32) {

@@ -1,9 +1,10 @@
 //! Which rings there are, for everybody but their drain.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
+use clad_proto::frame::RingId;
 use clad_shm::Watch;
 
 use crate::keep::Note;
@@ -17,19 +18,30 @@ pub(crate) struct Member {
     watch: Watch,
     /// All its appends below were handed to the journal.
     passed: AtomicU64,
+    /// What it holds is refused for now: nobody else waits for it.
+    held: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        Self { note, bytes, watch, passed: AtomicU64::new(next) }
+        Self { note, bytes, watch, passed: AtomicU64::new(next), held: AtomicBool::new(false) }
     }
 
     pub(super) fn passed(&self, next: u64) {
         self.passed.store(next, Ordering::Release);
     }
 
+    pub(super) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Release);
+    }
+
+    /// Whether somebody has to wait for it who is, or is not, its own client.
+    fn holds_up(&self, own: Option<RingId>) -> bool {
+        (own == Some(self.note.id) || !self.held.load(Ordering::Acquire)) && self.is_behind()
+    }
+
     /// Whether there is something in it that was not handed over.
-    pub(super) fn is_behind(&self) -> bool {
+    fn is_behind(&self) -> bool {
         self.watch.is_behind(self.passed.load(Ordering::Acquire))
     }
 }
@@ -69,8 +81,8 @@ impl Roll {
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
     }
 
-    /// Whether something is in any of them that was not handed over.
-    pub(super) fn is_behind(&self) -> bool {
-        self.read().iter().any(|m| m.is_behind())
+    /// Whether something is in any of them that was not handed over, and is waited for by the client of this one.
+    pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
+        self.read().iter().any(|m| m.holds_up(own))
     }
 }

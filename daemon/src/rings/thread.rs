@@ -15,14 +15,15 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use clad_journal::Marks;
+use clad_proto::ErrorInfo;
 use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::pace::{Pace, Rest};
-use super::pass::{Batch, Fill};
+use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
-use super::{Order, Shared};
+use super::{CatchUp, Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
@@ -36,10 +37,9 @@ pub(super) struct Drainage {
     batch: Batch,
     marks: watch::Receiver<Marks>,
     epoch: u32,
-    /// Nothing is taken until then.
-    paused: Option<Instant>,
-    /// Who waits until everything older than a time was handed over.
-    catching_up: Vec<(u64, oneshot::Sender<()>)>,
+    /// The journal takes nothing now.
+    hold: Option<Hold>,
+    catching_up: Vec<CatchUp>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -57,7 +57,7 @@ impl Drainage {
             shared,
             rings,
             batch: Batch::default(),
-            paused: None,
+            hold: None,
             catching_up: Vec::new(),
             pace,
             handed_over: false,
@@ -68,23 +68,30 @@ impl Drainage {
     /// Drains until it is told to stop and has nothing left.
     pub(super) fn run(mut self) {
         loop {
-            self.take_orders();
-            self.look_at_marks();
-            let worked = self.pass();
-            self.give_back();
+            let next = self.turn();
             if self.stop && self.rings.is_empty() {
                 return;
             }
-            match worked {
+            match next {
                 Next::Again => {}
                 Next::Soon => self.rest(Some(SOON)),
+                Next::At(until) => self.sleep(Some(until)),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
-                    Rest::Sleep => self.sleep(),
+                    Rest::Sleep => self.sleep(None),
                 },
             }
         }
+    }
+
+    /// Everything that can be done without waiting.
+    pub(super) fn turn(&mut self) -> Next {
+        self.take_orders();
+        self.look_at_marks();
+        let next = self.pass();
+        self.give_back();
+        next
     }
 
     fn take_orders(&mut self) {
@@ -107,7 +114,11 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(time, done) => self.catching_up.push((time, done)),
+                Order::CatchUp(catch_up) => {
+                    // Who has waited for too long is gone.
+                    self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
+                    self.catching_up.push(catch_up);
+                }
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
@@ -128,10 +139,13 @@ impl Drainage {
             self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
         }
         let mut told = false;
-        for ring in &mut self.rings {
+        for (at, ring) in self.rings.iter_mut().enumerate() {
             match ring.release(&marks) {
                 Some(any) => told |= any,
-                None => ring.rewind(),
+                None => {
+                    ring.rewind();
+                    self.batch.forget(at);
+                }
             }
         }
         if told {
@@ -140,10 +154,11 @@ impl Drainage {
     }
 
     fn pass(&mut self) -> Next {
-        if self.paused.is_some_and(|until| Instant::now() < until) {
-            return Next::Soon;
+        if let Some(until) = self.hold.as_ref().map(|hold| hold.until).filter(|until| Instant::now() < *until) {
+            self.cannot_catch_up();
+            return Next::At(until);
         }
-        self.paused = None;
+        self.hold = None;
         let waiting = !self.batch.is_empty(); // for room, since an earlier pass
         let before = clock::now_before_looking();
         let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
@@ -154,13 +169,15 @@ impl Drainage {
             match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
                 Some(handed) => {
-                    (self.paused, self.handed_over) = (handed.paused, true);
+                    (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), handed.asked);
                 }
             }
         }
-        if left != Fill::More && self.paused.is_none() {
-            self.caught_up(upto);
+        match self.hold {
+            Some(_) => self.cannot_catch_up(),
+            // Also where there is more: in a flood there always is.
+            None => self.caught_up(upto),
         }
         match left {
             _ if worked => Next::Again,
@@ -170,15 +187,20 @@ impl Drainage {
         }
     }
 
+    /// Everything older than `upto` was handed over, but for what its ring holds.
     fn caught_up(&mut self, upto: u64) {
-        if self.catching_up.iter().any(|(time, _)| *time <= upto) {
-            let (done, waiting) =
-                std::mem::take(&mut self.catching_up).into_iter().partition(|(time, _)| *time <= upto);
-            self.catching_up = waiting;
-            let done: Vec<(u64, oneshot::Sender<()>)> = done;
-            for (_, done) in done {
-                let _ = done.send(());
-            }
+        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., |catch_up| catch_up.time <= upto) {
+            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
+            let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
+            let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
+        }
+    }
+
+    /// The journal takes nothing now: who waits for that is told so at once.
+    fn cannot_catch_up(&mut self) {
+        let Some(hold) = &self.hold else { return };
+        for CatchUp { done, .. } in self.catching_up.drain(..) {
+            let _ = done.send(Err(hold.why.clone()));
         }
     }
 
@@ -209,18 +231,24 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken.
-    fn sleep(&mut self) {
+    /// Says that it sleeps, looks once more, and sleeps until it is woken. While nothing can be taken (`until` then), or
+    /// of one ring, no client of it has to wake anybody.
+    fn sleep(&mut self, mut until: Option<Instant>) {
+        let all_held = until.is_some();
         let shared = self.shared.clone();
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
         for ring in &mut self.rings {
-            quiet &= ring.sleep();
+            if let Some(hold) = ring.held() {
+                until = Some(until.map_or(hold.until, |until| until.min(hold.until)));
+            } else if !all_held {
+                quiet &= ring.sleep();
+            }
         }
         if quiet {
-            self.rest(None);
+            self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
         }
         shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
@@ -229,7 +257,7 @@ impl Drainage {
     /// Waits for a wake-up, or for so long.
     fn rest(&mut self, time: Option<Duration>) {
         let shared = self.shared.clone();
-        let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ });
+        let time = time.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         let mut fds = vec![PollFd::new(&shared.bell, PollFlags::IN)];
         let wakers: Vec<_> = self.rings.iter().map(Ring::waker).collect();
         fds.extend(wakers.iter().map(|waker| PollFd::new(waker, PollFlags::IN)));
@@ -261,8 +289,10 @@ impl Drainage {
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     Again,
     Soon,
+    /// Then, or when it is woken.
+    At(Instant),
     Idle,
 }

@@ -9,6 +9,7 @@ mod hanging;
 mod levels;
 mod lines;
 mod producers;
+mod reads;
 mod resend;
 
 use clad_e2e::{Daemon, Raw};

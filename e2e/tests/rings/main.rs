@@ -1,12 +1,16 @@
 //! Rings of shared memory, with real daemons and real processes.
 //!
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
-//! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet`: system calls and wake-ups, counted.
+//! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
+//! `held`: what the journal does not take now. `sdk`: long records, threads, forks, other clocks.
 
+mod calls;
 mod death;
+mod held;
 mod hostile;
 mod order;
 mod quiet;
+mod sdk;
 
 use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
 use clad_e2e::Daemon;

@@ -8,7 +8,7 @@ use crate::gather::Batch;
 use super::{Committer, State};
 
 impl Committer {
-    /// The number to prepare now, if one is wanted; and how full the active segment is, for the pace.
+    /// The number to prepare now, if one is wanted, and the epoch for its header.
     pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;

@@ -156,6 +156,7 @@ pub(crate) struct Rotation {
 
 /// What a recovery in the process needs.
 pub(crate) struct Rescue {
+    /// The segment that failed, until it is ended.
     pub(crate) active: Option<Active>,
     pub(crate) prepared: Option<Prepared>,
     /// Written again from here.
@@ -168,15 +169,26 @@ pub(crate) struct Rescue {
     pub(crate) producers: ProducerTable,
     /// An earlier attempt had written, sealed and named the new segment already.
     pub(crate) rewritten: bool,
+    /// Something of it could not be given back, in this attempt or an earlier one.
+    pub(crate) lost: bool,
+}
+
+/// Why there is no next segment yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoSegment {
+    /// No room.
+    Space,
+    /// It cannot be opened or made: too many files are open, an error of the disk.
+    Failed(String),
 }
 
 /// What came of a job.
 pub(crate) enum Done {
     Write { id: u64, durability: Durability },
     Sync { upto: u64 },
-    Rotated { next: Option<Active> },
-    Opened { next: Option<Active> },
-    Recovered { next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable },
+    Rotated { next: Result<Active, NoSegment> },
+    Opened { next: Result<Active, NoSegment> },
+    Recovered { next: Result<Active, NoSegment>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
     Closed,
 }
 

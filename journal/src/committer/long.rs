@@ -92,6 +92,7 @@ impl Committer {
             held,
             producers: self.producers.clone(),
             rewritten: self.rewritten,
+            lost: self.lost,
         })))
     }
 }

@@ -45,7 +45,7 @@ use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
 pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
-pub(crate) use job::{Done, FailedJob, Failure, Job, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
+pub(crate) use job::{Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -130,7 +130,17 @@ pub(crate) struct Committer {
     /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
     space_told: bool,
     open_retry_ns: u64,
+    /// Why the next segment could not be opened, where that is not for want of room; and the pause before the next try.
+    unopened: Option<String>,
+    open_pause_ns: u64,
     rewritten: bool,
+    /// It could not give everything back.
+    lost: bool,
+}
+
+/// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
+fn largest_batch(segment_bytes: u64) -> usize {
+    usize::try_from(segment_bytes.saturating_sub(SEGMENT_SLACK)).unwrap_or(usize::MAX)
 }
 
 impl Committer {
@@ -146,9 +156,7 @@ impl Committer {
             Policy::PerMessage => 0,
             Policy::FireAndForget { .. } => 1 << 20,
         };
-        // A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
-        let largest = config.segment_bytes.saturating_sub(SEGMENT_SLACK);
-        let max_bytes = max_bytes.min(usize::try_from(largest).unwrap_or(usize::MAX));
+        let max_bytes = max_bytes.min(largest_batch(config.segment_bytes));
         // A start after a clean end goes on in an epoch that began long before.
         let (epoch, epoch_first) = (began.epoch, began.first_offset);
         let marks = Marks { epoch, epoch_first, received: next, written: next, durable: next, ..Marks::default() };
@@ -184,7 +192,10 @@ impl Committer {
             space_low: false,
             space_told: false,
             open_retry_ns: 0,
+            unopened: None,
+            open_pause_ns: RETRY_NS,
             rewritten: false,
+            lost: false,
             config,
         }
     }

@@ -10,7 +10,9 @@ use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerTable;
 
-use super::{Committer, Done, FailedJob, Failure, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER};
+use super::{
+    Committer, Done, FailedJob, Failure, NoSegment, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER,
+};
 
 impl Committer {
     /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
@@ -70,7 +72,10 @@ impl Committer {
                 (self.busy, self.opening) = (false, false);
                 self.take_active(next, now);
             }
-            Done::Recovered { next, epoch, end, producers } => self.recovered(next, epoch, end, producers, now),
+            Done::Recovered { next, epoch, end, producers, lost } => {
+                self.marks.losses += u32::from(lost);
+                self.recovered(next, epoch, end, producers, now);
+            }
             Done::Closed => {
                 self.busy = false;
                 self.marks.durable = self.marks.written;
@@ -84,17 +89,27 @@ impl Committer {
         self.idle_since_ns = now.boot_ns;
     }
 
-    fn take_active(&mut self, next: Option<Active>, now: Moment) {
-        if next.is_none() {
-            self.open_retry_ns = now.boot_ns + SPACE_NS;
-            self.space_low = true;
+    pub(super) fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
+        self.unopened = None;
+        match &next {
+            // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
+            Ok(active) => {
+                self.free_files = (0..active.files.len() - 1).rev().collect();
+                self.allow_writes(active.files.len() - 1);
+                self.open_pause_ns = RETRY_NS;
+            }
+            Err(NoSegment::Space) => {
+                self.open_retry_ns = now.boot_ns + SPACE_NS;
+                self.space_low = true;
+            }
+            // That there is room on the disk says nothing here.
+            Err(NoSegment::Failed(reason)) => {
+                self.unopened = Some(reason.clone());
+                self.open_retry_ns = now.boot_ns + self.open_pause_ns;
+                self.open_pause_ns = (self.open_pause_ns * 2).min(RETRY_MAX_NS);
+            }
         }
-        // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
-        if let Some(active) = &next {
-            self.free_files = (0..active.files.len() - 1).rev().collect();
-            self.allow_writes(active.files.len() - 1);
-        }
-        self.active = next;
+        self.active = next.ok();
     }
 
     fn end_write(&mut self, id: u64) {
@@ -161,7 +176,7 @@ impl Committer {
             FailedJob::Mark => self.busy = false,
             FailedJob::Rescue(rescue) => {
                 self.busy = false;
-                self.rewritten = rescue.rewritten;
+                (self.rewritten, self.lost) = (rescue.rewritten, rescue.lost);
                 self.take_producers(rescue.producers); // without what is lost
                 self.active = rescue.active;
                 self.prepared = rescue.prepared;
@@ -184,16 +199,21 @@ impl Committer {
         }
     }
 
-    fn recovered(&mut self, next: Option<Active>, epoch: u32, end: u64, producers: ProducerTable, now: Moment) {
+    fn recovered(
+        &mut self,
+        next: Result<Active, NoSegment>,
+        epoch: u32,
+        end: u64,
+        producers: ProducerTable,
+        now: Moment,
+    ) {
         self.busy = false;
         self.state = State::Running;
-        self.rewritten = false;
+        (self.rewritten, self.lost) = (false, false);
         self.vouching = None;
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;
-        // An epoch is passed over where something was lost that somebody may have been told is written.
-        self.marks.losses += u32::from(epoch > self.marks.epoch + 1);
         self.marks.epoch = epoch;
         self.marks.epoch_first = end;
         self.marks.received = end;
@@ -230,7 +250,8 @@ impl Committer {
 
     /// How long what gathers waits for company while a write is in flight.
     pub(crate) fn patience_ns(&self) -> u64 {
-        self.config.policy.grouping().map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
+        let kept = self.config.policy.grouping().filter(|_| !self.config.faults.has(Fault::PatienceForgotten));
+        kept.map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
     }
 
     /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.

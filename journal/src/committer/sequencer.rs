@@ -43,6 +43,42 @@ impl Committer {
         self.gather.settle(purse);
     }
 
+    /// Takes the appends of several senders in turn, and nothing behind what is refused for now: see
+    /// [`crate::Journal::append_runs`].
+    pub(crate) fn append_runs<'a>(
+        &mut self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        now: Moment,
+        purse: &mut Purse,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut for_all: Option<AppendError> = None;
+        let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
+        for (from, run) in runs {
+            let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+            let mut why = for_all.clone().or_else(of_it);
+            let mut row = None;
+            for item in run {
+                let taken = match &why {
+                    Some(why) => Err(why.clone()),
+                    None => self.take(from, item, now, &mut row, purse),
+                };
+                match &taken {
+                    Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
+                    _ => {}
+                }
+                answer(taken);
+            }
+            self.end_row(&mut row, now);
+            match why {
+                Some(why) if why.is_for_all() => for_all = Some(why),
+                Some(why) => for_one.push((from.producer, why)),
+                None => {}
+            }
+        }
+        self.gather.settle(purse);
+    }
+
     // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
@@ -146,7 +182,8 @@ impl Committer {
     /// Where no further segment can be made, only what surely fits into the ones that are there is taken.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
         let more = self.gather.bytes() as u64 + len as u64;
-        if !self.space_low || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
+        let short = self.space_low || self.unopened.is_some();
+        if !short || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
             return Ok(());
         }
         // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
@@ -155,16 +192,28 @@ impl Committer {
             // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
             return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
                 true => Ok(()),
-                false => Err(AppendError::NoSpace),
+                false => Err(self.no_segment()),
             };
         }
-        let Some(active) = &self.active else { return Err(AppendError::NoSpace) };
+        let Some(active) = &self.active else { return Err(self.no_segment()) };
         let batches = self.gather.batches() as u64 + 1;
         let stored = self.gather.bytes() as u64 + len as u64 + batches * crate::format::batch::LEN as u64;
         match active.has_room(stored, batches, self.footer_len(active) + 4096) {
             true => Ok(()),
-            false => Err(AppendError::NoSpace),
+            false => Err(self.no_segment()),
         }
+    }
+
+    fn no_segment(&self) -> AppendError {
+        match &self.unopened {
+            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
+            None => AppendError::NoSpace,
+        }
+    }
+
+    /// Why the next segment cannot be opened, where that is not for want of room.
+    pub(crate) fn unopened(&self) -> Option<String> {
+        self.unopened.clone()
     }
 
     pub(super) fn footer_len(&self, active: &Active) -> u64 {
@@ -264,7 +313,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::committer::{Done, Job, Step};
-    use crate::committer::{FailedJob, Failure};
+    use crate::committer::{FailedJob, Failure, NoSegment};
     use crate::config::JournalConfig;
     use crate::format::meta::EpochStart;
     use crate::producer::ProducerTable;
@@ -282,11 +331,31 @@ mod tests {
         );
         let mut now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
         now.boot_ns += 10 * 1_000_000_000;
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
+    }
+
+    /// What is wrong is told by its name, tried again at a pause that doubles, and not believed to be over because the disk
+    /// has room.
+    #[test]
+    fn a_segment_that_cannot_be_opened_is_no_want_of_room() {
+        let (mut committer, mut now) = fresh();
+        let failed = || NoSegment::Failed("too many open files".to_owned());
+        let mut pause = 1_000_000_000;
+        for _ in 0..8 {
+            assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+            committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
+            assert!(!committer.set_space_low(false).tell);
+            let refused = append(&mut committer, 3, 0).unwrap_err();
+            assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
+            assert_eq!(committer.marks().accepting, Accepting::NoSpace);
+            assert!(matches!(committer.step(now), Step::Wait(Some(due)) if due == now.boot_ns + pause), "{pause}");
+            now.boot_ns += pause;
+            pause = (pause * 2).min(60_000_000_000);
+        }
     }
 
     fn fresh() -> (Committer, Moment) {
@@ -332,6 +401,48 @@ mod tests {
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
     }
 
+    /// However small it is, and whoever's.
+    #[test]
+    fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
+        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 512 << 10, ..JournalConfig::default() };
+        let began = EpochStart { epoch: 3, first_offset: 0 };
+        let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
+        (committer.space_low, committer.busy) = (true, true); // a rotation on a full disk: a little is taken
+        let big = vec![0; 300 << 10];
+        let item = |first_sequence, payload| Item {
+            first_sequence,
+            count: 1,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload,
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, vouch: &[] };
+        let (a, b) = (sender(1), sender(2));
+        let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
+            let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+            let runs = runs.iter().map(|(from, run)| (*from, &run[..]));
+            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut purse, |answer| {
+                answers.push(answer.map(|accepted| accepted.first_offset));
+            });
+            answers
+        };
+        let no = || Err(AppendError::NoSpace);
+        let runs = [
+            (&a, vec![item(0, &b"x"[..])]),
+            (&b, vec![item(0, b"x")]),
+            (&a, vec![item(1, &big), item(2, b"x")]),
+            (&b, vec![item(1, b"x")]),
+            (&a, vec![item(3, b"x")]),
+        ];
+        assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
+        let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
+        assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
+    }
+
     #[test]
     fn sequences_end_with_the_numbers() {
         let (mut committer, _) = fresh();
@@ -345,7 +456,7 @@ mod tests {
         let (mut committer, now) = fresh();
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.abandon();
-        committer.complete(Ok(Done::Opened { next: None }), now);
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         assert_eq!(committer.closed(), Some(false));
         let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
         committer.complete(Err(failure), now);

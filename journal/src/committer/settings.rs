@@ -1,5 +1,7 @@
 //! What others tell the committer: settings, the next segment, and whether there is space.
 
+use crate::active::Active;
+use crate::clock::Moment;
 use crate::config::Policy;
 use crate::prepare::Prepared;
 
@@ -19,6 +21,11 @@ impl Committer {
         self.prepared = Some(prepared);
     }
 
+    /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
+    pub(crate) fn go_on_in(&mut self, active: Active, now: Moment) {
+        self.take_active(Ok(active), now);
+    }
+
     pub(crate) fn set_rotate_after(&mut self, age: std::time::Duration) {
         self.config.rotate_after = age;
     }
@@ -31,7 +38,7 @@ impl Committer {
         {
             (*max_delay, *max_bytes) = (delay, bytes);
             *in_flight = writes.min(*in_flight);
-            self.gather.set_max_bytes(bytes as usize);
+            self.gather.set_max_bytes((bytes as usize).min(super::largest_batch(self.config.segment_bytes)));
             self.wanted_writes = writes;
         }
     }
@@ -79,7 +86,7 @@ impl Committer {
 mod tests {
     use super::*;
     use crate::clock::Moment;
-    use crate::committer::{Done, Job, Step};
+    use crate::committer::{Done, Job, NoSegment, Step};
     use crate::config::JournalConfig;
     use crate::producer::ProducerTable;
 
@@ -95,7 +102,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(true);
         assert!(news.tell && !news.changed);
         assert!(!c.set_space_low(true).tell);
@@ -115,7 +122,7 @@ mod tests {
         );
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
-        c.complete(Ok(Done::Opened { next: None }), now);
+        c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
         let news = c.set_space_low(false);
         assert!(!news.tell && news.changed);
     }

@@ -9,6 +9,8 @@
 
 mod appender;
 mod close;
+#[cfg(feature = "models")]
+mod model;
 mod shared;
 mod status;
 
@@ -20,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::background;
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::committer::{Accepted, Append, Item, RotateAnswer, Sender};
+use crate::committer::{Accepted, Append, Committer, Item, RotateAnswer, Sender};
 use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Event, Observer};
 use crate::error::{AppendError, OpenError};
@@ -156,24 +158,37 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        self.append_runs([(from, burst)], permit, now, answer);
+        self.with_purse(permit, now, |committer, purse| committer.append_burst(from, burst, now, purse, answer));
     }
 
     /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
     /// nobody else's append comes between.
+    ///
+    /// What is refused for now is not overtaken: where the journal refuses whoever comes ([`AppendError::is_for_all`]), it
+    /// refuses all that is behind, with the same error, and where it refuses one sender
+    /// ([`AppendError::is_for_now`]), all of that sender's. So an item may have its gap mark where all before it is stored
+    /// or refused for good: it jumps over nothing that waits.
     pub fn append_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
         permit: Option<OwnedSemaphorePermit>,
         now: Moment,
-        mut answer: impl FnMut(Result<Accepted, AppendError>),
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        self.with_purse(permit, now, |committer, purse| committer.append_runs(runs, now, purse, answer));
+    }
+
+    /// Has the committer take what came together, at one lock.
+    fn with_purse(
+        &self,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        take: impl FnOnce(&mut Committer, &mut Purse),
     ) {
         let mut purse = Purse::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
-        for (from, burst) in runs {
-            core.committer.append_burst(from, burst, now, &mut purse, &mut answer);
-        }
+        take(&mut core.committer, &mut purse);
         let wake = self.shared.wants_waking(&mut core, before, now);
         drop(core);
         self.shared.wake_one(wake);

@@ -22,6 +22,9 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::watcher::Teller;
 use crate::workers::Watch;
 
+/// A complaint that stays the same is told again after so long.
+const COMPLAINT_NS: u64 = 60_000_000_000;
+
 /// What the threads share.
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
@@ -36,6 +39,8 @@ pub(crate) struct Shared {
     pub(super) closing: AtomicBool,
     /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
     pub(crate) at_disk: AtomicUsize,
+    /// What was told last of a segment that cannot be prepared, and when (boot time).
+    complaint: Mutex<(String, u64)>,
     /// Segments that were used again.
     pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
@@ -61,6 +66,18 @@ impl Shared {
 
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Committer) -> T) -> T {
         f(&mut self.core().committer)
+    }
+
+    /// What is tried five times a second is told when it is another, and every minute.
+    pub(crate) fn tell_once_a_while(&self, reason: String) {
+        let now = self.env().clock.boot_ns();
+        let mut told = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.0 == reason && now.saturating_sub(told.1) < COMPLAINT_NS {
+            return;
+        }
+        *told = (reason.clone(), now);
+        drop(told);
+        self.env().tell(Event::SegmentFailed { reason });
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -204,15 +221,14 @@ pub(crate) fn open_shared(
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
+    if let Some(mut active) = r.in_use {
+        active.files = prepare::open_all(&env, active.number).map_err(OpenError::io("open the segment in use"))?;
+        committer.go_on_in(active, env.now());
+    }
     let marks = committer.marks();
-    let core = Core {
-        committer,
-        watch: Watch::default(),
-        company: Company::default(),
-        active_header: None,
-        asked: 0,
-        given: 0,
-    };
+    let active_header = committer.active_header(None);
+    let core =
+        Core { committer, watch: Watch::default(), company: Company::default(), active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -224,6 +240,7 @@ pub(crate) fn open_shared(
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
         at_disk: AtomicUsize::new(0),
+        complaint: Mutex::new((String::new(), 0)),
         recycled: AtomicU64::new(0),
         report: r.report,
         lock: Mutex::new(Some(r.lock)),

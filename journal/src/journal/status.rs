@@ -41,6 +41,8 @@ pub struct Status {
     pub oldest_segment_ns: Option<i64>,
     /// Why the journal does not take appends, if it failed.
     pub failure: Option<String>,
+    /// Why no further segment can be opened, where that is not for want of room.
+    pub unopened: Option<String>,
     /// Bytes that wait for the disk.
     pub in_flight_bytes: usize,
     /// How long the oldest record has been waiting to become durable.
@@ -113,6 +115,8 @@ impl Journal {
         let oldest_segment_ns = shared.catalog().first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
+        // Calls to the file system, which may hang (a network, FUSE): nobody waits for them at the core.
+        let (space, engine) = (shared.storage().space().unwrap_or_default(), shared.storage().engine());
         let core = shared.core();
         let c = &core.committer;
         Status {
@@ -124,11 +128,12 @@ impl Journal {
             prepared: c.has_prepared(),
             oldest_segment_ns,
             failure: c.failure(),
+            unopened: c.unopened(),
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
             producers: c.producers_len(),
-            space: shared.storage().space().unwrap_or_default(),
-            engine: shared.storage().engine(),
+            space,
+            engine,
             inline_batches: shared.executor.inline_batches(),
             recycled: shared.recycled.load(Ordering::Relaxed),
         }

@@ -9,6 +9,7 @@ use super::report::Report;
 use super::scan::{Found, Scan, scan_with};
 use super::survey::{Segment, State, Survey};
 use super::{Recovered, table};
+use crate::active::Active;
 use crate::catalog::Sealed;
 use crate::clock::Moment;
 use crate::config::JournalConfig;
@@ -56,6 +57,8 @@ struct Carrier<'a> {
     /// Epochs of the segments that were looked at, with the first offset of the first in each.
     epochs: BTreeMap<u32, u64>,
     faults: Faults,
+    /// The segment that goes on being used: none but for [`Fault::CutInPlace`].
+    in_use: Option<Active>,
 }
 
 #[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
@@ -86,6 +89,7 @@ pub(super) fn carry_out(
         greatest_epoch: greatest_epoch.max(said.epoch()),
         epochs: BTreeMap::new(),
         faults: config.faults,
+        in_use: None,
     };
     c.report.bytes_read = survey.bytes_read;
     if let Some(newest) = survey.newest {
@@ -128,6 +132,7 @@ pub(super) fn carry_out(
         sealed: c.sealed.into_values().collect(),
         next_offset: next,
         before: c.before,
+        in_use: c.in_use,
         report: c.report,
     })
 }
@@ -195,6 +200,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
         faults: e.faults,
+        in_use: None,
     };
     let mut group = Vec::new();
     for number in e.numbers {
@@ -283,9 +289,12 @@ impl Carrier<'_> {
                 self.set_aside(work, limit).map_err(OpenError::io(context))?;
             }
         }
-        for work in &works {
+        let last = works.len() - 1;
+        for (i, work) in works.iter().enumerate() {
             let context = format!("write segment {} again and seal it", work.number);
-            self.write_again_and_seal(work, &plan).map_err(OpenError::io(context))?;
+            let in_place = i == last && limit.is_none() && self.faults.has(Fault::CutInPlace);
+            let done = if in_place { self.cut_in_place(work, &plan) } else { self.write_again_and_seal(work, &plan) };
+            done.map_err(OpenError::io(context))?;
         }
         self.report.cut_at = plan.cut_at.or(self.report.cut_at);
         self.next_offset = plan.next_offset;
@@ -385,9 +394,8 @@ impl Carrier<'_> {
         Ok(())
     }
 
-    fn write_again_and_seal(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
+    fn write_kept_again(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
         let block = u64::from(w.header.block_size);
-        let data_end = kept_end(w);
         if w.headless {
             crate::prepare::write_header(w.file.as_ref(), &w.header)?;
         }
@@ -396,11 +404,16 @@ impl Carrier<'_> {
         if let Some(first) = first_unproven {
             let unproven = kept(w).filter(|b| b.pos >= first.pos);
             self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
-            self.write_again(w, first.pos / block * block, data_end)?;
+            self.write_again(w, first.pos / block * block, kept_end(w))?;
         }
-        w.file.sync_all()?;
+        w.file.sync_all()
+    }
+
+    fn write_again_and_seal(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
+        self.write_kept_again(w, plan)?;
+        let data_end = kept_end(w);
         let footer = self.footer(w, data_end)?;
-        let pos = data_end.next_multiple_of(block);
+        let pos = data_end.next_multiple_of(u64::from(w.header.block_size));
         let name = segment_name(w.number);
         let sealed = seal(self.storage, &name, w.file.as_ref(), &w.header.seed(), &footer, pos, w.header.block_size)?;
         self.report.damage.extend(footer.damage.iter().copied());
@@ -414,6 +427,17 @@ impl Carrier<'_> {
             },
             bytes_read: 0,
         });
+        Ok(())
+    }
+
+    /// For [`Fault::CutInPlace`]: appends go on behind what is kept, over what is not.
+    fn cut_in_place(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
+        self.write_kept_again(w, plan)?;
+        let footer = self.footer(w, kept_end(w))?;
+        let header = SegmentHeader { boot_id: self.boot_id, ..w.header.clone() };
+        crate::prepare::write_header(w.file.as_ref(), &header)?;
+        w.file.sync_all()?;
+        self.in_use = Some(Active::behind(header, &footer));
         Ok(())
     }
 

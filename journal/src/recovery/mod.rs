@@ -23,6 +23,7 @@ use std::sync::Arc;
 pub(crate) use carry_out::{Ending, end, end_at};
 pub use report::Report;
 
+use crate::active::Active;
 use crate::catalog::Sealed;
 use crate::clock::Clock;
 use crate::clock::Moment;
@@ -48,6 +49,8 @@ pub(crate) struct Recovered {
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) next_offset: u64,
     pub(crate) before: Option<Before>,
+    /// None but for [`crate::faults::Fault::CutInPlace`]: a start puts a new segment to use.
+    pub(crate) in_use: Option<Active>,
     pub(crate) report: Report,
 }
 
@@ -109,7 +112,16 @@ fn fresh(
     let meta = MetaFile::create(storage, log_id, clock.real_ns()).map_err(OpenError::io("make clad.meta"))?;
     debug_assert_eq!(meta.get().highest_segment, NONE);
     let report = Report { fresh: true, clean: true, epoch: 1, ..Report::default() };
-    Ok(Recovered { meta, lock, producers: table(config), sealed: Vec::new(), next_offset: 0, before: None, report })
+    Ok(Recovered {
+        meta,
+        lock,
+        producers: table(config),
+        sealed: Vec::new(),
+        next_offset: 0,
+        before: None,
+        in_use: None,
+        report,
+    })
 }
 
 pub(crate) fn table(config: &JournalConfig) -> ProducerTable {

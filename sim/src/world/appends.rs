@@ -207,7 +207,7 @@ impl World {
                 ensure(accepting == Accepting::Failed, || format!("refused though {accepting:?}"))?;
                 None
             }
-            (Err(AppendError::NoSpace), Expect::Fresh) => {
+            (Err(AppendError::NoSpace | AppendError::NoSegment { .. }), Expect::Fresh) => {
                 ensure(self.disturbed, || "no space, and nobody took any".to_owned())?;
                 None
             }

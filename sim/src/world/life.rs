@@ -168,7 +168,7 @@ impl World {
 
     fn carry_out(&mut self, job: Begun) -> Check {
         let kind = job.kind;
-        self.model.maybe_clean = kind == Kind::Close;
+        self.model.maybe_clean |= kind == Kind::Close;
         self.writing = matches!(kind, Kind::Write);
         if let Some(stepper) = &self.stepper {
             stepper.carry_out(job);
@@ -221,7 +221,7 @@ impl World {
                     self.recycled_at.get_or_insert(self.disk.ops());
                 }
                 Event::Recovered { .. } => {
-                    self.shaken = false;
+                    (self.shaken, self.model.maybe_clean) = (false, false);
                     self.stats.rescues += 1;
                 }
                 Event::RecoveryFailed { reason, .. } | Event::SegmentFailed { reason } => {

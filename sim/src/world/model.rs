@@ -9,7 +9,7 @@
 //!    comes back, unless it is sent again.
 //! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
 //! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
-//!    told, or one whose mark was on its way when the process died with nothing left to lose.
+//!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose.
 //! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
 
 use clad_journal::{Accepting, Marks};
@@ -109,6 +109,8 @@ pub(super) struct Model {
     /// A write or sync failed and was not recovered from.
     pub(super) failed: bool,
     last: Option<Marks>,
+    /// How many of `lost` the marks have spoken of, or need not.
+    lost_before: usize,
     epoch: u32,
     log_id: Option<[u8; 16]>,
 }
@@ -210,7 +212,13 @@ impl Model {
             if m.epoch != p.epoch {
                 let by_recovery = m.failures > 0 && m.epoch > p.epoch && m.epoch_first == m.received;
                 ensure(by_recovery, || format!("the epoch moved: {p:?}, {m:?}"))?;
+                // A FLUSH is refused for it: neither in silence, nor where nothing was lost.
+                let lost = self.lost.len() > self.lost_before;
+                ensure((m.losses > p.losses) == lost, || format!("lost: {lost}, and the marks say {p:?}, {m:?}"))?;
+                self.lost_before = self.lost.len();
             }
+        } else {
+            self.lost_before = self.lost.len();
         }
         self.failed = m.accepting == Accepting::Failed;
         self.epoch = self.epoch.max(m.epoch);

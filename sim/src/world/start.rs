@@ -165,6 +165,7 @@ impl World {
         let events = self.events.clone();
         let observer: Observer =
             Arc::new(move |e: &Event| events.lock().unwrap_or_else(PoisonError::into_inner).push(e.clone()));
+        let untold = self.disk.has_untold_error();
         let opened = Stepper::open(Arc::new(self.tap.clone()), self.clock.clone(), self.config, observer);
         if !self.disk.is_alive() {
             drop(opened);
@@ -178,7 +179,7 @@ impl World {
                 self.note(|| format!("started: {report}"));
                 self.stepper = Some(stepper);
                 self.writing = true;
-                self.first_look(began)
+                self.first_look(began, untold)
             }
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
@@ -192,7 +193,8 @@ impl World {
         }
     }
 
-    fn first_look(&mut self, began: u64) -> Check<bool> {
+    /// `untold`: there was an error that nobody had been told of when it began.
+    fn first_look(&mut self, began: u64, untold: bool) -> Check<bool> {
         let Some(stepper) = &self.stepper else { return Ok(false) };
         let (report, marks, log_id) = (stepper.report().clone(), stepper.marks(), stepper.meta().log_id);
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
@@ -200,7 +202,7 @@ impl World {
         let others = report.missing.len() + report.unreadable.len() + report.footless.len();
         ensure(others == 0 && (told || report.damage.is_empty()), || format!("damage: {report}"))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
-        self.disturbed = self.full || began < self.last_fault;
+        self.disturbed = self.full || untold || began < self.last_fault;
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
         let found = self.read(0, Level::Durable)?;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
-use clad_journal::stepper::{Next, Stepper};
+use clad_journal::stepper::{Kind, Next, Stepper};
 use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
+use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
 use tokio::sync::Semaphore;
 
@@ -15,8 +16,13 @@ const SEGMENT: &str = "00000000000000000000.clog";
 /// Where the first batch lies.
 const BATCHES: u64 = 4096;
 
+/// Seeds of the scenes in which the disk chooses what is left.
+const LATE: u64 = 128;
+const TORN: u64 = 32;
+
 struct Stage {
     disk: SimDisk,
+    tap: Tap,
     clock: Arc<SimClock>,
     config: JournalConfig,
     journal: Option<Stepper>,
@@ -38,7 +44,8 @@ impl Stage {
             ..JournalConfig::default()
         };
         let clock = SimClock::new(disk.boot_id());
-        let mut stage = Self { disk, clock, config, journal: None, sequence: 0 };
+        let tap = Tap::new(disk.clone(), None);
+        let mut stage = Self { disk, tap, clock, config, journal: None, sequence: 0 };
         stage.start();
         stage
     }
@@ -46,7 +53,8 @@ impl Stage {
     fn start(&mut self) {
         self.journal = None;
         self.disk = self.disk.reopen();
-        let storage = Arc::new(self.disk.clone());
+        self.tap = Tap::new(self.disk.clone(), None);
+        let storage = Arc::new(self.tap.clone());
         self.journal = Some(Stepper::open(storage, self.clock.clone(), self.config, Arc::new(|_| {})).unwrap());
     }
 
@@ -56,11 +64,21 @@ impl Stage {
         self.clock.reboot(self.disk.boot_id(), Duration::from_secs(1));
     }
 
+    /// The process dies, with whatever it had in flight.
+    fn die(&mut self) {
+        self.journal = None;
+        self.disk.kill();
+    }
+
     fn journal(&self) -> &Stepper {
         self.journal.as_ref().expect("it was started")
     }
 
     fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+        self.append_for(Level::Durable, bytes, permits)
+    }
+
+    fn append_for(&mut self, level: Level, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
         let payload = vec![self.sequence as u8 + 1; bytes];
         let permit = permits.map(|p| p.clone().try_acquire_many_owned(100).unwrap());
         let given = self.journal().append(Append {
@@ -70,7 +88,7 @@ impl Stage {
             first_sequence: self.sequence,
             count: 1,
             gap: false,
-            level: Level::Durable,
+            level,
             min_time_ns: 1,
             max_time_ns: 2,
             vouch: b"scene",
@@ -80,6 +98,13 @@ impl Stage {
         });
         self.sequence += 1;
         given.unwrap().first_offset
+    }
+
+    /// The next job is begun and brought to its end.
+    fn one_job(&self, kind: Kind) {
+        let Next::Job(job) = self.journal().begin() else { panic!("nothing to do") };
+        assert_eq!(job.kind, kind);
+        self.journal().carry_out(job);
     }
 
     /// Everything that can be done now.
@@ -141,8 +166,16 @@ pub(crate) fn damage(faults: Faults) {
         let named: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).collect();
         assert_eq!(named, [(lost, lost + 1)], "{report}");
         assert_eq!((report.cut_at, report.next_offset), (None, 3), "{report}");
-        for offset in 0..3 {
-            assert_eq!(stage.read(offset).is_some(), offset != lost, "offset {offset} of which {lost} is damaged");
+        // What was given up once stays so, also where the disk thinks better of it: it may be stored anew by then. (Where
+        // the last batch was, there is the footer now.)
+        for again in [false, true] {
+            if again && lost < 2 {
+                stage.disk.flip(SEGMENT, at, 4);
+            }
+            for offset in 0..3 {
+                let there = stage.read(offset).is_some();
+                assert_eq!(there, offset != lost, "offset {offset} of which {lost} is damaged, flipped back: {again}");
+            }
         }
     }
 }
@@ -226,6 +259,47 @@ pub(crate) fn shared_block(faults: Faults) {
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
 }
 
+/// Recovery in the process fails at any one of its operations, and retention takes what it may before the next attempt:
+/// that one comes to an end all the same, and nothing is lost that was not to go.
+pub(crate) fn recovery_again(faults: Faults) {
+    let failed = || {
+        let mut stage = Stage::new(faults);
+        stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
+        stage.start();
+        (0..2).for_each(|_| {
+            stage.append(3000, None);
+            stage.run();
+            stage.journal().request_rotate();
+            stage.run();
+        });
+        stage.append(3000, None);
+        stage.run();
+        stage.append(3000, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.clock.step(Duration::from_secs(2));
+        stage
+    };
+    let well = failed();
+    let from = well.disk.ops();
+    well.run();
+    let to = well.disk.ops();
+    assert_eq!((well.journal().marks().durable, to > from + 30), (4, true), "it recovers in {} operations", to - from);
+    for at in from..to {
+        let mut stage = failed();
+        stage.disk.fail_at(at, DiskFault::Io);
+        stage.run();
+        stage.journal().retain();
+        stage.disk.clear_faults();
+        stage.clock.step(Duration::from_secs(10));
+        stage.run();
+        let context = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().marks());
+        assert_eq!(stage.append(3000, None), 4, "{context}");
+        stage.run();
+        assert_eq!((2..5).map(|o| stage.read(o).is_some()).collect::<Vec<_>>(), [true; 3], "{context}");
+    }
+}
+
 /// The file of a removed segment waits to be the next one, with its old batches still in it: a start does not take it for
 /// one in use, after a clean end as after a kill.
 pub(crate) fn used_again(faults: Faults) {
@@ -304,4 +378,85 @@ pub(crate) fn damaged_goes(faults: Faults) {
         assert!(!again.contains(&used.to_owned()), "it was not removed");
         assert_eq!(again.len(), usize::from(!damaged), "damaged: {damaged}, used again as {again:?}");
     }
+}
+
+/// A direct write that a killed process had in flight lands at any time after: the start waits for it, and concludes and
+/// seals only then. Which of these writes come late, and when, is the seed's choice.
+pub(crate) fn late_write(faults: Faults) {
+    let mut late = 0;
+    for seed in 0..LATE {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        for _ in 0..3 {
+            stage.append(500, None);
+            stage.run();
+        }
+        stage.append(9000, None);
+        stage.tap.die_with(1);
+        stage.one_job(Kind::Write);
+        stage.die();
+        late += stage.disk.late_writes();
+        stage.start();
+        let next = stage.journal().report().next_offset;
+        stage.sequence = next;
+        let after = stage.append(700, None);
+        stage.rest();
+        stage.disk.land_late_writes();
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!(
+            (report.damage.as_slice(), report.unreadable.as_slice()),
+            (&[][..], &[][..]),
+            "seed {seed}: {report}"
+        );
+        assert_eq!(stage.read(after), Some(vec![after as u8 + 1; 700]), "seed {seed}: {report}");
+        for offset in 0..3 {
+            assert_eq!(stage.read(offset), Some(vec![offset as u8 + 1; 500]), "seed {seed}: {report}");
+        }
+    }
+    assert!(late >= LATE as usize / 8, "only {late} writes came late");
+}
+
+/// Batches that were in flight behind the cut stay where they were: nothing is appended to a segment that was cut. In its
+/// place they come back as witnesses of records that nobody was given.
+pub(crate) fn behind_the_cut(faults: Faults) {
+    let mut seen = 0;
+    for seed in 0..TORN {
+        let mut stage = Stage::new(faults);
+        stage.disk = SimDisk::new(seed);
+        stage.config.policy = Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 1 << 20, in_flight: 4 };
+        stage.clock = SimClock::new(stage.disk.boot_id());
+        stage.start();
+        let first = stage.append(5000, None);
+        stage.run();
+        assert_eq!(stage.journal().marks().durable, 1);
+        // Two are written and not synced when the third is, which vouches for them.
+        for _ in 0..2 {
+            stage.append_for(Level::Written, 9000, None);
+            stage.one_job(Kind::Write);
+        }
+        let Next::Job(_never_ends) = stage.journal().begin() else { panic!("a sync is due") };
+        stage.append_for(Level::Written, 9000, None);
+        stage.one_job(Kind::Write);
+        assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (4, 1));
+        stage.cut_power(Survival::Writes);
+        let on_disk = stage.disk.peek(SEGMENT).unwrap();
+        let whole = |fill: u8| on_disk.windows(9000).any(|w| w.iter().all(|b| *b == fill));
+        if whole(2) || !whole(4) {
+            continue; // the cut is not below a batch that is there
+        }
+        seen += 1;
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!((report.next_offset, report.cut_at), (1, Some(1)), "seed {seed}: {report}");
+        stage.sequence = 1;
+        let after = stage.append(700, None);
+        stage.rest();
+        stage.die();
+        stage.start();
+        let report = stage.journal().report().clone();
+        assert_eq!((report.damage.as_slice(), report.next_offset), (&[][..], 2), "seed {seed}: {report}");
+        assert_eq!((stage.read(first), stage.read(after)), (Some(vec![1; 5000]), Some(vec![2; 700])), "{report}");
+    }
+    assert!(seen > 0, "no batch lay behind a cut");
 }

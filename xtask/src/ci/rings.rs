@@ -14,11 +14,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         more => anyhow::bail!("cargo xtask ci rings [HISTORIES], not {}", more.join(" ")),
     };
     let root = run.root.clone();
-    let cargo = |args: &[&str]| {
+    let cargo_for = |package: &str, args: &[&str]| {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(&root).args(args).args(["--package", "clad-shm"]);
+        cargo.current_dir(&root).args(args).args(["--package", package]);
         cargo
     };
+    let cargo = |args: &[&str]| cargo_for("clad-shm", args);
     run.case("a release build with stop points does not compile", || {
         let refused = cargo(&["check", "--quiet", "--release", "--features", "stop-points"]).output()?;
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -27,6 +28,14 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     });
     run.case("a program with stop points dies where it is told, and what it had committed is there", || {
         passed(&mut cargo(&["test", "--features", "stop-points", "--test", "stop_points"]), 2)
+    });
+    run.case("a thread that stops in the middle of a push holds up nobody of its process", || {
+        let mut command = cargo_for("clad-e2e", &["test", "--features", "stop-points", "--test", "rings"]);
+        passed(command.args(["--", "a_thread_that_stops"]), 1)
+    });
+    run.case("a process with another clock (a time namespace) is told so, and has its own order", || {
+        let mut command = cargo_for("clad-e2e", &["test", "--test", "rings"]);
+        passed(command.args(["--", "--ignored", "a_process_with_another_clock"]), 1)
     });
     run.case("hostile clients: no panic, no call without an end, nobody else's ring", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);

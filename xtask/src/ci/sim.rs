@@ -56,6 +56,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                 &[
                     "simulation: ",
                     "fixed: ",
+                    "found: ",
                     "fresh: ",
                     "group_commit: ",
                     "per_message: ",

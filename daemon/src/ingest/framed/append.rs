@@ -22,6 +22,11 @@ impl Connection {
             let text = "this connection's appends come by its ring";
             return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         }
+        if let Some(why) = self.is_overtaking() {
+            let why = why.clone();
+            self.refused(&view.head, why);
+            return Flow::NeedBytes;
+        }
         match self.append_alone(&view) {
             Some(()) => Flow::NeedBytes,
             None => Flow::NeedPermit,

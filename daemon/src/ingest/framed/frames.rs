@@ -45,6 +45,12 @@ impl Connection {
             }
             let peeked = peek_known(&bytes[at..], self.service.door.max_append, &mut self.known_header);
             if let Ok(Some(raw)) = &peeked
+                && (raw.header.kind == FrameType::Append || raw.header.kind == FrameType::Flush && self.has_ring())
+                && !self.comes_behind_the_rings()
+            {
+                return (at, Flow::NeedPermit); // the first of what was read: nothing has joined yet
+            }
+            if let Ok(Some(raw)) = &peeked
                 && raw.header.kind == FrameType::Append
                 && self.join(&mut burst, raw.body, at)
             {

@@ -74,7 +74,7 @@ pub(crate) struct Service {
 enum Flow {
     /// Every whole frame was handled.
     NeedBytes,
-    /// The frame at the front waits for a permit.
+    /// The frame at the front waits for a permit, or for the rings.
     NeedPermit,
     /// The peer must read first.
     OutputFull,
@@ -86,6 +86,7 @@ enum Flow {
 struct OpenRead {
     task: AbortHandle,
     follows: bool,
+    cancel: watch::Sender<bool>,
 }
 
 /// What a RING will be answered, with its request id.
@@ -112,6 +113,10 @@ pub(super) struct Connection {
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Since when an append has waited for this connection's share of bytes; until there was room for one.
     pub(super) share_since: Option<Instant>,
+    /// Waits until what was logged by rings before is with the journal.
+    catching_up: Waiting<Result<(), ErrorInfo>>,
+    /// It is, for all that was read so far; or why not.
+    caught_up: Option<Result<(), ErrorInfo>>,
     assembling: Waiting<Option<OwnedSemaphorePermit>>,
     assembled: Option<OwnedSemaphorePermit>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -154,6 +159,8 @@ where
         admitting: None,
         admitted: None,
         share_since: None,
+        catching_up: None,
+        caught_up: None,
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -199,10 +206,6 @@ impl Connection {
         let mut stop = self.service.stop.clone();
         let mut alarm = Alarm::new();
         loop {
-            if !self.buf.is_empty() {
-                // What came by a ring before these bytes came goes to the journal before them.
-                self.service.rings.catch_up().await;
-            }
             let stopping = *stop.borrow();
             let flow = if stopping { Flow::NeedPermit } else { self.process() };
             self.release(&marks.now());
@@ -241,6 +244,11 @@ impl Connection {
                         return self.hang_up(wr, marks).await;
                     }
                     self.last_activity = Instant::now();
+                    (self.catching_up, self.caught_up) = (None, None); // of what came before
+                }
+                caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
+                    self.catching_up = None;
+                    self.caught_up = Some(caught_up);
                 }
                 admitted = poll_some(&mut self.admitting), if self.admitting.is_some() => {
                     self.admitting = None;

@@ -1,15 +1,22 @@
 //! FLUSH, READ and CANCEL_READ, and the answers that the marks release.
 
 use clad_journal::{Level, Marks};
-use clad_proto::frame::{self, ErrorFrame, Flush, ReadEnd, ReadEndReason};
+use clad_proto::frame::{self, ErrorFrame, Flush};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
-use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, LogId};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+use tokio::sync::watch;
 
 use super::{Connection, OpenRead, count_refusal};
 use crate::ingest::session::Answer;
 
 impl Connection {
     pub(super) fn flush(&mut self, flush: Flush) {
+        // What waits in its ring is covered by no mark.
+        if self.has_ring()
+            && let Some(error) = self.is_overtaking().cloned()
+        {
+            return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+        }
         let door = &self.service.door;
         let level = match flush.level {
             AckLevel::Durable => Level::Durable,
@@ -57,7 +64,8 @@ impl Connection {
         self.forget_ended_reads();
         let checked = if !self.peer.may_read {
             refuse(ErrorCode::PermissionDenied, "this peer may not read this log ([access] read_group, allow_read)")
-        } else if self.reads.contains_key(&read.request_id) || read.request_id == 0 {
+        } else if self.reads.get(&read.request_id).is_some_and(|open| !open.cancel.is_closed()) || read.request_id == 0
+        {
             refuse(ErrorCode::MalformedFrame, "a READ needs a request id that no open READ has")
         } else if self.reads.len() >= MAX_READS_PER_CONNECTION {
             refuse(ErrorCode::Busy, "too many READs are open on this connection")
@@ -66,8 +74,9 @@ impl Connection {
         };
         match checked {
             Ok(start) => {
-                let task = tokio::spawn(start.run(self.records.0.clone(), self.service.stop.clone()));
-                let open = OpenRead { task: task.abort_handle(), follows: read.follow };
+                let (cancel, cancelled) = watch::channel(false);
+                let task = tokio::spawn(start.run(self.records.0.clone(), self.service.stop.clone(), cancelled));
+                let open = OpenRead { task: task.abort_handle(), follows: read.follow, cancel };
                 self.reads.insert(read.request_id, open);
             }
             Err(error) => ErrorFrame { request_id: read.request_id, error }.encode(&mut self.out),
@@ -75,12 +84,10 @@ impl Connection {
     }
 
     pub(super) fn cancel(&mut self, request_id: u32) {
-        let Some(read) = self.reads.remove(&request_id) else { return };
-        read.task.abort();
-        let m = self.service.door.journal.marks();
-        let log_id = LogId::from_bytes(self.service.door.journal.meta().log_id);
-        let cursor = Cursor { log_id, epoch: m.epoch, offset: m.written };
-        ReadEnd { request_id, cursor, reason: ReadEndReason::Cancelled }.encode(&mut self.out);
+        // The read itself says where it ends, behind what it has given. One that has ended already has said so.
+        if let Some(read) = self.reads.get(&request_id) {
+            read.cancel.send_replace(true);
+        }
     }
 
     pub(super) fn release(&mut self, marks: &Marks) {

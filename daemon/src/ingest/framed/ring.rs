@@ -36,6 +36,26 @@ impl Connection {
         self.ring.is_some() || self.asking.is_some()
     }
 
+    /// Whether what was logged by rings before what was read came is with the journal, or it is known why it cannot be.
+    pub(super) fn comes_behind_the_rings(&mut self) -> bool {
+        if self.caught_up.is_some() {
+            return true;
+        }
+        let rings = &self.service.rings;
+        if !rings.is_behind(self.ring) {
+            self.caught_up = Some(Ok(()));
+        } else if self.catching_up.is_none() {
+            let (rings, of) = (rings.clone(), self.ring);
+            self.catching_up = Some(Box::pin(async move { rings.catch_up(of).await }));
+        }
+        self.caught_up.is_some()
+    }
+
+    /// Why what came now cannot be taken: what it may have been caused by is not.
+    pub(in crate::ingest) fn is_overtaking(&self) -> Option<&ErrorInfo> {
+        self.caught_up.as_ref()?.as_ref().err()
+    }
+
     pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
         let refuse = |text| ErrorInfo::new(ErrorCode::MalformedFrame, text);
         let Some(producer) = &self.producer else {

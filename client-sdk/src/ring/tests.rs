@@ -1,0 +1,88 @@
+//! What no test from outside can bring about on purpose: a look between two steps of another thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clad_proto::{AckLevel, LogId, frame::RingId};
+use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::Posted;
+use super::port::Port;
+use super::waiting::Waiting;
+use crate::producer::{Claim, Shared, Waiters};
+use crate::session::Append;
+use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
+
+type Told = oneshot::Receiver<Result<Receipt, AppendError>>;
+
+fn ring() -> (Drain, Arc<Port>) {
+    let shape = Shape::new(4096, 8).expect("a shape");
+    let drain = Drain::create(shape, 0, [7; 16], 1).expect("a ring");
+    let fds = drain.client_fds();
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+    let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
+    let log = LogId::from_bytes([7; 16]);
+    let port = Port::new(
+        (RingId::from_bytes([1; 16]), false),
+        producer,
+        log,
+        AckLevel::Durable,
+        Arc::default(),
+        Arc::default(),
+    );
+    (drain, Arc::new(port))
+}
+
+fn append() -> Append {
+    let level = Some(AckLevel::Written);
+    Append { crc: 0, count: 1, payload: Bytes::from_static(b"a record"), level, submitted: now() }
+}
+
+fn claim() -> (Claim, Told) {
+    let (ticket, told) = oneshot::channel();
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("room");
+    (Claim { waiters: Waiters::Whole(ticket), permit }, told)
+}
+
+/// The next answer, from whichever thread it comes; nobody looks at the board here.
+fn soon(told: Told) -> Result<Receipt, AppendError> {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || sender.send(told.blocking_recv()));
+    receiver.recv_timeout(Duration::from_secs(20)).expect("it hangs").expect("an outcome")
+}
+
+#[test]
+fn who_comes_to_wait_in_a_ring_that_was_given_up_is_told_so() {
+    let (_drain, port) = ring();
+    let (before, heard) = claim();
+    assert!(matches!(port.post(append(), before), Posted::Done));
+    port.end(&AppendError::Forgotten);
+    assert!(matches!(soon(heard), Err(AppendError::Forgotten)));
+    // A thread that had its append in the ring before the end, and comes to wait for it only now.
+    let (claim_late, heard) = claim();
+    port.posted(Waiting { append: 1, count: 1, level: AckLevel::Written, claim: claim_late });
+    assert!(matches!(soon(heard), Err(AppendError::Forgotten)));
+    // What comes after it is not put where nobody takes it: it waits for the next ring.
+    let (claim_after, _heard) = claim();
+    assert!(matches!(port.post(append(), claim_after), Posted::Wait(..)) && port.is_closed());
+    assert_eq!(port.pending(), 0);
+}
+
+#[test]
+fn what_waits_when_a_ring_is_shown_is_looked_after() {
+    let (mut drain, port) = ring();
+    let options = ProducerBuilder::new(Address::shm("clad.sock")).finish();
+    let shared = Shared::new(options).expect("a small group");
+    let (waits, heard) = claim();
+    assert!(matches!(port.post(append(), waits), Posted::Done));
+    // Whoever polls in this moment finds no ring, and looks no more.
+    shared.look_at_board();
+    shared.set_port(Some(port));
+    assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })));
+    drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
+    drain.raise(Level::Written, 1);
+    drain.announce();
+    assert_eq!(soon(heard).expect("an ack").level, AckLevel::Written);
+}

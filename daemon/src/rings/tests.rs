@@ -1,0 +1,279 @@
+//! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use clad_journal::format::checksum;
+use clad_journal::{Append, Journal, JournalConfig, Level};
+use clad_proto::frame::{RingAppendHead, RingId};
+use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
+use clad_shm::{Drain, Producer as Client};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
+
+use super::ring::Ring;
+use super::roll::Roll;
+use super::thread::Drainage;
+use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use crate::ingest::{Budget, Door, Producer};
+use crate::keep::{Keeper, Note, Stored};
+
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+const UID: u32 = 1000;
+
+fn payload(text: &str) -> Payload {
+    let mut builder = PayloadBuilder::new(&Group::default()).expect("a group");
+    builder.push(&Record::text(1, 9, text)).expect("a record");
+    builder.finish()
+}
+
+/// A ring's client.
+struct Program {
+    id: RingId,
+    producer: ProducerId,
+    ring: Client,
+}
+
+impl Program {
+    fn push_bytes(&self, level: AckLevel, crc: u32, bytes: &[u8]) -> u64 {
+        let head = RingAppendHead { level, payload_crc: crc }.encode();
+        self.ring.push(&[&head, bytes], 1).expect("room")
+    }
+
+    fn push(&self, level: AckLevel, text: &str) -> u64 {
+        let payload = payload(text);
+        self.push_bytes(level, payload.checksum(), &payload.bytes)
+    }
+
+    /// An append that is refused for good.
+    fn push_bad(&self, level: AckLevel) -> u64 {
+        let bytes = b"no records";
+        self.push_bytes(level, checksum::plain(bytes), bytes)
+    }
+
+    fn code(&self, append: u64) -> Option<u32> {
+        self.ring.answer(append).map(|answer| answer.code)
+    }
+}
+
+struct World {
+    _dir: tempfile::TempDir,
+    journal: Arc<Journal>,
+    shared: Arc<Shared>,
+    drainage: Drainage,
+}
+
+impl World {
+    fn new(max_producers: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = JournalConfig {
+            segment_bytes: 4 << 20,
+            max_append_bytes: 1 << 20,
+            reserve_free: 0,
+            max_producers,
+            ..JournalConfig::default()
+        };
+        let journal = Journal::open_dir(dir.path(), config, Arc::new(|_| {}));
+        let journal = Arc::new(journal.expect("a log"));
+        let door = Door {
+            journal: journal.clone(),
+            policy: DurabilityPolicy::GroupCommit,
+            highest: AckLevel::Durable,
+            flush_reach: AckLevel::Durable,
+            max_append: 1 << 20,
+            max_record: 1 << 20,
+            max_connection_bytes: 1 << 20,
+            window: 256,
+            budget: Budget::new(64 << 20),
+        };
+        let shared = Arc::new(Shared {
+            settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
+            journal: journal.clone(),
+            door: Arc::new(door),
+            keeper: Keeper::find(dir.path(), Stored::default()).0,
+            roll: Roll::default(),
+            orders: std::sync::Mutex::default(),
+            ordered: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            waits_for_marks: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"),
+        });
+        let drainage = Drainage::new(shared.clone(), Vec::new());
+        Self { _dir: dir, journal, shared, drainage }
+    }
+
+    /// A program with a ring.
+    fn program(&mut self, name: u8) -> Program {
+        let id = RingId::from_bytes([name; 16]);
+        let producer = ProducerId::from_bytes([name; 16]);
+        let note = Note { id, producer, uid: UID, ..Note::default() };
+        let log_id = self.journal.meta().log_id;
+        let drain = Drain::create(shape(1 << 20).expect("a shape"), 0, log_id, self.journal.marks().epoch);
+        let drain = drain.expect("a ring");
+        let fds = drain.client_fds();
+        let [ring, board, waker]: [OwnedFd; 3] =
+            [fds.ring, fds.board, fds.waker].map(|fd| duplicate(fd).expect("a descriptor"));
+        let client = Client::attach(&ring, &board, waker).expect("attached");
+        let member = member(note, &drain).expect("memory");
+        assert!(self.shared.roll.enter(member.clone(), 16, 16));
+        let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
+        let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
+        let (done, _) = oneshot::channel();
+        self.shared.order(Order::Add(Box::new(ring), done));
+        self.drainage.turn();
+        Program { id, producer, ring: client }
+    }
+
+    /// Somebody else who appends, over a socket.
+    fn append(&self, producer: u8) {
+        let payload = payload("by a socket");
+        let append = Append {
+            producer: [producer; 16],
+            owner: UID.into(),
+            producer_epoch: 0,
+            first_sequence: 0,
+            count: 1,
+            gap: false,
+            level: Level::Written,
+            min_time_ns: 1,
+            max_time_ns: 1,
+            vouch: b"",
+            payload: &payload.bytes,
+            payload_checksum: payload.checksum(),
+            permit: None,
+        };
+        self.journal.append(append).expect("taken");
+    }
+
+    /// Goes round until something is so.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < end, "{what}: it never was so");
+            self.drainage.turn();
+            std::thread::yield_now();
+        }
+    }
+
+    /// Asks as a connection does, and goes round until it is told.
+    fn catch_up(&mut self, of: Option<RingId>) -> bool {
+        let (done, mut told) = oneshot::channel();
+        self.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
+        let mut answer = None;
+        self.until("caught up", |_| {
+            answer = told.try_recv().ok();
+            answer.is_some()
+        });
+        answer.expect("it was told").is_ok()
+    }
+
+    /// The bodies of what is written, by producer, in the order of the log.
+    fn stored(&self, producer: ProducerId) -> Vec<String> {
+        let mut reader = self.journal.reader(0, Level::Written);
+        let mut all = Vec::new();
+        while let Some(batch) = reader.next_batch().expect("readable") {
+            for chunk in batch.chunks().map(|chunk| chunk.expect("whole").1) {
+                if chunk.header.producer == *producer.as_bytes() {
+                    let view = PayloadView::parse(chunk.payload, chunk.header.count).expect("a payload");
+                    let texts = view.records().map(|r| r.body_bytes().expect("text").to_vec());
+                    all.extend(texts.map(|text| String::from_utf8(text).expect("text")));
+                }
+            }
+        }
+        all
+    }
+
+    fn all_written(&mut self, program: &Program, append: u64) {
+        self.until("written", |_| program.ring.marks().written > append);
+    }
+}
+
+fn numbered(many: usize) -> Vec<String> {
+    (0..many).map(|n| n.to_string()).collect()
+}
+
+/// More than a batch holds, from a producer for whom there is no place: the others' rings are drained, whoever comes by a
+/// socket does not wait, and it is stored when there is a place.
+#[test]
+fn a_ring_that_is_refused_for_now_holds_up_nobody() {
+    let mut world = World::new(2);
+    let busy = world.program(1);
+    busy.push(AckLevel::Written, "first");
+    world.append(9);
+    world.journal.connect(&[9; 16], 0);
+    let poor = world.program(2);
+    for text in &numbered(2000) {
+        poor.push(AckLevel::Posted, text);
+    }
+    let last = busy.push(AckLevel::Written, "last");
+    world.all_written(&busy, last);
+    assert!(world.catch_up(None), "nobody waits for it");
+    assert!(world.catch_up(Some(busy.id)));
+    assert!(!world.catch_up(Some(poor.id)), "but its own client is told that it is not taken");
+    assert!(!world.shared.roll.is_behind(None) && world.shared.roll.is_behind(Some(poor.id)));
+    assert_eq!(poor.ring.marks().received, 0);
+
+    world.journal.disconnect(&[9; 16], true);
+    let last = poor.push(AckLevel::Written, "2000");
+    world.all_written(&poor, last);
+    assert!(world.catch_up(Some(poor.id)));
+    assert_eq!(world.stored(poor.producer), numbered(2001), "each once, in order");
+    assert_eq!(world.stored(busy.producer), ["first", "last"]);
+}
+
+/// The log has lost its producer, or what it had stored: what comes behind is taken all the same.
+#[test]
+fn what_the_log_has_lost_is_jumped_over() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let first = program.push(AckLevel::Durable, "lost");
+    world.until("given back", |_| program.ring.marks().durable > first);
+    world.journal.disconnect(program.producer.as_bytes(), true);
+    let next = program.push(AckLevel::Written, "next");
+    world.all_written(&program, next);
+    assert_eq!(program.code(next), Some(0));
+    assert!(world.catch_up(Some(program.id)));
+}
+
+/// A hole behind what is refused, in a batch that has to wait for room: nothing is asked twice with another answer.
+#[test]
+fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let bad = program.push_bad(AckLevel::Written);
+    world.until("refused", |_| program.ring.marks().received > bad);
+    let budget = world.shared.door.budget.clone();
+    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let good = program.push(AckLevel::Written, "good");
+    program.push_bad(AckLevel::Written);
+    let last = program.push(AckLevel::Written, "last");
+    for _ in 0..3 {
+        world.drainage.turn();
+    }
+    drop(all);
+    world.all_written(&program, last);
+    assert!(program.code(bad).is_some_and(|code| code != 0));
+    assert_eq!((program.code(good), program.code(last)), (Some(0), Some(0)));
+    assert_eq!(world.stored(program.producer), ["good", "last"]);
+}
+
+/// In one batch: an append that is refused for now, one that is refused for good, and one that would be taken. What is
+/// refused for now is not jumped over.
+#[test]
+fn nothing_overtakes_what_is_refused_for_now() {
+    let mut world = World::new(1);
+    world.append(9);
+    world.journal.connect(&[9; 16], 0);
+    let program = world.program(1);
+    program.push(AckLevel::Written, "a");
+    program.push_bad(AckLevel::Written);
+    let last = program.push(AckLevel::Written, "b");
+    assert!(!world.catch_up(Some(program.id)));
+    assert_eq!(program.ring.marks().received, 0);
+    world.journal.disconnect(&[9; 16], true);
+    world.all_written(&program, last);
+    assert_eq!(world.stored(program.producer), ["a", "b"]);
+}
