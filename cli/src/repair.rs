@@ -113,6 +113,7 @@ fn action(action: &Action) -> Value {
         }
         Action::SetAsideCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
         Action::SetAsideNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
+        Action::SetAsideUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),
         Action::PutBack { segment, to } => json!({ "action": "put_back", "segment": segment, "to": to }),
         Action::CorrectedHeader { segment, byte } => {
             json!({ "action": "corrected_header", "segment": segment, "position": byte })

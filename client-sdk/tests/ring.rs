@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use clad_client::*;
-use clad_proto::frame::{Frame, RingGiven, RingId};
+use clad_proto::ErrorCode;
+use clad_proto::frame::{ErrorFrame, Frame, RingGiven, RingId};
 use clad_shm::{Answer, Drain, Level, Peek, Shape, clock};
 use support::*;
 
@@ -54,6 +55,39 @@ impl Drained {
             self.drain.raise(level, until);
         }
         self.drain.release(until);
+        self.drain.announce();
+    }
+
+    /// Takes so many appends and refuses those that are not `good`; no level but `received` is told.
+    async fn judges(&mut self, appends: u64, good: impl Fn(u64) -> bool) {
+        let until = self.drain.next() + appends;
+        soon(async {
+            while self.drain.next() < until {
+                let Ok(Peek::Ready { .. }) = self.drain.peek(clock::now()) else {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                };
+                let entry = self.drain.take(&mut Vec::new()).expect("a sound ring").expect("what was seen");
+                let answer = Answer { first_offset: self.next_offset, epoch: 1, code: 0, detail: entry.records.into() };
+                match good(entry.append) {
+                    true => self.drain.answer(entry.append, answer),
+                    false => {
+                        let code = ErrorCode::RecordTooLarge.number().into();
+                        self.drain.refuse(entry.append, Answer { first_offset: 0, code, detail: 0, ..answer });
+                    }
+                }
+                self.next_offset += u64::from(entry.records);
+            }
+        })
+        .await;
+        self.drain.raise(Level::Received, until);
+        self.drain.announce();
+    }
+
+    /// All that was taken has these levels, and its space is given back.
+    fn all_have(&mut self, levels: &[Level]) {
+        levels.iter().for_each(|level| self.drain.raise(*level, self.drain.next()));
+        self.drain.release(self.drain.next());
         self.drain.announce();
     }
 
@@ -143,4 +177,174 @@ async fn who_asked_once_is_told_by_the_daemon_that_comes_after() {
     give(&mut peer, &ring).await;
     ring.answers(2).await;
     assert_eq!(soon(waits).await.expect("a task").expect("an ack").first_offset, Some(1));
+}
+
+fn code(error: &AppendError) -> Option<ErrorCode> {
+    error.code()
+}
+
+/// No mark has to pass it: a log that does not offer the level, or a disk that stands still, never moves one.
+#[tokio::test]
+async fn a_refusal_is_told_at_once() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let levels = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
+    let good = tokio::spawn(submit(&producer, AckLevel::Durable, "good"));
+    let bad = levels.map(|level| tokio::spawn(submit(&producer, level, "bad")));
+    ring.judges(4, |append| append == 0).await;
+    for ticket in bad {
+        let error = soon(ticket).await.expect("a task").expect_err("it was refused");
+        assert_eq!((code(&error), error.maybe_written()), (Some(ErrorCode::RecordTooLarge), false));
+    }
+    // Refused before anybody waits for it.
+    let late = submit(&producer, AckLevel::Durable, "late");
+    ring.judges(1, |_| false).await;
+    assert_eq!(code(&soon(late).await.expect_err("refused")), Some(ErrorCode::RecordTooLarge));
+    ring.all_have(&[Level::Written, Level::Durable]);
+    assert_eq!(soon(good).await.expect("a task").expect("an ack").first_offset, Some(0));
+}
+
+#[tokio::test]
+async fn a_level_that_the_log_does_not_offer_is_refused_before_it_is_posted() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept_with(|welcome| welcome.highest_ack = AckLevel::Written).await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let error = soon(submit(&producer, AckLevel::Durable, "too much")).await.expect_err("refused");
+    assert_eq!((code(&error), error.maybe_written()), (Some(ErrorCode::LevelUnreachable), false));
+    let ticket = submit(&producer, AckLevel::Written, "the next in the ring");
+    ring.answers(2).await;
+    assert_eq!(soon(ticket).await.expect("an ack").first_offset, Some(1));
+}
+
+/// A daemon takes one and refuses the other, gives the space back and dies before its client has met it. The next one has
+/// the marks, and no answers.
+#[tokio::test]
+async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let first = Drained::new();
+    give(&mut peer, &first).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let refused = tokio::spawn(submit(&producer, AckLevel::Durable, "refused"));
+    let mut unmet = first.adopted();
+    drop(peer);
+    unmet.judges(2, |append| append == 0).await;
+    unmet.all_have(&[Level::Written, Level::Durable]);
+    let mut third = unmet.adopted();
+    third.drain.raise(Level::Durable, third.drain.released());
+    let mut peer = fake.accept().await;
+    give(&mut peer, &third).await;
+    let error = soon(refused).await.expect("a task").expect_err("nobody knows that it is stored");
+    assert!(error.maybe_written(), "{error}");
+    // What comes behind it is as ever.
+    let next = submit(&producer, AckLevel::Durable, "next");
+    third.answers(1).await;
+    assert!(soon(next).await.expect("an ack").first_offset.is_some());
+}
+
+/// What is in the ring is nobody's to give up; who waits for it is told after a while that there is no daemon.
+#[tokio::test]
+async fn who_flushes_or_closes_without_a_daemon_is_told() {
+    let fake = Fake::with_ring();
+    let patience = Duration::from_millis(50);
+    let producer = fake.builder().give_up_after(patience).start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let posted = soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    assert_eq!(posted.level, AckLevel::Posted);
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "in the ring"));
+    // One is asked when the daemon goes, the others never.
+    let flushing = |level| {
+        let producer = producer.clone();
+        tokio::spawn(async move { producer.flush(level).await })
+    };
+    let asked = flushing(AckLevel::Written);
+    peer.flush().await;
+    drop((peer, fake));
+    for flushed in [asked, flushing(AckLevel::Written), flushing(AckLevel::Durable)] {
+        let error = soon(flushed).await.expect("a task").expect_err("nobody has answered");
+        assert!(matches!(&error, AppendError::GivenUp { waited, .. } if *waited == patience), "{error}");
+        assert!(error.maybe_written(), "a daemon that comes takes it");
+    }
+    assert!(!waits.is_finished(), "it is posted");
+    let error = soon(producer.close()).await.expect_err("nobody has answered");
+    assert!(matches!(error, AppendError::GivenUp { .. }), "{error}");
+    assert!(soon(waits).await.expect("a task").expect_err("it was closed").maybe_written());
+    // It is there for whoever comes.
+    ring.judges(2, |_| true).await;
+}
+
+/// RING for a ring that the daemon does not have.
+async fn have_none(peer: &mut Peer) {
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
+    assert_eq!(wanted.known, Some(RING));
+    let error = ErrorInfo::new(ErrorCode::RingUnavailable, "there is no such ring any more");
+    peer.send(Frame::Error(ErrorFrame { request_id: wanted.request_id, error })).await;
+}
+
+#[tokio::test]
+async fn a_flush_tells_of_a_ring_that_was_lost_and_does_not_wait_for_it() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    give(&mut peer, &Drained::new()).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    for _ in 0..5 {
+        drop(submit(&producer, AckLevel::Durable, "nobody hears of it"));
+    }
+    let flushing = tokio::spawn({
+        let producer = producer.clone();
+        async move { producer.flush(AckLevel::Durable).await }
+    });
+    let asked = peer.flush().await;
+    drop(peer);
+
+    let mut peer = fake.accept().await;
+    have_none(&mut peer).await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "by the next ring"));
+    let again = peer.flush().await;
+    assert_eq!((again.request_id, again.level), (asked.request_id, AckLevel::Durable));
+    peer.mark(again.request_id, AckLevel::Durable, 0, 1, 0).await;
+    // The record of the next ring came after the flush: the flush does not wait for it.
+    let told = soon(flushing).await.expect("a task").expect_err("five appends were lost with the ring");
+    assert!(matches!(told, AppendError::Forgotten), "{told}");
+    ring.answers(1).await;
+    soon(waits).await.expect("a task").expect("an ack");
+    // Told once.
+    let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+    let flush = peer.flush().await;
+    peer.mark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
+    soon(flushing).await.expect("a task").expect("nothing since");
+}
+
+#[tokio::test]
+async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
+    let fake = Fake::with_ring();
+    let builder = fake.builder().give_up_after(Duration::from_millis(50));
+    let producer = builder.start().expect("a producer");
+    let ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    for _ in 0..ring.drain.shape().slots() {
+        soon(submit(&producer, AckLevel::Posted, "fills it")).await.expect("in the ring");
+    }
+    drop(submit(&producer, AckLevel::Durable, "has no room"));
+    while producer.stats().failed == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+    let flush = peer.flush().await;
+    peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+    let told = soon(flushing).await.expect("a task").expect_err("it was given up");
+    assert!(matches!(told, AppendError::GivenUp { maybe_written: false, .. }), "{told}");
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use crate::format::footer::Footer;
 use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
-use crate::io::{Access, Storage};
+use crate::io::{Access, Storage, is_bad_place};
 use crate::recovery::scan::scan;
 use crate::recovery::{State, probe};
 
@@ -86,7 +86,11 @@ impl Sealed {
         if let Some(known) = self.summary.get() {
             return Ok(*known);
         }
-        let read = self.proof(storage)?.map(|p| Summary::from(&p.footer));
+        let read = match self.proof(storage) {
+            // As one that is damaged, for this time: it must not keep anybody from the segments around it.
+            Err(e) if is_bad_place(&e) => return Ok(None),
+            read => read?.map(|p| Summary::from(&p.footer)),
+        };
         Ok(*self.summary.get_or_init(|| read))
     }
 

@@ -37,6 +37,17 @@ pub enum OpenError {
         /// How many.
         segments: usize,
     },
+    /// The device does not give a segment's header, with which all of its records would be lost. Nothing was changed.
+    #[error(
+        "the header of segment {segment} cannot be read ({source}): nothing was touched; if it stays so, have \
+         `clactl repair` take that file out of the way, and the rest of the log goes on"
+    )]
+    Unreadable {
+        /// Its number.
+        segment: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The format of a file is newer than this version.
     #[error("{0}")]
     Newer(String),

@@ -296,6 +296,7 @@ impl Executor {
             for d in report.damage {
                 rescue.lost = true;
                 self.env.tell(Event::Lost { from: d.from, to: d.to });
+                rescue.producers.lose(d.from, d.to);
             }
             // It is one of the sealed now, and retention may take it: a further attempt does not look for it.
             rescue.active = None;
@@ -374,22 +375,7 @@ impl Executor {
             proof.footer.damage.iter().for_each(|d| rescue.producers.lose(d.from, d.to));
             return self.put_in_place(number, proof, bytes);
         }
-        match storage.remove(&temporary) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let file = match storage.rename(&name, &temporary) {
-            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
-            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
-            Ok(()) => {
-                storage.sync_dir("")?;
-                segment_file::open(storage, &temporary, Access::WriteDirect)?
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                segment_file::create(storage, &temporary, Access::WriteDirect)?
-            }
-            Err(e) => return Err(e),
-        };
+        let file = self.open_elsewhere(&name, &temporary)?;
         let epoch = batches.first().map_or(0, |b| b.epoch);
         // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
         let header = prepare::new_header(&self.env, number, epoch, None)?;
@@ -426,6 +412,48 @@ impl Executor {
         storage.rename(&temporary, &name)?;
         let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
         self.put_in_place(number, proof, sealed.bytes)
+    }
+
+    /// The file of that temporary name, as good as empty. An attempt before this one may have left its own: this one is to
+    /// be on other blocks, but where there are none, on the same; they are not given back for others to take.
+    fn open_elsewhere(&self, name: &str, temporary: &str) -> io::Result<Arc<dyn File>> {
+        let storage = self.env.storage.as_ref();
+        let is_there = |name: &str| match storage.open(name, Access::ReadDirect) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            opened => opened.map(|_| true),
+        };
+        if is_there(temporary)? {
+            if !is_there(name)? && !self.has_made_room(name)? {
+                return segment_file::open(storage, temporary, Access::WriteDirect);
+            }
+            storage.remove(temporary)?;
+        }
+        match storage.rename(name, temporary) {
+            // The prepared segment: its space is there even where no more can be had. It must have lost its name for good
+            // before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+            Ok(()) => {
+                storage.sync_dir("")?;
+                segment_file::open(storage, temporary, Access::WriteDirect)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                segment_file::create(storage, temporary, Access::WriteDirect)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether a file of that name with a segment's space could be made.
+    fn has_made_room(&self, name: &str) -> io::Result<bool> {
+        let storage = self.env.storage.as_ref();
+        let made = segment_file::create(storage, name, Access::WriteDirect)
+            .and_then(|file| file.allocate(self.env.config.segment_bytes));
+        match made {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                let _ = storage.remove(name);
+                if e.kind() == io::ErrorKind::StorageFull { Ok(false) } else { Err(e) }
+            }
+        }
     }
 
     /// What an earlier attempt had written, sealed and renamed already. `clad.meta` may name it, though the write of

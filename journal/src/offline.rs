@@ -15,7 +15,7 @@ use crate::format::meta::{Meta, NONE};
 use crate::format::segment::SegmentHeader;
 use crate::format::{META_NAME, segment_name};
 use crate::gather::Batch;
-use crate::io::{Access, OsStorage, Storage, device};
+use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Unsealed};
@@ -108,7 +108,7 @@ impl OfflineLog {
         };
         if log.meta.highest_segment != NONE {
             for number in log.meta.lowest_segment..=log.meta.highest_segment {
-                log.add(number, found.get(&number).copied())?;
+                log.add(number, &found)?;
             }
         }
         log.limit_superseded();
@@ -116,15 +116,19 @@ impl OfflineLog {
         Ok(log)
     }
 
-    fn add(&mut self, number: u64, file_len: Option<u64>) -> Result<(), OpenError> {
+    fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>) -> Result<(), OpenError> {
         let name = segment_name(number);
-        let Some(bytes) = file_len else {
+        let Some(bytes) = found.get(&number).copied() else {
             self.notes.push(format!("DAMAGE: segment {number} is missing, from offset {} on", self.end_offset));
             return Ok(());
         };
         let segment = match probe(self.storage.as_ref(), number, bytes) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 self.notes.push(format!("segment {number} is not sealed yet: only the daemon's user can read it"));
+                return Ok(());
+            }
+            Err(e) if is_bad_place(&e) => {
+                self.notes.push(format!("DAMAGE: the header of segment {number} cannot be read: {e}"));
                 return Ok(());
             }
             other => other.map_err(OpenError::io(name.clone()))?,
@@ -148,7 +152,8 @@ impl OfflineLog {
             State::Unsealed { ref header } => {
                 let header = header.clone();
                 self.note_lost_footer(&segment).map_err(OpenError::io(name.clone()))?;
-                self.add_unsealed(number, bytes, header).map_err(OpenError::io(name))?;
+                let limit = self.proven_by_the_next(number, found).map_err(OpenError::io(name.clone()))?;
+                self.add_unsealed(number, bytes, header, limit).map_err(OpenError::io(name))?;
             }
             State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
         }
@@ -167,11 +172,30 @@ impl OfflineLog {
         Ok(())
     }
 
-    fn add_unsealed(&mut self, number: u64, bytes: u64, header: SegmentHeader) -> io::Result<()> {
+    /// Where the next sealed segment goes on, which was sealed when all before it was durable: of a segment that has lost its
+    /// footer nothing below that is a tail.
+    fn proven_by_the_next(&self, number: u64, found: &BTreeMap<u64, u64>) -> io::Result<Option<u64>> {
+        let used = found.range(number + 1..).take_while(|(number, _)| **number <= self.meta.highest_segment);
+        for (number, bytes) in used {
+            match probe(self.storage.as_ref(), *number, *bytes) {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(e) => return Err(e),
+                Ok(Segment { state: State::Sealed { header, footer, .. }, .. })
+                    if header.log_id == self.meta.log_id =>
+                {
+                    return Ok(Some(footer.supersedes_from.unwrap_or(footer.first_offset)));
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn add_unsealed(&mut self, number: u64, bytes: u64, header: SegmentHeader, limit: Option<u64>) -> io::Result<()> {
         let file = self.storage.open(&segment_name(number), Access::ReadDirect)?;
         let scan = scan(file, &header)?;
         let same_boot = device::boot_id() == Some(header.boot_id);
-        let seen = Unsealed { number, batches: scan.batches.clone(), same_boot, limit: None };
+        let seen = Unsealed { number, batches: scan.batches.clone(), same_boot, limit };
         let plan = plan::plan(self.end_offset, &[seen], self.meta.latched);
         let kept: Vec<_> = plan.kept[0].batches.iter().map(|i| scan.batches[*i].clone()).collect();
         let end = kept.last().map_or(u64::from(header.block_size), |b| crate::format::align(b.end));

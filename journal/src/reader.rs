@@ -8,16 +8,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::catalog::Sealed;
 use crate::error::ReadError;
 use crate::format::segment_name;
 use crate::gather::Batch;
-use crate::io::{Access, Lock};
+use crate::io::{Access, File, Lock};
 use crate::journal::Shared;
 use crate::marks::Level;
 use crate::segment_reader::SegmentReader;
 
 /// Looks, a millisecond apart, for a record that must be there before it is an error: the longest recovery is shorter.
 const PATIENCE_MS: u32 = 90_000;
+/// Looks after which a record that nobody moves counts as damaged.
+const LOOKS: u32 = 4;
 
 /// A place in the log and the means to go on from there.
 pub struct Reader {
@@ -28,6 +31,7 @@ pub struct Reader {
     stash: Option<Arc<Batch>>,
     times: Option<(i64, i64)>,
     fruitless: u32,
+    patience: u32,
 }
 
 struct Open {
@@ -37,9 +41,21 @@ struct Open {
     sealed_end: Option<u64>,
 }
 
+/// What comes next in the active segment.
+enum Behind {
+    Batch(Batch),
+    /// Nothing that holds, up to this offset.
+    Gap(u64),
+}
+
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, from: u64, level: Level) -> Self {
-        Self { shared, next: from, level, open: None, stash: None, times: None, fruitless: 0 }
+        Self { shared, next: from, level, open: None, stash: None, times: None, fruitless: 0, patience: PATIENCE_MS }
+    }
+
+    /// For a journal in which nothing moves while somebody reads.
+    pub(crate) fn impatient(self) -> Self {
+        Self { patience: 4 * LOOKS, ..self }
     }
 
     /// Passes over sealed segments and batches that hold no record of this time range (both ends included).
@@ -83,7 +99,20 @@ impl Reader {
                 }
                 return Ok(Some(batch));
             }
-            let found = self.read_on()?;
+            let quiet = if self.fruitless < LOOKS { None } else { self.shared.at_rest() };
+            let mut found = self.read_on()?;
+            if found.is_none() && quiet.is_some() {
+                let behind = self.behind_damage(limit)?;
+                match behind.filter(|_| quiet == self.shared.at_rest()) {
+                    Some(Behind::Batch(batch)) => found = Some(batch),
+                    Some(Behind::Gap(to)) => {
+                        self.fruitless = 0;
+                        let from = std::mem::replace(&mut self.next, to);
+                        return Err(ReadError::Gap { from, to, damaged: true });
+                    }
+                    None => {}
+                }
+            }
             self.fruitless = if found.is_some() { 0 } else { self.fruitless + 1 };
             self.pause()?;
             if let Some(batch) = found {
@@ -105,8 +134,8 @@ impl Reader {
     fn pause(&self) -> Result<(), ReadError> {
         match self.fruitless {
             0 => {}
-            1..16 => std::thread::yield_now(),
-            16..PATIENCE_MS => std::thread::sleep(Duration::from_millis(1)),
+            n if n < 16.min(self.patience) => std::thread::yield_now(),
+            n if n < self.patience => std::thread::sleep(Duration::from_millis(1)),
             _ => {
                 let text = format!("offset {} is written and cannot be found", self.next);
                 return Err(ReadError::Io { segment: u64::MAX, source: std::io::Error::other(text) });
@@ -141,6 +170,8 @@ impl Reader {
         loop {
             match open.reader.next_batch() {
                 Ok(Some(batch)) if batch.end_offset() <= self.next => {}
+                // In the next block of the active segment; what lies between is looked for first.
+                Ok(Some(batch)) if open.sealed_end.is_none() && batch.first_offset > self.next => break,
                 Ok(Some(batch)) => return Ok(Some(batch)),
                 Ok(None) => break,
                 Err(source) => return Err(ReadError::Io { segment: number, source }),
@@ -162,16 +193,45 @@ impl Reader {
         }
     }
 
+    /// Looks for what comes next in the active segment over bad places: a reader of one that grows ends at the first. It is
+    /// there, or nothing up to the next batch that holds is. `None` where it cannot be looked for.
+    fn behind_damage(&mut self, limit: u64) -> Result<Option<Behind>, ReadError> {
+        let Some((number, first, end)) = self.shared.active_extent() else { return Ok(None) };
+        if first > self.next {
+            return Ok(Some(Behind::Gap(first.min(limit))));
+        }
+        let Some(header) = self.shared.active_header(number) else { return Ok(None) };
+        let io = |source| ReadError::Io { segment: number, source };
+        let file = self.open_active(number)?;
+        let start = self.shared.seek_active(self.next).and_then(|(n, _, start)| start.filter(|_| n == number));
+        let mut reader = SegmentReader::new(file, &header, start, Some(end)).map_err(io)?;
+        while let Some(batch) = reader.next_batch().map_err(io)? {
+            if batch.end_offset() > self.next {
+                if batch.first_offset > self.next {
+                    return Ok(Some(Behind::Gap(batch.first_offset.min(limit))));
+                }
+                self.open = Some(Open { number, reader, sealed_end: None });
+                return Ok(Some(Behind::Batch(batch)));
+            }
+        }
+        Ok(Some(Behind::Gap(limit)))
+    }
+
+    /// In the way in which it is written: pages that a direct write went around would be old.
+    fn open_active(&self, number: u64) -> Result<Arc<dyn File>, ReadError> {
+        let cached = self.shared.env().config.policy.is_cached();
+        let access = if cached { Access::ReadCached } else { Access::ReadDirect };
+        let opened = self.shared.storage().open(&segment_name(number), access);
+        opened.map_err(|source| ReadError::Io { segment: number, source })
+    }
+
     fn locate(&mut self) -> Result<(), ReadError> {
         let io = |segment, source| ReadError::Io { segment, source };
         let storage = self.shared.storage();
         if let Some((number, first, start)) = self.shared.seek_active(self.next)
             && first <= self.next
         {
-            // The way in which it is written: pages that a direct write went around would be old.
-            let cached = self.shared.env().config.policy.is_cached();
-            let access = if cached { Access::ReadCached } else { Access::ReadDirect };
-            let file = storage.open(&segment_name(number), access).map_err(|e| io(number, e))?;
+            let file = self.open_active(number)?;
             let header = self.shared.active_header(number);
             if let Some(header) = header {
                 let reader = SegmentReader::new(file, &header, start, None).map_err(|e| io(number, e))?;
@@ -183,16 +243,23 @@ impl Reader {
         let Some(sealed) = found else {
             return Ok(()); // a rotation is under way: the segment is between active and sealed
         };
-        let Some(proof) = sealed.proof(storage.as_ref()).map_err(|e| io(sealed.number, e))? else { return Ok(()) };
+        // As it was when it was sealed, or first looked at: its file may say less by now.
+        let known_end = sealed.known_summary().map_or(0, |s| s.end_offset);
+        let Some(proof) = sealed.proof(storage.as_ref()).map_err(|e| io(sealed.number, e))? else {
+            return self.give_up_on(&sealed, known_end);
+        };
         let footer = &proof.footer;
+        let sealed_end = footer.end_offset.max(known_end);
         if footer.first_offset > self.next {
-            let removed = self.next < self.shared.lowest_offset();
-            let gap = ReadError::Gap { from: self.next, to: footer.first_offset, damaged: !removed };
-            self.next = footer.first_offset;
+            // What retention has removed first; behind it there may be damage.
+            let lowest = self.shared.lowest_offset();
+            let to = if self.next < lowest { lowest.min(footer.first_offset) } else { footer.first_offset };
+            let gap = ReadError::Gap { from: self.next, to, damaged: self.next >= lowest };
+            self.next = to;
             return Err(gap);
         }
         if footer.damage.is_empty() && self.outside(footer.min_time_ns, footer.max_time_ns) {
-            self.next = footer.end_offset;
+            self.next = sealed_end;
             return Ok(());
         }
         let file = storage.open(&segment_name(sealed.number), Access::ReadCached).map_err(|e| io(sealed.number, e))?;
@@ -201,7 +268,17 @@ impl Reader {
         let start = after.checked_sub(1).map(|i| footer.index[i].position);
         let reader = SegmentReader::new(file, &proof.header, start, Some(footer.data_end));
         let reader = reader.map_err(|e| io(sealed.number, e))?.without(&footer.damage);
-        self.open = Some(Open { number: sealed.number, reader, sealed_end: Some(footer.end_offset) });
+        self.open = Some(Open { number: sealed.number, reader, sealed_end: Some(sealed_end) });
         Ok(())
+    }
+
+    /// Nothing in a sealed segment can be believed any more: all of it is a gap, if it is still in the list. Else retention
+    /// has taken it, and its file may be another segment's by now.
+    fn give_up_on(&mut self, sealed: &Sealed, end: u64) -> Result<(), ReadError> {
+        if end <= self.next || !self.shared.catalog().all().iter().any(|s| s.number == sealed.number) {
+            return Ok(());
+        }
+        let from = std::mem::replace(&mut self.next, end);
+        Err(ReadError::Gap { from, to: end, damaged: true })
     }
 }

@@ -188,6 +188,6 @@ impl Stepper {
 
     /// A reader, as [`crate::Journal::reader`].
     pub fn reader(&self, from: u64, level: Level) -> Reader {
-        Reader::new(self.shared.clone(), from, level)
+        Reader::new(self.shared.clone(), from, level).impatient()
     }
 }

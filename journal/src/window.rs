@@ -63,9 +63,9 @@ impl Window {
         Body::part(buf, range)
     }
 
-    /// For who must not take zeroes for bytes: an error where any place could not be read.
-    pub(crate) fn all_was_read(&self) -> io::Result<()> {
-        match self.bad.first() {
+    /// For who must not take zeroes for bytes: an error where a place between these could not be read.
+    pub(crate) fn was_read(&self, from: u64, to: u64) -> io::Result<()> {
+        match self.bad.iter().find(|bad| bad.0 < to && from < bad.1) {
             None => Ok(()),
             Some((from, to)) => Err(io::Error::other(format!("bytes {from} to {to} cannot be read any more"))),
         }
@@ -290,6 +290,6 @@ mod tests {
             assert!(window.get(range.start as u64, range.len()).unwrap() == &bytes[range.clone()], "{range:?}");
         }
         assert_eq!(window.bad, [(at as u64, (at + BLOCK) as u64)]);
-        assert!(window.all_was_read().is_err());
+        assert!(window.was_read(0, window.len()).is_err());
     }
 }

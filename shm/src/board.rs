@@ -11,12 +11,15 @@
 //! | 64, 72 | log id, 16 bytes |
 //! | 80 | epoch of the log |
 //! | 88 | why the ring was cut off; 0: it was not |
+//! | 96 | one past the last append that was refused, by this daemon or one before it; 0: none was |
 //! | 128, 136, 144 | watermarks `received`, `written`, `durable`: all appends below have the level, or were refused |
 //! | 4096 | answers, 32 bytes each; that of append *n* at *n* modulo the slots |
 //!
 //! An answer: tag (0 while it changes), first offset, epoch (low 4 bytes) and code (high 4 bytes: 0 taken, else the error
 //! of PROTOCOL.md), a detail of the error. The tag is the append number + 1 in the low 56 bits; the high 8 bits count how
-//! often this append was answered. Read the tag, the others, the tag again: if it is the same, what was read is one answer.
+//! often this append was answered. An answer is gone when that of a later append takes its place, and with the daemon that
+//! gave it: what has its level and no answer was taken if the word at 96 is not above it, and else nobody knows.
+//! Read the tag, the others, the tag again: if it is the same, what was read is one answer.
 
 use crate::layout::{BOARD_MAGIC, PAGE, Shape, VERSION};
 use crate::memory::{Memory, Ordering};
@@ -33,6 +36,7 @@ mod at {
     pub(super) const LOG_ID: usize = 64;
     pub(super) const EPOCH: usize = 80;
     pub(super) const CUT_OFF: usize = 88;
+    pub(super) const REFUSED: usize = 96;
     pub(super) const MARKS: [usize; 3] = [128, 136, 144];
 }
 
@@ -113,6 +117,17 @@ pub(crate) fn cut_off<M: Memory>(board: &M) -> u64 {
 
 pub(crate) fn set_cut_off<M: Memory>(board: &M, why: u64) {
     board.store(at::CUT_OFF, why, Ordering::Release);
+}
+
+pub(crate) fn refused<M: Memory>(board: &M) -> u64 {
+    board.load(at::REFUSED, Ordering::Acquire)
+}
+
+/// Raises it; a lower one changes nothing.
+pub(crate) fn raise_refused<M: Memory>(board: &M, upto: u64) {
+    if board.load(at::REFUSED, Ordering::Relaxed) < upto {
+        board.store(at::REFUSED, upto, Ordering::Release);
+    }
 }
 
 pub(crate) fn marks<M: Memory>(board: &M) -> Marks {

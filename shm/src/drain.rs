@@ -81,6 +81,8 @@ impl Drain {
         let (ring, shape) = map_ring(&ring_fd)?;
         let reader = Reader::adopt(&ring, shape)?;
         let (board_fd, board) = new_board(shape, log_id, epoch)?;
+        // The client could write there, and would mislead itself alone; the board tells it all the same for each life.
+        board::raise_refused(&board, ring.load(at::REFUSED, Ordering::Acquire));
         for level in [Level::Received, Level::Written] {
             board::raise(&board, level, reader.released());
         }
@@ -174,6 +176,17 @@ impl Drain {
     /// the same append (a later level failed).
     pub fn answer(&mut self, append: u64, answer: Answer) {
         board::set_answer(&self.board, self.shape, append, answer);
+    }
+
+    /// As [`Drain::answer`], where the append was refused for good: that it may have been is known for as long as there is
+    /// the ring, also when the answer is not there any more.
+    pub fn refuse(&mut self, append: u64, answer: Answer) {
+        self.answer(append, answer);
+        // Before the space is given back, so that no later drain can miss it.
+        if self.ring.load(at::REFUSED, Ordering::Relaxed) < append + 1 {
+            self.ring.store(at::REFUSED, append + 1, Ordering::Release);
+        }
+        board::raise_refused(&self.board, append + 1);
     }
 
     /// Raises a watermark; all appends below have the level or were refused. Call [`Drain::announce`] after a few.

@@ -17,6 +17,7 @@
 //! | 216 | sleep: odd while the daemon sleeps, raised by 1 at each change | daemon; a client that woke it raises it |
 //! | 224 | bell for space (futex: the low 4 bytes) | daemon; a client that closes the ring |
 //! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
+//! | 240 | one past the last append that was refused | daemon |
 //! | 256, 288 | two checkpoints: tail word, append number, sequence | daemon |
 //! | 320 | 16 islands: range, append number + 1 | daemon |
 //! | 576 | 16 words: the append number + 1 whose writer has left the island | client |
@@ -49,6 +50,7 @@ pub(crate) mod at {
     pub(crate) const SLEEP: usize = 216;
     pub(crate) const SPACE_BELL: usize = 224;
     pub(crate) const ACK_BELL: usize = 232;
+    pub(crate) const REFUSED: usize = 240;
     pub(crate) const CHECKPOINTS: [usize; 2] = [256, 288];
     pub(crate) const ISLANDS: usize = 320;
     pub(crate) const LEFT: usize = 576;

@@ -169,6 +169,14 @@ impl Producer {
         board::answer(&*self.board(), self.shape, append)
     }
 
+    /// One past the last append that was refused for good, by this daemon or one before it. The refusal of an append below
+    /// it can be read as soon as the append is `received`. An append without an [`answer`](Self::answer) that has its level
+    /// was taken if it is not below; if it is, it may have been refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        board::refused(&*self.board())
+    }
+
     /// Log id and epoch of the log.
     #[must_use]
     pub fn log(&self) -> ([u8; 16], u32) {

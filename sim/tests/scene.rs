@@ -58,3 +58,8 @@ fn a_late_write_of_a_dead_process_is_waited_for() {
 fn what_lies_behind_a_cut_never_comes_back() {
     scenes::behind_the_cut(Faults::default());
 }
+
+#[test]
+fn a_recovery_on_a_full_disk_keeps_the_space_that_it_has() {
+    scenes::recovery_keeps_its_space(Faults::default());
+}

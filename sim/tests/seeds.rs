@@ -1,4 +1,4 @@
-//! Whole histories: the same seeds every time, and fresh ones.
+//! Whole histories: the same seeds every time, those that found something, fresh ones, and fresh ones with bit rot.
 //!
 //! `CLAD_SEED` is the first seed, `CLAD_SIM_RUNS` how many (default a few hundred), `CLAD_SIM_TRACE` tells what
 //! happened before a rule was broken.
@@ -15,9 +15,9 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-fn run(seed: u64) -> Result<Stats, String> {
+fn run(seed: u64, rot: bool) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
-    let mut world = World::new(seed, Settings { trace, ..Settings::default() });
+    let mut world = World::new(seed, Settings { trace, rot, ..Settings::default() });
     world.inspect_with(Box::new(inspect));
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     let broken = match ran {
@@ -54,7 +54,11 @@ fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
         let batch = match reader.next_batch() {
             Ok(Some(batch)) => batch,
             Ok(None) => break,
-            Err(e @ ReadError::Gap { .. } | e @ ReadError::Io { .. }) => return Err(e.to_string()),
+            Err(ReadError::Gap { from, to, .. }) => {
+                rest.lost.push((from, to));
+                continue;
+            }
+            Err(e @ ReadError::Io { .. }) => return Err(e.to_string()),
         };
         for chunk in batch.chunks() {
             let (offset, c) = chunk.map_err(|e| e.to_string())?;
@@ -75,14 +79,14 @@ fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
 
 /// All of them, and then the broken ones.
 fn run_all(name: &str, first: u64, runs: u64) {
-    run_each(name, runs, (0..runs).map(|i| first.wrapping_add(i)));
+    run_each(name, runs, false, (0..runs).map(|i| first.wrapping_add(i)));
 }
 
-fn run_each(name: &str, runs: u64, seeds: impl Iterator<Item = u64>) {
+fn run_each(name: &str, runs: u64, rot: bool, seeds: impl Iterator<Item = u64>) -> Stats {
     let (mut all, mut broken) = (Stats::default(), Vec::new());
     let began = std::time::Instant::now();
     for seed in seeds {
-        match run(seed) {
+        match run(seed, rot) {
             Ok(stats) => all.add(&stats),
             Err(text) => {
                 // At once: of a long run only what was printed may be left.
@@ -95,6 +99,7 @@ fn run_each(name: &str, runs: u64, seeds: impl Iterator<Item = u64>) {
     let states = all.crash_states() as f64 / began.elapsed().as_secs_f64() * 60.0;
     println!("{name}: {states:.0} crash states a minute");
     assert!(broken.is_empty(), "{} of {runs} seeds broke a rule:\n{}", broken.len(), broken.join("\n"));
+    all
 }
 
 fn tell(name: &str, seeds: u64, s: &Stats) {
@@ -125,7 +130,7 @@ const FOUND: [u64; 4] = [1795260398087165005, 1795260398087169855, 1795260697589
 
 #[test]
 fn found_seeds() {
-    run_each("found", FOUND.len() as u64, FOUND.into_iter());
+    run_each("found", FOUND.len() as u64, false, FOUND.into_iter());
 }
 
 #[test]
@@ -135,18 +140,35 @@ fn fixed_seeds() {
 
 #[test]
 fn fresh_seeds() {
-    let clock =
-        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
-    let first = number("CLAD_SEED").unwrap_or_else(clock);
-    let runs = number("CLAD_SIM_RUNS").unwrap_or(200);
+    let (first, runs) = fresh(200);
     println!("simulation: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
     run_all("fresh", first, runs);
+}
+
+/// The first seed and how many.
+fn fresh(otherwise: u64) -> (u64, u64) {
+    let clock =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
+    (number("CLAD_SEED").unwrap_or_else(clock), number("CLAD_SIM_RUNS").unwrap_or(otherwise))
+}
+
+/// Bits turn over in what was acknowledged. Half as many: each looks at more.
+#[test]
+fn rotten_seeds() {
+    let (first, runs) = fresh(200);
+    let runs = runs.div_ceil(2);
+    println!("simulation: bit rot: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
+    let all = run_each("rot", runs, true, (0..runs).map(|i| first.wrapping_add(i)));
+    println!("rot: {} bits turned over, {} ranges were told to be lost, nothing else", all.rotten, all.gaps);
+    assert!(runs < 100 || all.gaps > runs / 10, "only {} ranges: nothing is shown", all.gaps);
 }
 
 #[test]
 fn the_same_seed_makes_the_same_history() {
     for seed in 1000..1010 {
-        assert_eq!(run(seed), run(seed), "seed {seed}");
+        for rot in [false, true] {
+            assert_eq!(run(seed, rot), run(seed, rot), "seed {seed}, rot {rot}");
+        }
     }
-    assert_ne!(run(1000).unwrap().digest, run(1001).unwrap().digest);
+    assert_ne!(run(1000, false).unwrap().digest, run(1001, false).unwrap().digest);
 }

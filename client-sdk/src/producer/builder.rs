@@ -172,6 +172,9 @@ impl ProducerBuilder {
     /// How long an append waits while there is no daemon, or while the daemon refuses it for now, before it ends with an
     /// error. Counted from when the trouble began, or from the submit if that was later. Default: 5 min.
     ///
+    /// It counts for a flush, too. It does not for what lies in a ring of shared memory: that is posted, and whatever daemon
+    /// comes takes it; its ticket waits, until the producer is closed or dropped.
+    ///
     /// A daemon forgets a producer that has been silent for long (see its documentation). Exactly-once ends there, so
     /// keep this below that time.
     pub const fn give_up_after(mut self, time: Duration) -> Self {

@@ -59,11 +59,26 @@ pub(super) struct Ringed {
     backlog: VecDeque<Item>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
+    /// Since when there is no daemon.
+    alone: Option<Instant>,
+    /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
+    given_up: bool,
+    /// An append ended with this and nobody was there to hear it.
+    unheard: Option<AppendError>,
 }
 
 impl Ringed {
     pub(super) fn is_idle(&self) -> bool {
         self.backlog.is_empty() && self.flushes.is_empty() && self.port.as_ref().is_none_or(|port| port.pending() == 0)
+    }
+
+    /// Whether the end need not wait for the tickets of what is in the ring.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up && self.backlog.is_empty() && self.flushes.is_empty()
+    }
+
+    pub(super) fn lost_connection(&mut self, now: Instant) {
+        self.alone.get_or_insert(now);
     }
 
     pub(super) fn has_port(&self) -> bool {
@@ -76,7 +91,7 @@ impl Ringed {
 
     /// What waits here, for who goes on without a ring.
     fn take_backlog(&mut self) -> Vec<Item> {
-        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender));
+        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
@@ -116,37 +131,76 @@ impl Ringed {
                         return false;
                     }
                 },
-                Item::Flush(level, sender) => {
+                Item::Flush(level, sender, since) => {
                     let highest = shared.log_info().map_or(AckLevel::Written, |log| log.highest_ack);
                     let level = level.unwrap_or(highest);
                     self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
                     let (upto, id) = (port.last(), self.flush_id + 1);
                     // What is in the ring is posted; there is nothing to ask for.
                     let state = if level < AckLevel::Received { Asking::Answered } else { Asking::Not(None) };
-                    self.flushes.push_back(Flush { level, upto, id, since: now(), state, sender });
+                    self.flushes.push_back(Flush { level, upto, id, since, state, sender });
                 }
             }
         }
         true
     }
 
-    /// Ends what has waited for too long.
+    /// Ends what has waited for too long: for room, or for a daemon. What lies in the ring is for the daemon to end.
     fn give_up(&mut self, shared: &Shared, now: Instant, why: &str) {
         let patience = shared.options.give_up_after;
-        while let Some(Item::Append(append, _)) = self.backlog.front()
-            && append.submitted + patience <= now
+        while self
+            .flushes
+            .front()
+            .is_some_and(|flush| self.flush_due(flush.since, patience).is_some_and(|due| due <= now))
         {
-            let Some(Item::Append(append, claim)) = self.backlog.pop_front() else { return };
-            let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
-            end(shared, append, claim, error);
+            let Some(flush) = self.flushes.pop_front() else { return };
+            self.give_up_flush(flush.sender, patience);
+        }
+        while self.front_due(patience).is_some_and(|due| due <= now) {
+            match self.backlog.pop_front() {
+                Some(Item::Append(append, claim)) => {
+                    let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
+                    self.end_append(shared, &append, claim, error);
+                }
+                Some(Item::Flush(_, sender, _)) => self.give_up_flush(sender, patience),
+                None => return,
+            }
+        }
+    }
+
+    fn give_up_flush(&mut self, sender: FlushSender, patience: Duration) {
+        let reason = "there is no daemon to take what lies in the ring".to_owned();
+        self.given_up = true;
+        // Nobody listens any more if this fails; then nobody is told.
+        let _ = sender.send(Err(AppendError::GivenUp { waited: patience, reason, maybe_written: true }));
+    }
+
+    /// When a flush is given up; never while there is a daemon, which answers it.
+    fn flush_due(&self, since: Instant, patience: Duration) -> Option<Instant> {
+        self.alone.map(|alone| alone.max(since) + patience)
+    }
+
+    /// When what waits longest for room is given up.
+    fn front_due(&self, patience: Duration) -> Option<Instant> {
+        match self.backlog.front()? {
+            Item::Append(append, _) => Some(append.submitted + patience),
+            Item::Flush(_, _, since) => self.flush_due(*since, patience),
+        }
+    }
+
+    /// An append that never was in the ring ends.
+    fn end_append(&mut self, shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
+        shared.counters.failed.add(append.count.into());
+        let outcome = Err(error);
+        if !claim.resolve(&outcome) {
+            self.unheard = self.unheard.take().or(outcome.err());
         }
     }
 
     fn give_up_at(&self, shared: &Shared) -> Option<Instant> {
-        match self.backlog.front()? {
-            Item::Append(append, _) => Some(append.submitted + shared.options.give_up_after),
-            Item::Flush(..) => None,
-        }
+        let patience = shared.options.give_up_after;
+        let flush = self.flushes.front().and_then(|flush| self.flush_due(flush.since, patience));
+        flush.into_iter().chain(self.front_due(patience)).min()
     }
 
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
@@ -163,7 +217,8 @@ impl Ringed {
             && port.is_answered_below(flush.upto)
         {
             let Some(flush) = self.flushes.pop_front() else { break };
-            let unheard = port.take_unheard().map_or(Ok(()), Err);
+            self.given_up = false;
+            let unheard = self.unheard.take().or_else(|| port.take_unheard()).map_or(Ok(()), Err);
             // Nobody listens any more if this fails; then nobody is told.
             let _ = flush.sender.send(unheard);
         }
@@ -187,6 +242,7 @@ impl Ringed {
             let pause = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
             self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
         } else if let Some(flush) = self.flushes.remove(at) {
+            self.given_up = true;
             let maybe_written = error.maybe_written;
             let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
         }
@@ -204,23 +260,27 @@ impl Ringed {
         }
     }
 
+    /// The ring is given up. What nobody heard of it is told by the next flush.
+    fn end_port(&mut self, error: &AppendError) {
+        let Some(port) = self.port.take() else { return };
+        port.end(error);
+        self.unheard = self.unheard.take().or_else(|| port.take_unheard());
+        // All that they waited for has its outcome; the next ring counts anew.
+        self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
+    }
+
     /// Everything ends.
     pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
-        if let Some(port) = self.port.take() {
-            port.end(error);
-        }
+        self.end_port(&error.clone().with_maybe_written(true)); // whatever daemon comes takes it
         for item in self.take_backlog() {
             match item {
-                Item::Append(append, claim) => end(shared, append, claim, error.clone().with_maybe_written(false)),
-                Item::Flush(_, sender) => drop(sender.send(Err(error.clone()))),
+                Item::Append(append, claim) => {
+                    self.end_append(shared, &append, claim, error.clone().with_maybe_written(false));
+                }
+                Item::Flush(_, sender, _) => drop(sender.send(Err(error.clone()))),
             }
         }
     }
-}
-
-fn end(shared: &Shared, append: Append, claim: Claim, error: AppendError) {
-    shared.counters.failed.add(append.count.into());
-    claim.resolve(&Err(error));
 }
 
 impl Task {
@@ -232,8 +292,7 @@ impl Task {
         if let (Asked::Refused(why), Some(port)) = (&asked, &ringed.port) {
             tracing::warn!(ring = %port.id, %why, "the ring is gone; what was not answered may be written");
             self.shared.set_port(None);
-            port.end(&AppendError::Forgotten);
-            ringed.port = None;
+            ringed.end_port(&AppendError::Forgotten);
             asked = ask(framed, None).await?;
         }
         match asked {
@@ -250,7 +309,8 @@ impl Task {
             }
             Asked::Known { board } => {
                 if let Some(port) = &ringed.port {
-                    port.attach_board(&board).map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                    port.attach_board(&board, welcome.highest_ack)
+                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
                 }
             }
             Asked::Refused(why) => {
@@ -264,16 +324,18 @@ impl Task {
             welcome.max_append_bytes = welcome.max_append_bytes.min(port.max_append_bytes());
             self.shared.set_port(Some(port.clone()));
         }
+        ringed.alone = None;
         Ok(true)
     }
 
     /// From now on there is no ring.
     fn leave_ring(&mut self) {
         let Some(mut ringed) = self.ringed.take() else { return };
+        self.unheard = self.unheard.take().or(ringed.unheard.take());
         for item in ringed.take_backlog() {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender) => self.session.flush(level, sender, now()),
+                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
             }
         }
     }

@@ -47,7 +47,8 @@ pub(crate) type FlushSender = oneshot::Sender<Result<(), AppendError>>;
 #[derive(Debug)]
 pub(crate) enum Item {
     Append(Append, Claim),
-    Flush(Option<AckLevel>, FlushSender),
+    /// And since when it waits.
+    Flush(Option<AckLevel>, FlushSender, Instant),
 }
 
 /// How far the producer's life is.
@@ -419,7 +420,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(level, sender));
+            self.push(&mut inbox, Item::Flush(level, sender, now()));
         }
         receiver.await.unwrap_or_else(|_| Err(self.why_ended()))
     }
@@ -430,7 +431,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(self.options.level, sender));
+            self.push(&mut inbox, Item::Flush(self.options.level, sender, now()));
             inbox.life = Life::Closing(None);
             self.direct.store(false, Ordering::Release);
             self.budget.close();

@@ -56,7 +56,7 @@ pub(super) struct Task {
     /// When what is being grouped is due.
     pub(super) linger: Option<Instant>,
     /// An append ended with this and nobody was there to hear it.
-    unheard: Option<AppendError>,
+    pub(super) unheard: Option<AppendError>,
     heard_at: Instant,
     pinged_at: Option<Instant>,
 }
@@ -185,6 +185,9 @@ impl Task {
         let now = now();
         tracing::debug!(address = %self.shared.options.address, %error, pending = self.session.pending(), "no connection");
         self.session.disconnected(now, &error.to_string());
+        if let Some(ringed) = &mut self.ringed {
+            ringed.lost_connection(now);
+        }
         self.retry_at = Some(now + self.backoff.next());
     }
 
@@ -279,7 +282,7 @@ impl Task {
                 for item in self.items.drain(..) {
                     match item {
                         Item::Append(append, claim) => self.session.submit(append, claim),
-                        Item::Flush(level, sender) => self.session.flush(level, sender, now),
+                        Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
                     }
                 }
             }
@@ -293,6 +296,8 @@ impl Task {
     pub(super) fn over(&self, life: &Life, now: Instant) -> ControlFlow<End> {
         match life {
             Life::Closing(_) if self.is_idle() => {}
+            // Its last flush was not answered: nor will they be whose tickets wait for what lies in the ring.
+            Life::Closing(_) if self.session.is_idle() && self.ringed.as_ref().is_some_and(Ringed::has_given_up) => {}
             Life::Closing(Some(deadline)) if *deadline <= now => {}
             _ => return ControlFlow::Continue(()),
         }
@@ -369,7 +374,7 @@ impl Task {
         for item in late {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender) => self.session.flush(level, sender, now()),
+                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
             }
         }
         self.session.fail_all(end);

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 use std::thread::Thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::waiting::{Queues, Waiting};
 use crate::{
     AppendError,
     producer::{Claim, Counters, Receipt},
-    session::Append,
+    session::{Append, unreachable_level},
 };
 
 /// How long the port's thread sleeps at most before it looks whether it is still wanted.
@@ -43,11 +43,17 @@ pub(crate) struct Port {
     pub(crate) other_clock: bool,
     ring: Producer,
     log_id: LogId,
-    /// What appends without a level of their own ask for.
-    highest: AckLevel,
+    /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
+    /// offer another.
+    highest: AtomicU8,
     waiting: Mutex<Queues>,
     /// One past the last append of which a ticket is due: for flushes.
     last: AtomicU64,
+    /// Appends below it, if they still wait, were not refused.
+    looked: AtomicU64,
+    /// Appends below it were in the ring when another daemon came to it: what that one refuses, the one before may have
+    /// stored.
+    met: AtomicU64,
     /// Somebody waits for the board, so that the thread has to.
     wanted: AtomicBool,
     over: AtomicBool,
@@ -78,9 +84,11 @@ impl Port {
             other_clock,
             ring,
             log_id,
-            highest,
+            highest: AtomicU8::new(highest.code()),
             waiting: Mutex::default(),
             last: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            met: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             over: AtomicBool::new(false),
             thread: Mutex::new(None),
@@ -90,6 +98,10 @@ impl Port {
         }
     }
 
+    fn highest(&self) -> AckLevel {
+        AckLevel::from_code(self.highest.load(Ordering::Acquire)).unwrap_or(AckLevel::Written)
+    }
+
     /// The longest payload of an append.
     pub(crate) fn max_append_bytes(&self) -> u32 {
         u32::try_from(self.ring.max_payload().saturating_sub(RingAppendHead::BYTES)).unwrap_or(u32::MAX)
@@ -97,7 +109,12 @@ impl Port {
 
     /// Puts an append into the ring. Never waits.
     pub(crate) fn post(self: &Arc<Self>, append: Append, claim: Claim) -> Posted {
-        let level = append.level.unwrap_or(self.highest);
+        let highest = self.highest();
+        let level = append.level.unwrap_or(highest);
+        if level > highest {
+            self.resolve(claim, append.count, Err(unreachable_level(level)));
+            return Posted::Done;
+        }
         let head = RingAppendHead { level, payload_crc: append.crc }.encode();
         let count = append.count;
         match self.ring.push(&[&head, &append.payload], count) {
@@ -137,8 +154,11 @@ impl Port {
             .oldest()
             .is_some_and(|oldest| number - oldest.min(number) >= u64::from(self.ring.shape().slots() / 2));
         drop(queues);
+        if self.ring.refused() > number {
+            self.looked.fetch_min(number, Ordering::AcqRel);
+        }
         // The answer may have come before it was waited for.
-        if late || mark(&self.ring.marks(), level) > number {
+        if late || self.ring.refused() > number || mark(&self.ring.marks(), level) > number {
             self.pump();
         }
     }
@@ -146,7 +166,18 @@ impl Port {
     /// Looks at the board and tells those whose level is reached. True when anybody was told.
     pub(crate) fn pump(&self) -> bool {
         let mut covered = Vec::new();
-        lock(&self.waiting).covered(&self.ring.marks(), &mut covered);
+        let marks = self.ring.marks();
+        {
+            let mut queues = lock(&self.waiting);
+            queues.covered(&marks, &mut covered);
+            // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
+            let refused = self.ring.refused().min(marks.received);
+            let looked = self.looked.load(Ordering::Acquire);
+            if looked < refused {
+                self.looked.store(refused, Ordering::Release);
+                queues.refused(looked..refused, |append| self.is_refused(append), &mut covered);
+            }
+        }
         let any = !covered.is_empty();
         for waiting in covered {
             let result = self.answer(&waiting);
@@ -155,8 +186,17 @@ impl Port {
         any
     }
 
+    fn is_refused(&self, append: u64) -> bool {
+        let code = self.ring.answer(append).map_or(0, |answer| answer.code);
+        code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
+    }
+
     fn answer(&self, waiting: &Waiting) -> Result<Receipt, AppendError> {
         let Some(answer) = self.ring.answer(waiting.append) else {
+            if waiting.append < self.ring.refused() {
+                // The answer went with the daemon that gave it, or is overwritten, and it may have been a refusal.
+                return Err(AppendError::Forgotten);
+            }
             // It is as safe as was asked for; where it lies was overwritten by later answers.
             return Ok(self.receipt(None, waiting.count, waiting.level));
         };
@@ -172,6 +212,7 @@ impl Port {
                 let mut error = ErrorInfo::new(code, "the daemon refused it as it drained the ring");
                 error.record_index = (code == ErrorCode::BadRecord || code == ErrorCode::RecordTooLarge)
                     .then(|| u32::try_from(answer.detail).unwrap_or(u32::MAX));
+                error.maybe_written |= waiting.append < self.met.load(Ordering::Acquire);
                 let maybe_written = error.maybe_written;
                 Err(AppendError::Refused { error: Box::new(error), maybe_written })
             }
@@ -234,8 +275,15 @@ impl Port {
     }
 
     /// The board of a daemon that was started anew.
-    pub(crate) fn attach_board(&self, board: &std::os::fd::OwnedFd) -> Result<(), clad_shm::OpenError> {
+    pub(crate) fn attach_board(
+        &self,
+        board: &std::os::fd::OwnedFd,
+        highest: AckLevel,
+    ) -> Result<(), clad_shm::OpenError> {
         self.pump(); // what the old one says is not on the new one
+        self.met.fetch_max(self.last(), Ordering::AcqRel);
+        self.highest.store(highest.code(), Ordering::Release);
+        self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
         self.pump();
         Ok(())

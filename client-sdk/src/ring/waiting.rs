@@ -65,6 +65,24 @@ impl Queues {
         }
     }
 
+    /// Takes out those of these appends that were refused.
+    pub(super) fn refused(
+        &mut self,
+        appends: std::ops::Range<u64>,
+        is_refused: impl Fn(u64) -> bool,
+        into: &mut Vec<Waiting>,
+    ) {
+        for queue in [&mut self.received, &mut self.written, &mut self.durable] {
+            let mut at = queue.partition_point(|waiting| waiting.append < appends.start);
+            while queue.get(at).is_some_and(|waiting| waiting.append < appends.end) {
+                match is_refused(queue[at].append) {
+                    true => into.extend(queue.remove(at)),
+                    false => at += 1,
+                }
+            }
+        }
+    }
+
     /// Why nobody can wait here any more.
     pub(super) const fn ended(&self) -> Option<&AppendError> {
         self.ended.as_ref()

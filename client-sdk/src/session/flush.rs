@@ -134,7 +134,7 @@ impl<W, F> Session<W, F> {
     }
 }
 
-pub(super) fn unreachable_level(level: AckLevel) -> AppendError {
+pub(crate) fn unreachable_level(level: AckLevel) -> AppendError {
     let text = format!("this log does not offer the level {}", level.name());
     AppendError::Refused { error: Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text)), maybe_written: false }
 }

@@ -60,6 +60,7 @@ mod send;
 mod tests;
 
 pub(crate) use entry::Append;
+pub(crate) use flush::unreachable_level;
 
 use crate::{AppendError, backoff::Backoff, producer::Receipt};
 use bytes::Bytes;

@@ -66,7 +66,7 @@ impl Connection {
         let window = self.session.unanswered() + burst.items.len() >= door.window as usize;
         let held = self.session.held_bytes() + burst.bytes;
         let share = held > 0 && held + view.payload.len() > door.max_connection_bytes;
-        let alone = self.has_ring() || self.waits_for_room() || self.is_overtaking().is_some();
+        let alone = self.appends_by_ring() || self.waits_for_room() || self.is_overtaking().is_some();
         if full || window || share || self.producer.is_none() || alone {
             return false;
         }

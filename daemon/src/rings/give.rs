@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::oneshot;
 
 use super::ring::Ring;
+use super::roll::Entry;
 use super::{Order, Rings, Shared, duplicate, member, peer_of, shape};
 use crate::ingest::{Peer, Producer, random};
 use crate::keep::{Kept, Note};
@@ -76,8 +77,10 @@ impl Rings {
                 false => Err(unavailable("there is no such ring any more")),
             };
         }
-        if let Some(before) = before {
-            self.retire(before.note.id, false).await;
+        if let Some(before) = before
+            && !self.retire(before.note.id).await
+        {
+            return Err(super::not_drained());
         }
         let (shared, wanted_bytes) = (shared.clone(), wanted.bytes);
         let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
@@ -128,10 +131,15 @@ impl Shared {
         }
         let member = member(note, &drain).ok_or_else(|| unavailable("no memory for a ring"))?;
         let (rings, of_one) = (self.settings.max_rings, self.most_of_one(uid));
-        if !self.roll.enter(member.clone(), rings, of_one) {
-            let text =
-                format!("as many rings as [ingest.shm] max_rings allows are given out ({rings}, {of_one} to one user)");
-            return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(of_one as u64).retry_after_ms(1000));
+        match self.roll.enter(member.clone(), rings, of_one) {
+            Entry::Done => {}
+            Entry::HasOne => return Err(super::not_drained()),
+            Entry::Full => {
+                let text = format!(
+                    "as many rings as [ingest.shm] max_rings allows are given out ({rings}, {of_one} to one user)"
+                );
+                return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(of_one as u64).retry_after_ms(1000));
+            }
         }
         let fds = drain.client_fds();
         if let Err(e) = self.keeper.keep(&note, [fds.ring, fds.waker]) {
@@ -192,8 +200,7 @@ impl Shared {
             drop_it(&"no memory for it");
             return None;
         };
-        // Whatever the limit is now: what was given out is drained.
-        self.roll.enter(member.clone(), usize::MAX, usize::MAX);
+        self.roll.enter_again(member.clone());
         let process = process(&note);
         let gone = process.is_none() && note.pid != 0;
         let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), self.session(&note), process);

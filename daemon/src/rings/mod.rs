@@ -49,8 +49,9 @@ use thread::Drainage;
 
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
-/// How long a client waits for the end of a ring that its producer had before.
-const RETIRE_WAIT: Duration = Duration::from_secs(5);
+/// How long a client waits for the end of a ring that its producer had before, until it is told to come again: less than
+/// the time that clients give a handshake.
+const RETIRE_WAIT: Duration = Duration::from_secs(3);
 
 /// What the operator set.
 #[derive(Clone, Copy, Debug)]
@@ -206,30 +207,39 @@ impl Rings {
     }
 
     /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
-    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this.
-    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) {
-        let Some(shared) = &self.0 else { return };
+    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this. Gives the ring
+    /// that the producer has and may go on with.
+    ///
+    /// # Errors
+    /// Where that cannot be drained now: whoever went on without it would count the same sequences again. Retryable.
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingId>, ErrorInfo> {
+        let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
-            return;
+            return Ok(None);
         }
-        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return };
+        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return Ok(None) };
         if peer.uid != Some(member.note.uid) {
-            return; // it is refused for that
+            return Ok(None); // it is refused for that
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
-        match same && hello.producer_epoch == member.note.producer_epoch {
+        if same && hello.producer_epoch == member.note.producer_epoch && !member.is_leaving() {
             // Where it cannot catch up now, what is told is still true of what is stored.
-            true => drop(self.catch_up(None).await),
-            false => self.retire(member.note.id, false).await,
+            drop(self.catch_up(None).await);
+            return Ok(Some(member.note.id));
+        }
+        match self.retire(member.note.id).await {
+            true => Ok(None),
+            false => Err(not_drained()),
         }
     }
 
-    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever.
-    pub(crate) async fn retire(&self, id: RingId, forget: bool) {
-        let Some(shared) = &self.0 else { return };
+    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever; says whether it is over.
+    async fn retire(&self, id: RingId) -> bool {
+        let Some(shared) = &self.0 else { return true };
         let (done, ended) = oneshot::channel();
-        shared.order(Order::Retire { id, forget, done: Some(done) });
+        shared.order(Order::Retire { id, forget: false, done: Some(done) });
         let _ = tokio::time::timeout(RETIRE_WAIT, ended).await;
+        !shared.roll.has(id)
     }
 
     /// The connection of a ring has ended.
@@ -247,6 +257,12 @@ impl Rings {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// What a producer is told whose earlier ring is not drained.
+pub(crate) fn not_drained() -> ErrorInfo {
+    let text = "what this producer has logged by its ring comes first, and is not in the log yet: come again";
+    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
 }
 
 /// A descriptor of one's own for the same file.

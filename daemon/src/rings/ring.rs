@@ -33,7 +33,9 @@ struct Out {
     /// How often the journal had failed when they were taken.
     failures: u32,
     since: Instant,
-    /// Appends and records that asked for `written`, and for `durable`.
+    /// One of them asked for `durable`.
+    wants_durable: bool,
+    /// Appends and records that were taken and asked for `written`, and for `durable`.
     written: (u64, u64),
     durable: (u64, u64),
 }
@@ -144,6 +146,7 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
+            self.member.leave();
         }
     }
 
@@ -214,6 +217,7 @@ impl Ring {
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
         self.goes_on();
+        self.member.leave();
     }
 
     /// As whom the journal takes its appends.
@@ -246,7 +250,7 @@ impl Ring {
         }
         self.goes_on();
         let end = accepted.first_offset + u64::from(accepted.count);
-        self.out(entry, level, end, accepted.failures, since);
+        self.out(entry, level, Some(end), accepted.failures, since);
     }
 
     /// An append was refused for good.
@@ -256,24 +260,31 @@ impl Ring {
         if level >= AckLevel::Received {
             let detail = error.record_index.map_or_else(|| error.limit.unwrap_or_default(), u64::from);
             let code = error.code.number().into();
-            self.drain.answer(entry.append, Answer { first_offset: 0, epoch: 0, code, detail });
+            let answer = Answer { first_offset: 0, epoch: 0, code, detail };
+            match error.code {
+                // It is stored, by a daemon before this one; only its offset is not known any more.
+                ErrorCode::SequenceTooOld => self.drain.answer(entry.append, answer),
+                _ => self.drain.refuse(entry.append, answer),
+            }
         }
         self.goes_on();
-        self.out(entry, AckLevel::None, 0, failures, since);
+        // Its space, and with it its answer, stays until the mark that it may wait for has passed it.
+        self.out(entry, level.min(self.door.highest), None, failures, since);
     }
 
-    fn out(&mut self, entry: &Entry, level: AckLevel, end: u64, failures: u32, since: Instant) {
-        let one = |wanted| if level == wanted { (1, u64::from(entry.records)) } else { (0, 0) };
+    /// Notes an append that was taken, up to the offset `end`, or was refused.
+    fn out(&mut self, entry: &Entry, level: AckLevel, end: Option<u64>, failures: u32, since: Instant) {
+        let one = |wanted| if level == wanted && end.is_some() { (1, u64::from(entry.records)) } else { (0, 0) };
         let (written, durable) = (one(AckLevel::Written), one(AckLevel::Durable));
-        let upto = entry.append + 1;
+        let (upto, end, wants_durable) = (entry.append + 1, end.unwrap_or_default(), level == AckLevel::Durable);
         match self.outs.back_mut() {
             // Taken together, and wanted at the same level: one entry for all of them.
-            Some(out) if out.since == since && out.failures == failures && (out.durable.0 > 0) == (durable.0 > 0) => {
+            Some(out) if (out.since, out.failures, out.wants_durable) == (since, failures, wants_durable) => {
                 (out.upto, out.end) = (upto, out.end.max(end));
                 out.written = (out.written.0 + written.0, out.written.1 + written.1);
                 out.durable = (out.durable.0 + durable.0, out.durable.1 + durable.1);
             }
-            _ => self.outs.push_back(Out { upto, end, failures, since, written, durable }),
+            _ => self.outs.push_back(Out { upto, end, failures, since, wants_durable, written, durable }),
         }
     }
 
@@ -304,8 +315,7 @@ impl Ring {
         }
         let mut upto = None;
         while let Some(out) = self.outs.get(self.given_back) {
-            let wants_durable = out.durable.0 > 0;
-            if self.given_back >= if wants_durable { self.told_durable } else { self.told_written } {
+            if self.given_back >= if out.wants_durable { self.told_durable } else { self.told_written } {
                 break;
             }
             upto = Some(out.upto);

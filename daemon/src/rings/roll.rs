@@ -20,11 +20,22 @@ pub(crate) struct Member {
     passed: AtomicU64,
     /// What it holds is refused for now: nobody else waits for it.
     held: AtomicBool,
+    /// It is closed, and drained to its end.
+    leaving: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        Self { note, bytes, watch, passed: AtomicU64::new(next), held: AtomicBool::new(false) }
+        let (passed, held, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
+        Self { note, bytes, watch, passed, held, leaving }
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
     pub(super) fn passed(&self, next: u64) {
@@ -55,19 +66,31 @@ impl Roll {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a ring, unless there are as many as there may be, over all or of one user.
-    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> bool {
+    /// Enters a new ring, unless there are as many as there may be, over all or of one user, or its producer has one.
+    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> Entry {
         let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid).count();
-        let fits = roll.len() < most && of_one < most_of_one;
-        if fits {
-            roll.push(member);
+        if roll.iter().any(|m| m.note.producer == member.note.producer) {
+            return Entry::HasOne;
         }
-        fits
+        if roll.len() >= most || of_one >= most_of_one {
+            return Entry::Full;
+        }
+        roll.push(member);
+        Entry::Done
+    }
+
+    /// Enters a ring that was given out before: whatever the limits are now, it is drained.
+    pub(super) fn enter_again(&self, member: Arc<Member>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(member);
     }
 
     pub(super) fn leave(&self, member: &Arc<Member>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, member));
+    }
+
+    pub(super) fn has(&self, id: RingId) -> bool {
+        self.read().iter().any(|m| m.note.id == id)
     }
 
     /// The ring of a producer.
@@ -85,4 +108,13 @@ impl Roll {
     pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
         self.read().iter().any(|m| m.holds_up(own))
     }
+}
+
+/// What came of entering a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Done,
+    Full,
+    /// Its producer has one, which is to be drained first: both would count the same sequences.
+    HasOne,
 }

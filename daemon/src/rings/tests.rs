@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::ring::Ring;
-use super::roll::Roll;
+use super::roll::{Entry, Roll};
 use super::thread::Drainage;
 use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
@@ -118,7 +118,7 @@ impl World {
             [fds.ring, fds.board, fds.waker].map(|fd| duplicate(fd).expect("a descriptor"));
         let client = Client::attach(&ring, &board, waker).expect("attached");
         let member = member(note, &drain).expect("memory");
-        assert!(self.shared.roll.enter(member.clone(), 16, 16));
+        assert_eq!(self.shared.roll.enter(member.clone(), 16, 16), Entry::Done);
         let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
@@ -256,6 +256,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     drop(all);
     world.all_written(&program, last);
     assert!(program.code(bad).is_some_and(|code| code != 0));
+    assert_eq!(program.ring.refused(), last, "the one before the last");
     assert_eq!((program.code(good), program.code(last)), (Some(0), Some(0)));
     assert_eq!(world.stored(program.producer), ["good", "last"]);
 }

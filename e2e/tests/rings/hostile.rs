@@ -1,77 +1,32 @@
 //! A client that writes nonsense into its ring is cut off, and nobody else is.
 
 use std::fs::File;
-use std::io::{IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 
-use bytes::BytesMut;
 use clad_client::AckLevel;
 use clad_e2e::{Setup, readback};
-use clad_proto::ProducerId;
-use clad_proto::frame::{Frame, FrameDecoder, Hello, Intent, RingGiven, RingWanted};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use clad_proto::frame::Hello;
 
+use crate::by_hand::ByHand;
 use crate::{producer, runtime, submit};
 
 /// A client that knows the protocol and means ill.
 struct Hostile {
-    _control: UnixStream,
+    _by_hand: ByHand,
     ring: File,
-    given: RingGiven,
 }
 
 impl Hostile {
     fn at(socket: &std::path::Path) -> Self {
-        let mut control = UnixStream::connect(socket).expect("connected");
-        let mut out = BytesMut::new();
-        Hello {
-            min_version: 1,
-            max_version: 1,
-            producer_id: ProducerId::default(),
-            producer_epoch: 0,
-            intent: Intent { append: true, read: false },
-            name: "hostile".to_owned(),
-            secret: Vec::new(),
-        }
-        .encode(&mut out);
-        control.write_all(&out).expect("sent");
-        let mut input = BytesMut::new();
-        let decoder = FrameDecoder::default();
-        let welcome = loop {
-            if let Some(frame) = decoder.next(&mut input).expect("a frame") {
-                break frame;
-            }
-            let mut bytes = [0; 4096];
-            let n = control.read(&mut bytes).expect("read");
-            input.extend_from_slice(&bytes[..n]);
-        };
-        assert!(matches!(welcome, Frame::Welcome(_)), "{welcome:?}");
-        let mut out = BytesMut::new();
         // A clock that is not the daemon's.
-        RingWanted { request_id: 1, known: None, clock_ns: 1, bytes: 0 }.encode(&mut out);
-        control.write_all(&out).expect("sent");
-        let mut bytes = [0; 4096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut into = [IoSliceMut::new(&mut bytes)];
-        let got = recvmsg(&control, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).expect("received");
-        let rights = |message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<OwnedFd>>(),
-            _ => Vec::new(),
-        };
-        let mut fds: Vec<OwnedFd> = ancillary.drain().flat_map(rights).collect();
-        input.extend_from_slice(&bytes[..got.bytes]);
-        let Ok(Some(Frame::RingGiven(given))) = decoder.next(&mut input) else { panic!("no ring: {input:?}") };
-        assert_eq!(fds.len(), 3, "board, ring, doorbell");
-        assert!(given.other_clock, "its clock is none");
-        let (ring, board) = (File::from(fds.remove(1)), File::from(fds.remove(0)));
+        let mut by_hand = ByHand::at(socket, &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() }, 1);
+        assert!(by_hand.given.other_clock, "its clock is none");
+        assert!(by_hand.given.bytes > 0);
+        let (ring, board) = (File::from(by_hand.fds.remove(1)), File::from(by_hand.fds.remove(0)));
         // What it must not do, it cannot.
         assert!(ring.set_len(0).is_err() && ring.set_len(1 << 30).is_err(), "the ring can be cut or made to grow");
         assert!(board.write_at(b"mine", 128).is_err() && board.set_len(0).is_err(), "the board can be written");
-        Self { _control: control, ring, given }
+        Self { _by_hand: by_hand, ring }
     }
 
     fn scribble(&self, with: impl Fn(u64) -> u8) {
@@ -91,7 +46,6 @@ fn who_scribbles_is_cut_off_and_nobody_else() {
         [|_: u64| 0xFF, |at: u64| ((at * 2_654_435_761) >> 7) as u8, |at: u64| at as u8].iter().enumerate()
     {
         let hostile = Hostile::at(&daemon.socket());
-        assert!(hostile.given.bytes > 0);
         runtime.block_on(submit(&good, AckLevel::Durable, format!("{round} before"))).expect("durable");
         hostile.scribble(with);
         // It takes no notice of what the others log meanwhile.

@@ -53,6 +53,13 @@ impl Committer {
         self.active.as_ref().map(|a| (a.number, a.first_offset, a.seek(offset)))
     }
 
+    /// The active segment and its epoch, while nothing but batches is under way: twice the same answer, and no record has
+    /// changed its segment in between.
+    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+        let active = self.active.as_ref().filter(|_| self.state == State::Running && !self.busy)?;
+        Some((active.number, self.marks.epoch))
+    }
+
     pub(crate) fn active_summary(&self) -> Option<(u64, u64, u64, u64)> {
         self.active.as_ref().map(|a| (a.number, a.first_offset, a.pos, a.header.capacity))
     }

@@ -242,3 +242,8 @@ pub(crate) fn real_folder() -> tempfile::TempDir {
     let tests = std::env::current_exe().expect("a test has a name");
     tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
 }
+
+/// Whether the device could not give what lies at a place, which says nothing about any other place.
+pub(crate) fn is_bad_place(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+}

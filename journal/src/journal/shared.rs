@@ -108,6 +108,15 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
+    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+        self.core().committer.at_rest()
+    }
+
+    /// The active segment's number, first offset, and where its batches end so far.
+    pub(crate) fn active_extent(&self) -> Option<(u64, u64, u64)> {
+        self.core().committer.active_summary().map(|(number, first, pos, _)| (number, first, pos))
+    }
+
     pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
         self.core().active_header.clone().filter(|h| h.number == number)
     }

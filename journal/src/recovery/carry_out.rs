@@ -237,6 +237,9 @@ impl Carrier<'_> {
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
         self.producers.load(&footer.producers);
+        // Where a later segment repeats what was behind its end, it knows of that, too. If that one is lost as a whole, those
+        // appends are not stored, and their offsets will be others'.
+        self.producers.lose(footer.end_offset, u64::MAX);
         self.next_offset = footer.end_offset;
         self.before = Some(Before {
             number: segment.number,
@@ -449,7 +452,9 @@ impl Carrier<'_> {
         for at in (from..to).step_by(PIECE as usize) {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
-            window.all_was_read()?;
+            // What is damaged in between is lost already, and named; its place may be written over.
+            let mut ours = kept(w).filter(|b| b.pos < end && at < b.end);
+            ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
             if end > data_end {
                 piece.set_len((data_end - at) as usize);
             }
@@ -483,6 +488,8 @@ impl Carrier<'_> {
             footer.max_time_ns = footer.max_time_ns.max(h.max_time_ns);
             footer.max_append_ns = footer.max_append_ns.max(h.append_real_ns);
             index(&mut footer.index, b);
+            window.get(b.pos, (b.end - b.pos) as usize)?;
+            window.was_read(b.pos, b.end)?;
             let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
@@ -493,7 +500,9 @@ impl Carrier<'_> {
                 footer.payload_bytes += chunk.payload.len() as u64;
             }
         }
-        window.all_was_read()?;
+        if !self.producers_known {
+            footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
+        }
         footer.producers = self.producers.snapshot();
         Ok(footer)
     }

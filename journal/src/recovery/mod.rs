@@ -37,7 +37,7 @@ use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
 pub(crate) use survey::{
-    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    Segment, State, check_foreign, head, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
     segments as list_segments,
 };
 

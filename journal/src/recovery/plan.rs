@@ -7,6 +7,9 @@
 //!   the segment was used under this very boot and no failure was latched.
 //! - A failure **below** the proven end is damage: it is named, and the rest is kept. The **cut** is the first failure
 //!   at or above it: what lies behind is certain of nothing and is set aside.
+//! - A batch that begins where the damage ends is kept though its chain names a batch that cannot be read: what it follows
+//!   was proven, a segment is written by one process in one epoch, and so no other batch ever had its offset there. It may
+//!   have been acknowledged; that the batch before it has rotted is no reason to drop it.
 //! - Offsets that were proven are never given again in this history: the log goes on at the proven end at least.
 //! - The same input gives the same plan, and a plan that was carried out in part gives the same result when made anew.
 //!
@@ -14,7 +17,8 @@
 //! |----------------------|----------------------------------------|------------------------|
 //! | continues            | keep                                   | keep                   |
 //! | starts further on, below the proven end | damage up to it; keep it | cut before it     |
-//! | starts at or above the proven end | damage up to the proven end; cut there | cut before it |
+//! | starts at the proven end | damage up to it; keep it             | cut before it          |
+//! | starts above the proven end | damage up to the proven end; cut there | cut before it     |
 //! | right offset, other chain | keep it, counted as unchained     | cut before it          |
 //! | repeats or overlaps  | skip it                                | cut before it          |
 //! | none left            | damage up to the proven end            | end of the log         |
@@ -123,9 +127,8 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
             } else {
                 kept.unchained += 1;
             }
-            let hangs_on = h.first_offset == *expected && h.previous == chain; // the first batch of its segment
-            if h.first_offset >= proven && !hangs_on {
-                // What it should follow is lost and nothing proves the batch itself.
+            if h.first_offset > *expected {
+                // Between it and what is proven something is missing that nothing proves.
                 *cut = Some(*expected);
                 kept.cut = true;
                 break;
@@ -218,8 +221,7 @@ mod tests {
     fn check(present: u32, proven: u64, got: &Plan, batches: &[Found]) {
         let kept: Vec<u64> = got.kept[0].batches.iter().map(|i| batches[*i].header.first_offset).collect();
         let has = |o: u64| present >> o & 1 == 1;
-        // Every offset below the proven end is kept or named as lost. From there on only an unbroken row is kept, and
-        // it must hang on a kept batch (or be the first of the segment).
+        // Every offset below the proven end is kept or named as lost. From there on only an unbroken row is kept.
         let mut want: Vec<u64> = (0..proven).filter(|o| has(*o)).collect();
         let mut lost: Vec<Damage> = Vec::new();
         for o in (0..proven).filter(|o| !has(*o)) {
@@ -229,7 +231,7 @@ mod tests {
             }
         }
         let mut end = proven;
-        while has(end) && (end == 0 || has(end - 1)) {
+        while has(end) {
             want.push(end);
             end += 1;
         }

@@ -14,7 +14,7 @@ use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage};
+use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage, is_bad_place};
 use crate::segment_file;
 
 /// A segment's file as the survey saw it.
@@ -90,13 +90,24 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
-pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
+/// The first block of a segment. Asked for thrice: some errors pass, and who cannot read this one reads none of it.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn head(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
     let block = storage.block_size() as usize;
-    let (head, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
-    read?;
-    let header = SegmentHeader::decode(&head);
+    let read = || {
+        let (buf, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
+        read.map(|()| buf)
+    };
+    read().or_else(|_| read()).or_else(|_| read())
+}
+
+/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
+pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
+    let block = storage.block_size() as usize;
+    let header = SegmentHeader::decode(&head(storage, number)?);
     let mut segment = probe_as(storage, number, number, file_len, header)?;
     segment.bytes_read += (block as u64).min(file_len);
     Ok(segment)
@@ -155,9 +166,11 @@ pub(crate) fn probe_as(
             if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
                 && pos.is_multiple_of(block)
             {
-                let whole = if pos == tail_at { tail } else { read(pos, u64::from(len))? };
+                let all = || read(pos, u64::from(len));
+                let whole = if pos == tail_at { Ok(tail) } else { all().or_else(|_| all()).or_else(|_| all()) };
                 bytes_read += u64::from(len);
-                if let Some((footer, head_checksum)) = Footer::decode(&whole, &seed, pos) {
+                let found = whole.ok().and_then(|whole| Footer::decode(&whole, &seed, pos));
+                if let Some((footer, head_checksum)) = found {
                     state = State::Sealed { header, footer: Box::new(footer), head_checksum };
                 }
             }
@@ -194,7 +207,7 @@ pub(crate) fn survey(
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe_alone(storage, number, observer, faults).map_err(OpenError::io(segment_name(number)))?;
+        let segment = probe_alone(storage, number, observer, faults).map_err(|e| unread(number, e))?;
         survey.bytes_read += segment.bytes_read;
         check_ours(&segment, meta)?;
         match &segment.state {
@@ -268,6 +281,15 @@ pub(crate) fn adopt(
         meta.clean = false;
     }
     Ok(())
+}
+
+/// A header that cannot be read refuses the start, which would have to write over it: the salt in it is all that tells
+/// this segment's records from noise, and a device that fails now may give it tomorrow.
+fn unread(segment: u64, source: io::Error) -> OpenError {
+    match is_bad_place(&source) {
+        true => OpenError::Unreadable { segment, source },
+        false => OpenError::io(segment_name(segment))(source),
+    }
 }
 
 fn check_ours(segment: &Segment, meta: &Meta) -> Result<(), OpenError> {

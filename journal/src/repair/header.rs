@@ -9,22 +9,16 @@ use std::io;
 use crate::format::segment::{HeaderError, LEN, SegmentHeader};
 use crate::format::{QUARANTINE, segment_name};
 use crate::io::{Access, Durability, IoBuf, Storage};
+use crate::recovery;
 
 /// The header of a segment's file, as it stands there.
 pub(super) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<SegmentHeader, HeaderError>> {
-    Ok(SegmentHeader::decode(&block(storage, number)?))
-}
-
-fn block(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
-    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
-    let want = storage.block_size() as usize;
-    let (buf, read) = file.read_at(IoBuf::with_capacity(want), 0, want);
-    read.map(|()| buf)
+    Ok(SegmentHeader::decode(&recovery::head(storage, number)?))
 }
 
 /// Which byte is wrong, and the header with it put right; nothing where no single byte does it.
 pub(super) fn correct(storage: &dyn Storage, number: u64) -> io::Result<Option<(usize, SegmentHeader)>> {
-    let block = block(storage, number)?;
+    let block = recovery::head(storage, number)?;
     Ok(block.get(..LEN).and_then(|head| correct_bytes(head, number)))
 }
 
@@ -48,7 +42,7 @@ fn correct_bytes(head: &[u8], number: u64) -> Option<(usize, SegmentHeader)> {
 /// Keeps the block as it was in `quarantine/`, then writes the header.
 pub(super) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<()> {
     let name = segment_name(header.number);
-    let block = block(storage, header.number)?;
+    let block = recovery::head(storage, header.number)?;
     storage.create_dir(QUARANTINE)?;
     let kept = format!("{QUARANTINE}/{:020}.{:08x}.header", header.number, crate::format::checksum::plain(&block));
     match storage.remove(&kept) {

@@ -31,7 +31,7 @@ use crate::format::footer::{Before, Damage};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, QUARANTINE, segment_name};
-use crate::io::{Access, Lock, OsStorage, Storage, device};
+use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
 use crate::metafile::{self, Loaded};
 use crate::recovery::{self, Ending, State};
 
@@ -59,6 +59,11 @@ pub enum Action {
     },
     /// A segment without a header that can be believed was moved to `quarantine/`: another file is that segment, whole.
     SetAsideNoHeader {
+        /// The number in its name.
+        segment: u64,
+    },
+    /// A segment whose header the device does not give was moved to `quarantine/`: a start refuses to go on beside it.
+    SetAsideUnreadable {
         /// The number in its name.
         segment: u64,
     },
@@ -131,6 +136,11 @@ impl fmt::Display for Action {
                 f,
                 "segment {segment} has no header that can be believed, and lies elsewhere too: moved to {QUARANTINE}/"
             ),
+            Self::SetAsideUnreadable { segment } => write!(
+                f,
+                "the header of segment {segment} cannot be read, and so none of its records: moved to {QUARANTINE}/; if \
+                 the device gives it again, put it back"
+            ),
             Self::PutBack { segment, to } => {
                 write!(f, "segment {to} lay under the name of segment {segment}: put back")
             }
@@ -192,11 +202,17 @@ pub fn repair_storage(
         true => look_at_lock(storage, dir)?,
         false => Some(recovery::take_lock(storage, dir)?),
     };
-    let mut repair =
-        Repair { storage, clock, files: BTreeMap::new(), report: RepairReport { dry_run, ..RepairReport::default() } };
+    let mut repair = Repair {
+        storage,
+        clock,
+        files: BTreeMap::new(),
+        unreadable: Vec::new(),
+        report: RepairReport { dry_run, ..RepairReport::default() },
+    };
     repair.refuse_newer(dir)?;
     let meta = repair.whose(dir)?;
     repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
+    repair.set_unreadable_aside().map_err(OpenError::io("set unreadable segments aside"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     repair.reseal(&meta)?;
@@ -246,6 +262,8 @@ struct Repair<'a> {
     clock: &'a dyn Clock,
     /// Segments by the number in their names, as they are or would be.
     files: BTreeMap<u64, Seen>,
+    /// Those whose header the device does not give.
+    unreadable: Vec<u64>,
     report: RepairReport,
 }
 
@@ -258,7 +276,13 @@ impl Repair<'_> {
     fn refuse_newer(&mut self, dir: &str) -> Result<(), OpenError> {
         let entries = self.storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
         for (number, len) in recovery::list_segments(&entries) {
-            let header = header::read(self.storage, number).map_err(OpenError::io(segment_name(number)))?;
+            let header = match header::read(self.storage, number) {
+                Err(e) if is_bad_place(&e) => {
+                    self.unreadable.push(number);
+                    continue;
+                }
+                read => read.map_err(OpenError::io(segment_name(number)))?,
+            };
             if let Err(e @ (HeaderError::Newer { .. } | HeaderError::Feature { .. })) = &header {
                 return Err(OpenError::Newer(format!("segment {number}: {e}")));
             }
@@ -276,6 +300,14 @@ impl Repair<'_> {
                 self.move_aside(&entry.name)?;
                 self.report.actions.push(Action::SetAsideForeign { name: entry.name });
             }
+        }
+        Ok(())
+    }
+
+    fn set_unreadable_aside(&mut self) -> std::io::Result<()> {
+        for segment in std::mem::take(&mut self.unreadable) {
+            self.move_aside(&segment_name(segment))?;
+            self.report.actions.push(Action::SetAsideUnreadable { segment });
         }
         Ok(())
     }

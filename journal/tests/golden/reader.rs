@@ -413,7 +413,7 @@ pub(crate) fn believe(s: &Segment, start: u64, same_boot: bool, latched: bool) -
                 lost.push((expected, to));
                 expected = to;
             }
-            if b.first_offset >= proven && !(b.first_offset == expected && b.previous == chain) {
+            if b.first_offset > expected {
                 break;
             }
         }

@@ -202,7 +202,26 @@ impl World {
         let wrong = || {
             Violation(format!("{expected:?} expected, {answer:?} answered to {}@{}", a.first_sequence, a.producer[0]))
         };
+        let rotten = self.settings.rot && !self.spots.is_empty();
         let taken = match (&answer, expected) {
+            (Ok(given), _) if rotten => {
+                let right = self.model.may_answer(a, given.first_offset, given.duplicate);
+                ensure(right, || format!("{given:?} answered to {}@{}", a.first_sequence, a.producer[0]))?;
+                if !given.duplicate {
+                    self.model.accept(super::Found { offset: given.first_offset, ..a.clone() })?;
+                }
+                Some((given.first_offset, given.failures))
+            }
+            (
+                Err(
+                    AppendError::TooOld
+                    | AppendError::Skipped { .. }
+                    | AppendError::Fenced { .. }
+                    | AppendError::Gap { .. }
+                    | AppendError::Overlap { .. },
+                ),
+                _,
+            ) if rotten => None,
             (Err(AppendError::Failed { .. }), _) => {
                 ensure(accepting == Accepting::Failed, || format!("refused though {accepting:?}"))?;
                 None

@@ -71,6 +71,9 @@ impl World {
     }
 
     fn one_thing(&mut self) -> Check {
+        if self.settings.rot && self.rng.chance(1, 24) {
+            self.rot();
+        }
         match self.rng.below(100) {
             0..=2 => self.append_burst()?,
             3..=27 => self.append_something()?,
@@ -198,13 +201,14 @@ impl World {
 
     /// What the journal tells its operator.
     fn told(&mut self) -> Check {
+        self.whole_segments();
         for event in self.take_events() {
             self.note(|| format!("{event:?}"));
             match event {
                 Event::Lost { from, to } => {
                     // Who syncs holds all that is not durable in memory, until it is.
                     let holds = !matches!(self.config.policy, Policy::FireAndForget { .. });
-                    let may = self.shaken && from >= self.model.durable && !holds;
+                    let may = self.shaken && from >= self.model.durable && !holds || self.is_rot(from, to);
                     ensure(may, || format!("offsets {from} to {to} are lost, and no fault explains it"))?;
                     self.model.lost.push((from, to));
                 }
@@ -252,12 +256,14 @@ impl World {
         }
         let end = stepper.marks().written;
         let from = self.rng.below(end + 1);
-        let found = self.read(from, Level::Written)?;
+        let (found, gaps) = self.read(from, Level::Written)?;
         if !self.disk.is_alive() {
             return Ok(());
         }
+        let is_told = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
         let Some(first) = found.first().map(|f| f.offset) else {
-            let lost = self.model.is_lost(from) || end <= self.model.removed;
+            let told = is_told(from.max(self.model.removed));
+            let lost = self.model.is_lost(from) || told || end <= self.model.removed;
             return ensure(from == end || lost, || format!("nothing is read from {from} to {end}"));
         };
         // What retention removed may still be in memory, and is right then.
@@ -266,11 +272,12 @@ impl World {
             .model
             .entries
             .iter()
-            .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset))
+            .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset) && !is_told(e.offset))
             .filter(there)
             .cloned()
             .collect();
-        ensure(first <= from.max(self.model.removed) || self.model.is_lost(from), || {
+        let from_there = from.max(self.model.removed);
+        ensure(first <= from_there || self.model.is_lost(from) || is_told(from_there), || {
             format!("read from {from}, got {first}")
         })?;
         ensure(found == known, || format!("a reader from {from} to {end} got {} of {}", found.len(), known.len()))

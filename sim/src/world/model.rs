@@ -96,6 +96,8 @@ pub(super) struct Model {
     pub(super) lost: Vec<(u64, u64)>,
     /// Ranges that it was about to say so of when it died.
     pub(super) maybe_lost: Vec<(u64, u64)>,
+    /// Ranges whose bytes turned over on the media: they may be missing where that is told.
+    pub(super) rotten: Vec<(u64, u64)>,
     /// Below this, retention has removed everything.
     pub(super) removed: u64,
     /// Greatest marks that anybody was shown.
@@ -155,6 +157,13 @@ impl Model {
         told
     }
 
+    /// Whether everything in a range may be missing: it is lost, or was hit by rot, or retention has removed it.
+    pub(super) fn is_excused(&self, from: u64, to: u64) -> bool {
+        let hit = |offset| self.rotten.iter().any(|(from, to)| *from <= offset && offset < *to);
+        let within = self.entries.iter().filter(|e| e.end() > from && e.offset < to);
+        within.into_iter().all(|e| e.end() <= self.removed || self.is_lost(e.offset) || hit(e.offset))
+    }
+
     /// Rule 6.
     pub(super) fn expect(&self, a: &Found, gap: bool, window: usize) -> Expect {
         // What is lost is not stored, whoever was told that it was.
@@ -186,6 +195,22 @@ impl Model {
                     None => Expect::Overlap,
                 }
             }
+        }
+    }
+
+    /// Rule 6, in a log that was hit by rot. The log remembers what it stored, and may or may not have noticed
+    /// what is gone since: such an append is stored again, or answered with the offset it had. What is there is never
+    /// stored twice, and no offset is anything else's.
+    pub(super) fn may_answer(&self, a: &Found, given: u64, duplicate: bool) -> bool {
+        let mut theirs = self.entries.iter().filter(|e| e.producer == a.producer);
+        let overlaps = |e: &Found| e.first_sequence < a.end_sequence() && a.first_sequence < e.end_sequence();
+        let gone = |e: &Found| self.is_excused(e.offset, e.end());
+        match duplicate {
+            true => theirs.any(|e| {
+                let within = e.first_sequence <= a.first_sequence && a.end_sequence() <= e.end_sequence();
+                within && given == e.offset + (a.first_sequence - e.first_sequence)
+            }),
+            false => theirs.all(|e| gone(e) || !overlaps(e)),
         }
     }
 
@@ -247,10 +272,12 @@ impl Model {
         self.last = None;
     }
 
-    /// Rules 1 to 3, for what somebody read who sees the log end at `end`. `floor`: at least so far.
-    pub(super) fn check_found(&self, found: &[Found], end: u64, floor: u64) -> Check {
+    /// Rules 1 to 3, for what somebody read who sees the log end at `end`, and who was told of `gaps`. `floor`: at least
+    /// so far.
+    pub(super) fn check_found(&self, found: &[Found], gaps: &[(u64, u64)], end: u64, floor: u64) -> Check {
         ensure(end >= floor, || format!("the log ends at {end}, records below {floor} were promised"))?;
-        let there = |e: &&Found| e.offset >= self.removed && !self.is_lost(e.offset);
+        let told = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
+        let there = |e: &&Found| e.offset >= self.removed && !self.is_lost(e.offset) && !told(e.offset);
         let mut expected = self.entries.iter().filter(there).take_while(|e| e.offset < end);
         for f in found {
             let Some(e) = expected.next() else {
@@ -266,21 +293,26 @@ impl Model {
         }
     }
 
-    /// A start succeeded and showed these marks.
-    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16]) -> Check {
+    /// A start succeeded and showed these marks. `cut`: where rot allows it to have cut the log.
+    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16], cut: Option<u64>) -> Check {
         ensure(self.log_id.is_none_or(|id| id == log_id), || "another log id".to_owned())?;
         let whole = self.clean || self.maybe_clean && m.received == self.end();
         let raised = if whole { m.epoch >= self.epoch } else { m.epoch > self.epoch };
         ensure(raised, || format!("epoch {} after {} (clean: {})", m.epoch, self.epoch, self.clean))?;
         let next = m.received;
         ensure(m.written == next && m.durable == next, || format!("marks after a start: {m:?}"))?;
-        ensure(next >= self.floor, || {
+        let cut = cut.is_some_and(|cut| next >= cut);
+        ensure(cut || next >= self.floor, || {
             format!("the log goes on at {next}, records below {} were promised", self.floor)
         })?;
-        ensure(!self.clean || next == self.end(), || format!("{next} after a clean end at {}", self.end()))?;
+        ensure(cut || !self.clean || next == self.end(), || format!("{next} after a clean end at {}", self.end()))?;
         ensure(m.failures == 0, || "failures of another life".to_owned())?;
         self.entries.retain(|e| e.offset < next);
         ensure(self.end() == next, || format!("the log goes on at {next}, which is inside of an append"))?;
+        for ranges in [&mut self.lost, &mut self.rotten] {
+            ranges.iter_mut().for_each(|(_, to)| *to = next.min(*to));
+            ranges.retain(|(from, to)| from < to);
+        }
         self.log_id = Some(log_id);
         (self.epoch, self.clean, self.maybe_clean, self.failed) = (m.epoch, false, false, false);
         (self.written, self.durable, self.floor) = (next, next, next);

@@ -25,6 +25,8 @@ pub struct Settings {
     pub faults: Faults,
     /// No faults, no crash at an operation, no want of space; only the ends of lives that a test asks for.
     pub calm: bool,
+    /// Bits turn over in what was acknowledged.
+    pub rot: bool,
     /// Keep what happens, for the text of a violation.
     pub trace: bool,
 }

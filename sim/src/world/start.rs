@@ -6,9 +6,14 @@ use std::time::Duration;
 use clad_journal::stepper::{Kind, Next, Stepper};
 use clad_journal::{Event, Level, Observer, OpenError, ReadError};
 
+use clad_journal::format::footer::Damage;
+
 use super::model::{Check, Death, Found, Violation, ensure};
 use super::{Tap, World};
 use crate::disk::{Fault, OpKind};
+
+/// What a reader got, and the ranges that it was told it cannot have.
+type Read = (Vec<Found>, Vec<(u64, u64)>);
 
 /// Starts that are tried with faults, before some without: the first of these may still be told of an old error.
 const ATTEMPTS: u64 = 4;
@@ -85,6 +90,8 @@ impl World {
                 }
             }
         }
+        self.whole_segments();
+        self.note_cut();
         self.writing = true;
         self.eat(&[how as u64, self.disk.ops()]);
         self.inspect()
@@ -117,6 +124,8 @@ impl World {
                     self.disk.kill(); // the process ends, with nothing in flight
                     self.clients.iter_mut().for_each(super::Client::disconnected);
                     self.model.ended();
+                    self.whole_segments();
+                    self.note_cut();
                     (self.disturbed, self.shaken) = (false, false);
                     self.stats.closes += 1;
                     self.eat(&[77, self.disk.ops()]);
@@ -134,6 +143,10 @@ impl World {
     /// # Errors
     /// A broken rule.
     pub fn start(&mut self) -> Result<(), Violation> {
+        if self.settings.rot && self.rng.coin() {
+            (0..=self.rng.below(3)).for_each(|_| self.rot());
+            self.note_cut();
+        }
         for attempt in 0..=ATTEMPTS + 2 {
             if attempt >= ATTEMPTS {
                 self.disk.clear_faults();
@@ -183,7 +196,8 @@ impl World {
             }
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
-                ensure(!must && matches!(e, OpenError::Io { .. }), || format!("the start failed: {e}"))?;
+                let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
+                ensure(!must && of_disk, || format!("the start failed: {e}"))?;
                 self.disturbed = true;
                 self.shaken |= self.cached();
                 self.disk.kill();
@@ -195,24 +209,32 @@ impl World {
 
     /// `untold`: there was an error that nobody had been told of when it began.
     fn first_look(&mut self, began: u64, untold: bool) -> Check<bool> {
+        self.whole_segments();
         let Some(stepper) = &self.stepper else { return Ok(false) };
         let (report, marks, log_id) = (stepper.report().clone(), stepper.marks(), stepper.meta().log_id);
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
-        let told = self.shaken && report.damage.iter().all(|d| d.from >= self.model.durable);
-        let others = report.missing.len() + report.unreadable.len() + report.footless.len();
-        ensure(others == 0 && (told || report.damage.is_empty()), || format!("damage: {report}"))?;
+        let told = |d: &Damage| self.shaken && d.from >= self.model.durable || self.is_rot(d.from, d.to);
+        let hit = report.unreadable.iter().chain(&report.footless).all(|number| self.was_hit(*number));
+        let excused = report.missing.is_empty() && hit && report.damage.iter().all(told);
+        ensure(excused, || format!("damage: {report}"))?;
+        let cut = self.cut.take();
+        let dropped = marks.received < self.model.floor();
+        let says =
+            report.is_damaged() || report.cut_at.is_some() || self.disk.names().contains(&"quarantine/".to_owned());
+        ensure(!dropped || says, || format!("records below {} are dropped in silence: {report}", self.model.floor()))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || untold || began < self.last_fault;
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
-        let found = self.read(0, Level::Durable)?;
+        let (found, gaps) = self.read(0, Level::Durable)?;
         if !self.disk.is_alive() {
             let how = self.cause();
             self.bury(how)?;
             return Ok(false);
         }
-        self.model.check_found(&found, marks.received, self.model.floor())?;
-        self.model.opened(marks, log_id)?;
+        let floor = self.model.floor().min(cut.unwrap_or(u64::MAX));
+        self.model.check_found(&found, &gaps, marks.received, floor)?;
+        self.model.opened(marks, log_id, cut)?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[
@@ -226,11 +248,13 @@ impl World {
         Ok(true)
     }
 
-    /// Reads from an offset on, to the end. A disk error may hit it once for each fault; then it goes on.
-    pub(super) fn read(&mut self, from: u64, level: Level) -> Check<Vec<Found>> {
-        let Some(stepper) = &self.stepper else { return Ok(Vec::new()) };
+    /// Reads from an offset on, to the end, and what it was told cannot be had. A disk error may hit it once for each fault;
+    /// then it goes on.
+    pub(super) fn read(&mut self, from: u64, level: Level) -> Check<Read> {
+        self.whole_segments();
+        let (mut found, mut gaps, mut errors) = (Vec::new(), Vec::new(), 0);
+        let Some(stepper) = &self.stepper else { return Ok((found, gaps)) };
         let mut reader = stepper.reader(from, level);
-        let (mut found, mut errors) = (Vec::new(), 0);
         loop {
             match reader.next_batch() {
                 Ok(None) => break,
@@ -251,11 +275,17 @@ impl World {
                 Err(_) if !self.disk.is_alive() => break,
                 Err(ReadError::Io { .. }) if self.disturbed && errors < 5 => errors += 1,
                 Err(ReadError::Gap { to, damaged: false, .. }) if to <= self.model.removed => {}
+                Err(ReadError::Gap { from, to, damaged: true })
+                    if self.settings.rot && self.model.is_excused(from, to) =>
+                {
+                    self.stats.gaps += 1;
+                    gaps.push((from, to));
+                }
                 Err(ReadError::Gap { from, to, .. }) if self.model.may_be_lost(from, to) => {}
                 Err(e) => return Err(Violation(format!("read from {from}: {e}"))),
             }
         }
-        Ok(found)
+        Ok((found, gaps))
     }
 
     /// Something will fail, within so many operations from now.

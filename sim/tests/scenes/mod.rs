@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::Storage;
 use clad_journal::stepper::{Kind, Next, Stepper};
-use clad_journal::{Append, Faults, JournalConfig, Level, Policy, Retention};
+use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
@@ -20,17 +21,17 @@ const BATCHES: u64 = 4096;
 const LATE: u64 = 128;
 const TORN: u64 = 32;
 
-struct Stage {
-    disk: SimDisk,
+pub(crate) struct Stage {
+    pub(crate) disk: SimDisk,
     tap: Tap,
-    clock: Arc<SimClock>,
-    config: JournalConfig,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) config: JournalConfig,
     journal: Option<Stepper>,
-    sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 impl Stage {
-    fn new(faults: Faults) -> Self {
+    pub(crate) fn new(faults: Faults) -> Self {
         Self::on(SimDisk::new(1), faults)
     }
 
@@ -50,7 +51,7 @@ impl Stage {
         stage
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.journal = None;
         self.disk = self.disk.reopen();
         self.tap = Tap::new(self.disk.clone(), None);
@@ -65,16 +66,16 @@ impl Stage {
     }
 
     /// The process dies, with whatever it had in flight.
-    fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         self.journal = None;
         self.disk.kill();
     }
 
-    fn journal(&self) -> &Stepper {
+    pub(crate) fn journal(&self) -> &Stepper {
         self.journal.as_ref().expect("it was started")
     }
 
-    fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
+    pub(crate) fn append(&mut self, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
         self.append_for(Level::Durable, bytes, permits)
     }
 
@@ -108,20 +109,20 @@ impl Stage {
     }
 
     /// Everything that can be done now.
-    fn run(&self) {
+    pub(crate) fn run(&self) {
         while let Next::Job(job) = self.journal().begin() {
             self.journal().carry_out(job);
         }
     }
 
     /// Idle for long enough that the last watermarks are vouched for.
-    fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.run();
         self.clock.step(Duration::from_millis(200));
         self.run();
     }
 
-    fn read(&self, offset: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, offset: u64) -> Option<Vec<u8>> {
         let batch = self.journal().reader(offset, Level::Durable).next_batch().ok()??;
         let (at, chunk) = batch.chunks().next()?.ok()?;
         (at == offset).then(|| chunk.payload.to_vec())
@@ -459,4 +460,46 @@ pub(crate) fn behind_the_cut(faults: Faults) {
         assert_eq!((stage.read(first), stage.read(after)), (Some(vec![1; 5000]), Some(vec![2; 700])), "{report}");
     }
     assert!(seen > 0, "no batch lay behind a cut");
+}
+
+/// A recovery in the process that fails on a full disk is made again in the space that it has: what it would give back is
+/// somebody else's at once.
+pub(crate) fn recovery_keeps_its_space(faults: Faults) {
+    let mut over = 0;
+    // What of the failed write has landed is the seed's choice.
+    for seed in 0..16 {
+        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let first = stage.append(500, None);
+        stage.run();
+        stage.journal().prepare();
+        let second = stage.append(500, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.disk.fail_next(OpKind::SyncAll, ".tmp", DiskFault::Io);
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        assert!(stage.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", stage.disk.names());
+        // Full, and whoever wants more than two blocks of what comes free is there first.
+        let free = stage.disk.space().unwrap().free;
+        stage.disk.set_capacity((1 << 40) - free - (56 << 10));
+        for _ in 0..3 {
+            stage.clock.step(Duration::from_secs(60));
+            stage.run();
+        }
+        let names = stage.disk.names();
+        assert!(!names.iter().any(|name| name.ends_with(".tmp")), "seed {seed}: not written elsewhere: {names:?}");
+        // What has landed is set aside, for which it takes a block more.
+        over += usize::from(stage.journal().marks().accepting != Accepting::Failed);
+        stage.disk.set_capacity(1 << 40);
+        stage.clock.step(Duration::from_secs(60));
+        stage.run();
+        let marks = stage.journal().marks();
+        assert_eq!((marks.failures, marks.durable, marks.accepting), (1, 2, Accepting::Yes), "seed {seed}: {marks:?}");
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!((report.next_offset, report.damage.as_slice()), (2, &[][..]), "seed {seed}: {report}");
+        assert_eq!((stage.read(first), stage.read(second)), (Some(vec![1; 500]), Some(vec![2; 500])));
+    }
+    assert!(over > 0, "no recovery came to its end while it was full");
 }

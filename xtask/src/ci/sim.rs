@@ -57,6 +57,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "simulation: ",
                     "fixed: ",
                     "found: ",
+                    "rot: ",
                     "fresh: ",
                     "group_commit: ",
                     "per_message: ",

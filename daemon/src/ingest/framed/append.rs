@@ -7,6 +7,7 @@ use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
 use crate::ingest::door::{ADMISSION_WAIT, Admitted, bad_checksum};
+use crate::rings;
 
 impl Connection {
     pub(super) fn append(&mut self, body: &[u8]) -> Flow {
@@ -21,6 +22,10 @@ impl Connection {
         if self.has_ring() {
             let text = "this connection's appends come by its ring";
             return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+        }
+        if let Some(ring) = self.met_ring {
+            self.service.rings.gone(ring, false);
+            return self.fatal(rings::not_drained());
         }
         if let Some(why) = self.is_overtaking() {
             let why = why.clone();

@@ -41,10 +41,13 @@ impl Connection {
             Err(_) => Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, format!("no HELLO within {timeout:?}"))),
         };
         let answer = match hello {
-            Ok(Frame::Hello(hello)) => {
-                self.service.rings.meet(&hello, &self.peer).await;
-                self.service.door.welcome(&hello, &self.peer)
-            }
+            Ok(Frame::Hello(hello)) => match self.service.rings.meet(&hello, &self.peer).await {
+                Ok(ring) => {
+                    self.met_ring = ring;
+                    self.service.door.welcome(&hello, &self.peer)
+                }
+                Err(error) => Err(error),
+            },
             Ok(_) => Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the first frame must be HELLO")),
             Err(e) => Err(e),
         };

@@ -135,6 +135,8 @@ pub(super) struct Connection {
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingId>,
+    /// The ring that its producer had when it came: unless it goes on with that, or has another, it appends nothing.
+    met_ring: Option<RingId>,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -174,6 +176,7 @@ where
         welcomed: 0,
         asking: None,
         ring: None,
+        met_ring: None,
         says_bye: false,
         service,
     };

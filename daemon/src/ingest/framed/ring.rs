@@ -32,8 +32,13 @@ impl GiveFds for tcp::OwnedWriteHalf {
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
-    pub(in crate::ingest) fn has_ring(&self) -> bool {
+    pub(super) fn has_ring(&self) -> bool {
         self.ring.is_some() || self.asking.is_some()
+    }
+
+    /// Whether its producer has a ring, or had one when it came: then no append comes by this connection itself.
+    pub(in crate::ingest) fn appends_by_ring(&self) -> bool {
+        self.has_ring() || self.met_ring.is_some()
     }
 
     /// Whether what was logged by rings before what was read came is with the journal, or it is known why it cannot be.

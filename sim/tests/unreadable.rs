@@ -1,0 +1,115 @@
+//! A segment's first block that the device does not give any more: with the salt in it, all of that segment is lost, and
+//! nothing else is.
+//!
+//! What must hold: a start that needs that header refuses, names the segment, and has changed nothing, for the device may
+//! give it again; `repair` takes the file out of the way, whole; then everything else is read at its offset, and what is
+//! lost is named. A start that does not need it goes on.
+
+#![allow(dead_code)] // of the scenes, the stage alone
+
+mod scenes;
+
+use clad_journal::clock::Clock;
+use clad_journal::repair::{Action, Left, repair_storage};
+use clad_journal::stepper::Stepper;
+use clad_journal::{Faults, Level, OpenError, ReadError};
+use scenes::Stage;
+
+fn name(segment: u64) -> String {
+    format!("{segment:020}.clog")
+}
+
+/// Three sealed segments of two records each, and one in use, of a journal that was killed.
+fn killed() -> Stage {
+    let mut stage = Stage::new(Faults::default());
+    for record in 0..8 {
+        stage.append(3000, None);
+        stage.run();
+        if record % 2 == 1 && record < 7 {
+            stage.journal().request_rotate();
+            stage.run();
+        }
+    }
+    stage.rest();
+    stage.die();
+    stage
+}
+
+fn refused(stage: &mut Stage) -> OpenError {
+    stage.disk = stage.disk.reopen();
+    let storage = std::sync::Arc::new(stage.disk.clone());
+    let opened = Stepper::open(storage, stage.clock.clone(), stage.config, std::sync::Arc::new(|_| {}));
+    opened.err().expect("it opens")
+}
+
+fn found(stage: &Stage) -> Vec<u64> {
+    (0..8).filter(|offset| stage.read(*offset) == Some(vec![*offset as u8 + 1; 3000])).collect()
+}
+
+#[test]
+fn a_header_that_the_start_needs() {
+    // The newest that is sealed, and the one in use.
+    for (segment, rest) in [(2, vec![0, 1, 2, 3, 6, 7]), (3, vec![0, 1, 2, 3, 4, 5])] {
+        let mut stage = killed();
+        stage.disk.spoil(&name(segment), 0);
+        let before = stage.disk.digest();
+        let error = refused(&mut stage);
+        let text = error.to_string();
+        assert!(matches!(error, OpenError::Unreadable { segment: it, .. } if it == segment), "{text}");
+        assert!(text.contains(&format!("segment {segment}")) && text.contains("clactl repair"), "{text}");
+        assert_eq!(stage.disk.digest(), before, "segment {segment}: the start has changed something");
+
+        let action = Action::SetAsideUnreadable { segment };
+        for dry_run in [true, false] {
+            let clock: &dyn Clock = stage.clock.as_ref();
+            let done = repair_storage(&stage.disk, "simulated", clock, dry_run).expect("a report");
+            assert_eq!(
+                (done.actions.as_slice(), done.left.as_slice()),
+                (&[action.clone()][..], &[Left::Missing(segment)][..])
+            );
+            assert_eq!(stage.disk.digest() == before, dry_run);
+        }
+        let aside = format!("quarantine/{}.0", name(segment));
+        assert!(stage.disk.names().contains(&aside), "{:?}", stage.disk.names());
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert_eq!(report.missing, [segment], "{report}");
+        assert_eq!(found(&stage), rest, "{report}");
+        stage.sequence = if segment == 3 { 6 } else { 8 };
+        let payload = stage.sequence as u8 + 1;
+        let next = stage.append(3000, None);
+        stage.rest();
+        assert_eq!(stage.read(next), Some(vec![payload; 3000]));
+    }
+}
+
+#[test]
+fn a_header_that_no_start_needs() {
+    let mut stage = killed();
+    stage.disk.spoil(&name(0), 0);
+    stage.start();
+    let report = stage.journal().report();
+    assert!(report.missing.is_empty() && report.damage.is_empty(), "{report}");
+    assert_eq!(found(&stage), [2, 3, 4, 5, 6, 7], "{report}");
+    let gap = stage.journal().reader(0, Level::Durable).next_batch().err();
+    assert!(matches!(gap, Some(ReadError::Gap { from: 0, to: 2, damaged: true })), "{gap:?}");
+}
+
+/// The block of a footer that the device does not give: the segment is scanned, and loses nothing. A block of records
+/// costs those that lie in it, and is named.
+#[test]
+fn a_footer_and_a_record() {
+    let mut stage = killed();
+    let bytes = stage.disk.peek(&name(2)).expect("it is there").len() as u64;
+    stage.disk.spoil(&name(2), bytes - 1);
+    stage.start();
+    assert_eq!(found(&stage), [0, 1, 2, 3, 4, 5, 6, 7], "{}", stage.journal().report());
+
+    let mut stage = killed();
+    stage.disk.spoil(&name(3), 4096);
+    stage.start();
+    let report = stage.journal().report();
+    assert_eq!(report.damage.iter().map(|d| (d.from, d.to)).collect::<Vec<_>>(), [(6, 8)], "{report}");
+    assert_eq!(found(&stage), [0, 1, 2, 3, 4, 5], "{report}");
+}
