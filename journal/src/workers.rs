@@ -127,7 +127,7 @@ impl Shared {
         if let Some(until) = self.awaited(core, now) {
             // One of those who are to come makes the write; somebody looks then, in case they do not come.
             let looks = core.watch.armed_ns.is_some_and(|t| (now.boot_ns..=until).contains(&t));
-            if !looks && !core.watch.called {
+            if !looks && !core.watch.called && !self.has(Fault::LeavesTheTime) {
                 core.watch.called = core.watch.sleepers > 0;
                 self.wake(core, Turn::Thread);
             }
