@@ -16,6 +16,7 @@ use crate::ingest::{Crew, Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
 use crate::reload::{Outcome, Outcomes};
+use crate::rings::Rings;
 use crate::setup;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
@@ -51,6 +52,7 @@ impl Signals {
 pub(crate) struct Running {
     pub(crate) journal: Arc<Journal>,
     pub(crate) health: Health,
+    pub(crate) rings: Rings,
     pub(crate) logging: Logging,
     pub(crate) notifier: Notifier,
     pub(crate) listeners: Arc<Listeners>,
@@ -102,7 +104,7 @@ impl Running {
                     }
                 }
                 () = due(&mut watchdog) => {
-                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal) {
+                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal, &self.rings) {
                         self.notifier.watchdog();
                     }
                 }
@@ -119,6 +121,13 @@ impl Running {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
             }
             _ => self.health.restored("disk"),
+        }
+        match self.rings.silent_for() {
+            silent if silent > SLOW => self.health.degraded(
+                "rings",
+                format!("the drain of the rings has not got on for {silent:.0?}: appends wait behind it; restart clad"),
+            ),
+            _ => self.health.restored("rings"),
         }
         match s.marks.accepting {
             Accepting::Yes => self.health.ready(),

@@ -129,6 +129,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     let mut running = Running {
         journal: world.journal.clone(),
         health: world.health.clone(),
+        rings: served.rings.clone(),
         logging,
         notifier,
         listeners: served.listeners,
@@ -160,7 +161,7 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     }
     // What lies in the rings is taken before the journal closes.
     let rings = rings.clone();
-    let _ = tokio::task::spawn_blocking(move || rings.stop(until)).await;
+    let left_over = tokio::task::spawn_blocking(move || rings.stop(until)).await.unwrap_or_default();
     running.journal.begin_close();
     while running.listeners.open() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -168,9 +169,17 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     let journal = running.journal.clone();
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
     match tokio::task::spawn_blocking(move || journal.close(left)).await {
-        Ok(true) => {
+        Ok(true) if left_over == 0 => {
             tracing::info!("clean end");
             Exit::Done
+        }
+        Ok(true) => {
+            tracing::error!(
+                ?patience,
+                rings = left_over,
+                "the log has its clean end, but not all that lies in rings could be taken in time: it is kept for the next start"
+            );
+            Exit::Failed
         }
         _ => {
             tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");

@@ -1,8 +1,7 @@
 //! Whether the daemon gets on, for the service manager's watchdog.
 //!
-//! What must hold: the service manager is told only while every worker of the runtime, every ingest thread and the
-//! journal's threads get on:
-//! one that is blocked for ever keeps its connections, and whoever waits behind it, waiting for ever. Threads that wait for
+//! What must hold: the service manager is told only while every worker of the runtime, every ingest thread, the drain of the
+//! rings and the journal's threads get on: one that is blocked for ever keeps its connections, and whoever waits behind it, waiting for ever. Threads that wait for
 //! the disk are not taken for hung, however long it takes; nor are ones that have nothing to do, or much.
 
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Interval;
 
 use crate::ingest::Crew;
+use crate::rings::Rings;
 
 /// Decides whether the service manager is told that the daemon gets on.
 pub(crate) struct Watchdog {
@@ -48,7 +48,7 @@ impl Watchdog {
     }
 
     /// Whether all got on since it was asked before; what did not is told.
-    pub(crate) fn gets_on(&mut self, journal: &Journal) -> bool {
+    pub(crate) fn gets_on(&mut self, journal: &Journal, rings: &Rings) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
         if turns == self.seen {
             tracing::error!("the watchdog is not told: the runtime's workers do not get on");
@@ -61,6 +61,11 @@ impl Watchdog {
         }
         if let Some(thread) = self.ingest.blocked() {
             tracing::error!(thread, "the watchdog is not told: an ingest thread is blocked, the others get on");
+            return false;
+        }
+        let silent = rings.silent_for();
+        if silent > self.interval.period() {
+            tracing::error!(?silent, "the watchdog is not told: the drain of the rings does not get on");
             return false;
         }
         if let Err(stalled) = journal.heartbeat() {

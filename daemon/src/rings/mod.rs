@@ -80,8 +80,14 @@ fn shape(bytes: u32) -> Option<Shape> {
 enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
     GoOn(RingId, oneshot::Sender<Option<Given>>),
-    Retire { id: RingId, forget: bool, done: Option<oneshot::Sender<()>> },
+    Retire {
+        id: RingId,
+        forget: bool,
+        done: Option<oneshot::Sender<()>>,
+    },
     CatchUp(CatchUp),
+    /// Asks for a sign of life.
+    Sign(oneshot::Sender<()>),
     Stop,
 }
 
@@ -108,6 +114,8 @@ struct Shared {
     waits_for_marks: AtomicBool,
     /// Wakes it.
     bell: OwnedFd,
+    /// The sign of life that was asked for, and when.
+    sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
 }
 
 impl Shared {
@@ -163,6 +171,7 @@ impl Rings {
             asleep: AtomicBool::new(false),
             waits_for_marks: AtomicBool::new(false),
             bell,
+            sign: Mutex::default(),
         });
         let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
         if !adopted.is_empty() {
@@ -261,12 +270,33 @@ impl Rings {
     }
 
     /// Closes all rings and drains them, until `deadline` at most. What is not drained by then stays kept. Blocks.
-    pub(crate) fn stop(&self, deadline: Instant) {
-        let Some(shared) = &self.0 else { return };
+    ///
+    /// Says how many rings are left: what they hold is kept for the next start.
+    pub(crate) fn stop(&self, deadline: Instant) -> usize {
+        let Some(shared) = &self.0 else { return 0 };
         shared.order(Order::Stop);
         while shared.roll.totals().0 > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+        shared.roll.totals().0
+    }
+
+    /// How long the drain has given no sign of life. To be called every second or so; one that sleeps is not woken for it.
+    pub(crate) fn silent_for(&self) -> Duration {
+        let Some(shared) = &self.0 else { return Duration::ZERO };
+        let mut asked = shared.sign.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *asked {
+            _ if shared.asleep.load(Ordering::SeqCst) => *asked = None,
+            Some((since, sign)) => match sign.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => return since.elapsed(),
+                _ => *asked = None, // it has answered, or ended
+            },
+            None => {
+                let (sign, signed) = oneshot::channel();
+                *asked = shared.order(Order::Sign(sign)).then(|| (Instant::now(), signed));
+            }
+        }
+        Duration::ZERO
     }
 }
 

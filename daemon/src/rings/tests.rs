@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::Drainage;
-use super::{CatchUp, Order, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use super::{CatchUp, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Note, Stored};
 
@@ -112,6 +112,7 @@ impl World {
             asleep: AtomicBool::new(false),
             waits_for_marks: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"),
+            sign: std::sync::Mutex::default(),
         });
         let drainage = Drainage::new(shared.clone(), Vec::new());
         Self { _dir: dir, journal, shared, drainage }
@@ -254,6 +255,22 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     assert!(scribbler.ring.is_closed());
     assert_eq!(world.stored(scribbler.producer), ["before"]);
     assert_eq!(world.stored(other.producer), ["of another"]);
+}
+
+#[test]
+fn a_drain_that_does_not_get_on_is_seen_and_so_is_what_a_stop_leaves() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let rings = Rings(Some(world.shared.clone()));
+    assert_eq!(rings.silent_for(), Duration::ZERO, "it is asked now");
+    std::thread::sleep(Duration::from_millis(2));
+    assert!(rings.silent_for() > Duration::ZERO);
+    world.drainage.turn();
+    assert_eq!(rings.silent_for(), Duration::ZERO);
+    program.push(AckLevel::Posted, "in the ring");
+    assert_eq!(rings.stop(Instant::now()), 1, "nobody drains it");
+    world.until("drained", |_| rings.stop(Instant::now()) == 0);
+    assert_eq!(world.stored(program.producer), ["in the ring"]);
 }
 
 /// The log has lost its producer, or what it had stored: what comes behind is taken all the same.

@@ -132,6 +132,7 @@ impl Drainage {
                     self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
                     self.catching_up.push(catch_up);
                 }
+                Order::Sign(sign) => drop(sign.send(())),
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
