@@ -284,14 +284,17 @@ impl World {
         Ok(())
     }
 
-    /// A segment's bytes that carry meaning: what lies between the end of the data and the footer's block carries none.
+    /// A segment's bytes that carry meaning: what lies between the end of the data and the footer's block carries none. Nor
+    /// does what the footer gives up, which may differ in the page cache and on the disk; what is kept beside it is held to
+    /// by whoever reads.
     fn sealed_bytes(&self, name: &str) -> Vec<u8> {
         let mut bytes = self.disk.peek(name).unwrap_or_default();
         let slack = SegmentHeader::decode(&bytes).ok().and_then(|header| {
             let (seed, len) = (header.seed(), bytes.len() as u64);
             let (pos, _) = Footer::locate(bytes.get(bytes.len() - TRAILER..)?, len, &seed)?;
             let (footer, _) = Footer::decode(&bytes[pos as usize..], &seed, pos)?;
-            Some(footer.data_end as usize..pos as usize)
+            let from = if footer.damage.is_empty() { footer.data_end } else { u64::from(header.block_size.max(4096)) };
+            Some(from as usize..pos as usize)
         });
         if let Some(slack) = slack {
             bytes[slack].fill(0);
