@@ -27,7 +27,9 @@ pub(crate) struct GroupSize {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LineError {
     /// A line that no record can hold.
-    #[error("line {line} is longer than {limit} bytes, the longest that this log takes (journal.max_record_bytes)")]
+    #[error(
+        "line {line} is longer than {limit} bytes, the longest that goes this way (journal.max_record_bytes; by a ring a quarter of ingest.shm.ring_bytes)"
+    )]
     TooLong {
         /// Its number, counted from 1.
         line: u64,

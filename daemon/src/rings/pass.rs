@@ -236,7 +236,8 @@ struct Prepared<'a> {
 fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> Prepared<'a> {
     let Some((head, payload)) = RingAppendHead::split(bytes) else {
         let text = "the head of the append is not what belongs there";
-        return Prepared { level: AckLevel::None, item: Err(ErrorInfo::new(ErrorCode::BadRecord, text)) };
+        // Whatever level it was to have: who waits for it is told.
+        return Prepared { level: AckLevel::Received, item: Err(ErrorInfo::new(ErrorCode::BadRecord, text)) };
     };
     // What wants no answer is taken like what has it with its offset.
     let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };

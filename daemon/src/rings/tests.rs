@@ -257,6 +257,20 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     assert_eq!(world.stored(other.producer), ["of another"]);
 }
 
+/// What is whole and no append at all has an answer too.
+#[test]
+fn content_that_is_no_append_is_refused_and_the_ring_goes_on() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let odd: [&[u8]; 3] = [&[7; 12], &[1], b"\x02\x00\x00\x01\x00\x00\x00\x00 and more"];
+    let odd = odd.map(|content| program.ring.push(&[content], 1).expect("room"));
+    let last = program.push(AckLevel::Written, "last");
+    world.all_written(&program, last);
+    let bad = Some(u32::from(clad_proto::ErrorCode::BadRecord.number()));
+    assert_eq!(odd.map(|append| program.code(append)), [bad; 3]);
+    assert_eq!(world.stored(program.producer), ["last"]);
+}
+
 #[test]
 fn a_drain_that_does_not_get_on_is_seen_and_so_is_what_a_stop_leaves() {
     let mut world = World::new(16);
