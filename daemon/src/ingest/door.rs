@@ -328,7 +328,12 @@ impl Door {
         if level <= self.highest && level != AckLevel::Posted {
             return Ok(());
         }
-        let text = format!("this log ({}) reaches `{}` at most, not `{level}`", self.policy, self.highest);
+        let text = match level {
+            AckLevel::Posted => {
+                "`posted` is what a ring of shared memory answers: ask for one, or for another level".to_owned()
+            }
+            _ => format!("this log ({}) reaches `{}` at most, not `{level}`", self.policy, self.highest),
+        };
         Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
     }
 }
