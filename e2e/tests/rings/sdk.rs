@@ -137,7 +137,7 @@ fn the_client() {
             for number in 0..FEW {
                 // Until it has its receipt it may queue in the parent's memory.
                 let ticket = submit(&producer, AckLevel::Posted, format!("parent:{number}"));
-                ticket.wait(Duration::ZERO).expect("posted");
+                runtime.block_on(ticket).expect("posted");
             }
             // The parent ends here, without a word; what goes on is its child.
             nix::unistd::daemon(true, true).expect("forked");
