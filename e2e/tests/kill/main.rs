@@ -23,8 +23,9 @@ use world::World;
 
 /// Kills where nothing else is said: as many as a test among others may take time for.
 const ROUNDS: u64 = 12;
-/// So many more are made where a transport × level was not hit yet.
-const MORE: u64 = 4;
+/// So many times as many are made at most, while a transport × level was not hit yet: an answer at `received` is hardly ever
+/// on its way.
+const MORE: u64 = 12;
 /// Acks of all clients together between two kills, at least and at most.
 const ACKS: (u64, u64) = (30, 1500);
 /// Starts of a storm.
