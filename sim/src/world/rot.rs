@@ -187,7 +187,9 @@ impl World {
         let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let still = |s: &&Spot| {
             parse_segment_name(&s.name).is_some_and(|number| number >= lowest)
-                && self.disk.peek(&s.name).is_some_and(|b| b.get(s.pos as usize) == Some(&s.byte))
+                // Nor is it rot any more where the segment was sealed anew since, and has no meaning there.
+                && s.byte != 0
+                && self.sealed_bytes(&s.name).get(s.pos as usize) == Some(&s.byte)
                 && self.disk.is_sealed_mode(&s.name)
         };
         self.spots.iter().filter(still).any(|s| s.part == Part::Batch)
