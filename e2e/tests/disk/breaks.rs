@@ -46,7 +46,8 @@ fn breaks(test: &str, filesystem: Filesystem) {
 fn stays_up_and_loses_nothing(disk: &mut Disk, recorder: &Recorder) {
     let setup = in_small(Setup::in_folder(&disk.point().join("log")));
     // What lies below FUSE is taken for durable on the operator's word only.
-    let mut daemon = setup.set("journal.power_loss_protected", "true").start();
+    let setup = setup.set("journal.power_loss_protected", "true").set("daemon.drain_timeout", "1s");
+    let mut daemon = setup.start();
     let (mut raw, _) = Raw::producer(&daemon.socket());
     append(&mut raw, Durable, 0..10);
     recorder.fail(true);
