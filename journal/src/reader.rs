@@ -100,7 +100,12 @@ impl Reader {
                 return Ok(Some(batch));
             }
             let quiet = if self.fruitless < LOOKS { None } else { self.shared.at_rest() };
+            let before = self.next;
             let mut found = self.read_on()?;
+            if found.is_none() && self.next > before {
+                self.fruitless = 0; // a segment that holds nothing of the time was passed over
+                continue;
+            }
             if found.is_none() && quiet.is_some() {
                 let behind = self.behind_damage(limit)?;
                 match behind.filter(|_| quiet == self.shared.at_rest()) {
