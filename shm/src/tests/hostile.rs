@@ -242,7 +242,7 @@ fn a_doorbell_that_the_client_made_blocking_holds_up_nobody() {
         let mut fds = [PollFd::new(waker, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
     };
-    let (told, hears) = std::sync::mpsc::channel();
+    let (told, hears) = std::sync::mpsc::sync_channel(4);
     // Without an end it would not come back: then the thread is left behind.
     std::thread::spawn(move || {
         drain.awake(); // nobody has rung
