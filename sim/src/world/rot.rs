@@ -25,6 +25,8 @@ pub(super) struct Spot {
     /// What is there since.
     byte: u8,
     part: Part,
+    /// First of the offsets that were hit.
+    first_offset: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +126,8 @@ impl World {
         self.sealed.remove(&name);
         // Nobody misses a vouch; and what no footer proves yet may come to be a tail.
         let part = if part == Part::Batch && (hit.is_none() || !sealed) { Part::Nothing } else { part };
-        self.spots.push(Spot { name, pos, mask, byte, part });
+        let first_offset = hit.map_or(0, |(from, _)| from);
+        self.spots.push(Spot { name, pos, mask, byte, part, first_offset });
         self.stats.rotten += 1;
         self.whole_segments();
     }
@@ -205,7 +208,14 @@ impl World {
                 && self.sealed_bytes(&s.name).get(s.pos as usize) == Some(&s.byte)
                 && self.disk.is_sealed_mode(&s.name)
         };
-        self.spots.iter().filter(still).any(|s| s.part == Part::Batch)
+        self.spots.iter().filter(still).any(|s| s.part == Part::Batch && !self.is_superseded(s))
+    }
+
+    /// Whether a later segment repeats what was hit: then that is the copy that counts.
+    fn is_superseded(&self, spot: &Spot) -> bool {
+        let names = self.disk.names().into_iter().filter(|n| parse_segment_name(n) > parse_segment_name(&spot.name));
+        let mut later = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)?.footer?.1.supersedes_from);
+        later.any(|from| from <= spot.first_offset)
     }
 
     /// Whether a segment was hit.
