@@ -140,7 +140,8 @@ impl Shared {
 
     /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.marks.tell(self.marks());
+        let marks = self.with(Committer::marks_anew);
+        self.marks.tell(marks);
     }
 
     /// Waits for one tick; `true` when the journal closes.
