@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use super::{Kept, Note, PARTS};
@@ -45,8 +45,8 @@ impl Store {
         systemd::notify_socket().ok().flatten().map(Self)
     }
 
-    pub(super) fn keep(&self, note: &Note, parts: [BorrowedFd<'_>; PARTS]) -> io::Result<()> {
-        for (name, part) in names(note).iter().zip(parts) {
+    pub(super) fn keep(&self, ring: &Kept) -> io::Result<()> {
+        for (name, part) in names(&ring.note).iter().zip(ring.parts()) {
             // Not polled: a store that looks for hang-ups would drop them when it sees one.
             let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
             fds::send(&self.0, text.as_bytes(), &[part])?;
