@@ -391,8 +391,10 @@ impl World {
     async fn rings(&self, door: &Arc<Door>, stored: Stored) -> Result<Rings, Exit> {
         let Some(socket) = &self.config.ingest.unix.path else { return Ok(Rings::default()) };
         let folder = socket.parent().unwrap_or(Path::new(".")).to_owned();
-        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored)).await;
-        let (keeper, kept) = found.map_err(|e| failed("look for rings that were kept", &e))?;
+        let health = self.health.clone();
+        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored, health)).await;
+        let found = found.map_err(|e| failed("look for rings that were kept", &e))?;
+        let (keeper, kept) = found.map_err(|e| failed("start the keeper of rings", &e))?;
         let settings = rings::Settings::of(&self.config.ingest.shm);
         if !self.config.ingest.shm.enabled && kept.is_empty() {
             return Ok(Rings::default());

@@ -278,6 +278,8 @@ impl Rings {
         while shared.roll.totals().0 > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // What was drained is let go before the process ends, or the next one would find it.
+        shared.keeper.settle(deadline);
         shared.roll.totals().0
     }
 
