@@ -4,9 +4,9 @@
 //! damage (an error); while a daemon runs, what it has in flight may look like a torn tail.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use crate::catalog::Proof;
 use crate::error::{OpenError, ReadError};
@@ -29,9 +29,25 @@ pub struct OfflineLog {
     meta: Meta,
     parts: Vec<Part>,
     notes: Vec<String>,
+    faults: Vec<BrokenSegment>,
     damage: Vec<Damage>,
     end_offset: u64,
     durable_end: u64,
+}
+
+/// A segment that is not as it was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenSegment {
+    /// Its number.
+    pub segment: u64,
+    /// What is wrong with it, behind its number.
+    pub text: String,
+}
+
+impl fmt::Display for BrokenSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}: {}", self.segment, self.text)
+    }
 }
 
 /// Segments above the highest that `clad.meta` names count where they hold records, as at a start; but a running
@@ -104,6 +120,7 @@ impl OfflineLog {
             meta,
             parts: Vec::new(),
             notes,
+            faults: Vec::new(),
             damage: Vec::new(),
         };
         if log.meta.highest_segment != NONE {
@@ -119,7 +136,7 @@ impl OfflineLog {
     fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>) -> Result<(), OpenError> {
         let name = segment_name(number);
         let Some(bytes) = found.get(&number).copied() else {
-            self.notes.push(format!("DAMAGE: segment {number} is missing, from offset {} on", self.end_offset));
+            self.fault(number, format!("missing, from offset {} on", self.end_offset));
             return Ok(());
         };
         let segment = match probe(self.storage.as_ref(), number, bytes) {
@@ -128,14 +145,14 @@ impl OfflineLog {
                 return Ok(());
             }
             Err(e) if is_bad_place(&e) => {
-                self.notes.push(format!("DAMAGE: the header of segment {number} cannot be read: {e}"));
+                self.fault(number, format!("its header cannot be read: {e}"));
                 return Ok(());
             }
             other => other.map_err(OpenError::io(name.clone()))?,
         };
         match segment.state {
             State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.meta.log_id => {
-                self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
+                self.fault(number, "belongs to another log");
             }
             State::Sealed { header, footer, head_checksum } => {
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
@@ -155,9 +172,13 @@ impl OfflineLog {
                 let limit = self.proven_by_the_next(number, found).map_err(OpenError::io(name.clone()))?;
                 self.add_unsealed(number, bytes, header, limit).map_err(OpenError::io(name))?;
             }
-            State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
+            State::Unreadable(e) => self.fault(number, e.to_string()),
         }
         Ok(())
+    }
+
+    fn fault(&mut self, segment: u64, text: impl Into<String>) {
+        self.faults.push(BrokenSegment { segment, text: text.into() });
     }
 
     /// A running daemon may have sealed it since the folder was listed: looked at once more before anything is said.
@@ -165,8 +186,7 @@ impl OfflineLog {
         if seen.has_lost_its_footer(self.meta.clean) {
             let file_len = self.storage.open(&segment_name(seen.number), Access::ReadDirect)?.len()?;
             if probe(self.storage.as_ref(), seen.number, file_len)?.has_lost_its_footer(self.meta.clean) {
-                let number = seen.number;
-                self.notes.push(format!("DAMAGE: segment {number} has lost its footer, and may have lost its end"));
+                self.fault(seen.number, "has lost its footer, and may have lost its end");
             }
         }
         Ok(())
@@ -219,10 +239,10 @@ impl OfflineLog {
     fn note_missing_footers(&mut self) {
         let sealed = |p: &&Part| matches!(&p.content, Content::Sealed(f) if f.footer.supersedes_from.is_none());
         let Some(last) = self.parts.iter().rfind(sealed).map(|p| p.number) else { return };
-        for p in self.parts.iter().filter(|p| p.number < last && matches!(p.content, Content::Scanned { .. })) {
-            let start = format!("DAMAGE: segment {} has lost its footer", p.number);
-            if !self.notes.iter().any(|note| note.starts_with(&start)) {
-                self.notes.push(start);
+        let scanned = |p: &&Part| p.number < last && matches!(p.content, Content::Scanned { .. });
+        for number in self.parts.iter().filter(scanned).map(|p| p.number).collect::<Vec<_>>() {
+            if !self.faults.iter().any(|fault| fault.segment == number) {
+                self.fault(number, "has lost its footer");
             }
         }
     }
@@ -250,9 +270,14 @@ impl OfflineLog {
         &self.meta
     }
 
-    /// What an operator should hear though it is no damage; and missing or unreadable segments.
+    /// What an operator should hear though it is no damage.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Segments that are missing, cannot be read, or have lost a part.
+    pub fn faults(&self) -> &[BrokenSegment] {
+        &self.faults
     }
 
     /// Offsets that cannot be read.
