@@ -14,6 +14,7 @@ mod burst;
 mod crew;
 mod current;
 mod door;
+mod flush;
 mod framed;
 mod listen;
 mod peer;
