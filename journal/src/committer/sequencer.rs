@@ -12,6 +12,9 @@ use crate::producer::{ProducerId, ProducerState, Verdict};
 
 use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
 
+/// A sender: its producer, owner and epoch.
+type Stored = (ProducerId, u64, u32);
+
 impl Committer {
     /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
     pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
@@ -37,7 +40,7 @@ impl Committer {
     ) {
         let mut row = None;
         for item in burst {
-            answer(self.take(from, item, now, &mut row, purse));
+            answer(self.take(from, item, now, &mut row, None, purse));
         }
         self.end_row(&mut row, now);
         self.gather.settle(purse);
@@ -54,20 +57,35 @@ impl Committer {
     ) {
         let mut for_all: Option<AppendError> = None;
         let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
+        // Runs of a few senders in turn are short: where one has stored up to a sequence under this lock, what follows it
+        // need not be judged again.
+        let mut stored: Vec<(Stored, u64)> = Vec::new();
         for (from, run) in runs {
             let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
             let mut why = for_all.clone().or_else(of_it);
             let mut row = None;
+            let of = (from.producer, from.owner, from.producer_epoch);
+            let known = stored.iter().position(|(sender, _)| *sender == of);
+            // For the first of the run: what follows in the row is in line, and what jumps out of it is judged.
+            let mut next = known.map(|at| stored[at].1);
             for item in run {
                 let taken = match &why {
                     Some(why) => Err(why.clone()),
-                    None => self.take(from, item, now, &mut row, purse),
+                    None => self.take(from, item, now, &mut row, next.take(), purse),
                 };
                 match &taken {
                     Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
                     _ => {}
                 }
                 answer(taken);
+            }
+            let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
+            match (known, end) {
+                (Some(at), Some(end)) => stored[at].1 = end,
+                (None, Some(end)) => stored.push((of, end)),
+                // It may have stored something before what did not go in.
+                (Some(at), None) => drop(stored.swap_remove(at)),
+                (None, None) => {}
             }
             self.end_row(&mut row, now);
             match why {
@@ -79,6 +97,7 @@ impl Committer {
         self.gather.settle(purse);
     }
 
+    /// `next`: the sequence that is known to be this sender's next, so that it is not judged.
     // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
@@ -87,6 +106,7 @@ impl Committer {
         item: &Item<'_>,
         now: Moment,
         row: &mut Option<Row>,
+        next: Option<u64>,
         purse: &mut Purse,
     ) -> Result<Accepted, AppendError> {
         self.accepting()?;
@@ -115,7 +135,9 @@ impl Committer {
             }
             _ => {
                 self.end_row(row, now);
-                if let Some(first_offset) = self.judge(&header, item.gap, now)? {
+                if next != Some(item.first_sequence)
+                    && let Some(first_offset) = self.judge(&header, item.gap, now)?
+                {
                     return Ok(self.given(item.count, first_offset, true));
                 }
                 self.check_room(len)?;
@@ -448,6 +470,48 @@ mod tests {
         assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
         let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
         assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
+    }
+
+    #[test]
+    fn runs_in_turn_store_each_sequence_once() {
+        let (mut committer, now) = fresh();
+        let item = |first_sequence, count| Item {
+            first_sequence,
+            count,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload: b"x",
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, vouch: &[] };
+        let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
+        let runs = [
+            (&a, vec![item(0, 1), item(1, 1)]),
+            (&b, vec![item(5, 1)]),
+            (&a, vec![item(2, 1), item(2, 1), item(4, 1), item(2, 1)]),
+            (&old, vec![item(5, 1)]),
+            (&b, vec![item(5, 1), item(6, 2)]),
+            (&a, vec![item(2, 1), item(4, 1), item(5, 1)]),
+            (&b, vec![item(7, 2), item(8, 1)]),
+        ];
+        let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut purse, |answer| {
+            answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
+        });
+        let (new, again) = (|offset| Ok((offset, false)), |offset| Ok((offset, true)));
+        let expected = [
+            vec![new(50), new(51)],
+            vec![new(52)],
+            vec![new(53), again(53), new(54), again(53)],
+            vec![Err(AppendError::Fenced { current: 2 })],
+            vec![again(52), new(55)],
+            vec![again(53), again(54), new(57)],
+            vec![Err(AppendError::Overlap { expected: 8 }), new(58)],
+        ];
+        assert_eq!(answers, expected.concat());
     }
 
     #[test]
