@@ -97,6 +97,29 @@ pub(crate) enum Content {
     Scanned { kept: Vec<Found> },
 }
 
+/// What a start looks at first: whether all names in the folder are of a log, and `clad.meta`. The log's id; nothing where a
+/// new log would be made. No segment is read, nothing is changed.
+///
+/// # Errors
+/// [`OpenError`], as a start would give it.
+pub fn look(dir: &Path) -> Result<Option<[u8; 16]>, OpenError> {
+    let name = dir.display().to_string();
+    let substrate = device::discover(dir);
+    let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+    check_foreign(&storage, &name)?;
+    match metafile::load(&storage).map_err(OpenError::io("read clad.meta"))? {
+        Loaded::Found { meta, .. } => Ok(Some(meta.log_id)),
+        Loaded::Newer(e) => Err(OpenError::Newer(e.to_string())),
+        Loaded::Lost => {
+            let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
+            match list_segments(&listing).len() {
+                0 => Ok(None),
+                segments => Err(OpenError::MetaLost { dir: name, segments }),
+            }
+        }
+    }
+}
+
 impl OfflineLog {
     /// Looks at a folder.
     ///
