@@ -177,6 +177,28 @@ fn a_reader_behind_retention_is_told_the_gap() {
 
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
 #[test]
+fn who_asks_for_times_is_told_no_gap_where_many_segments_hold_none_of_them() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let config = config(Policy::PerMessage);
+    let (journal, _) = open(dir.path(), config);
+    for sequence in 0..12 {
+        let time = if sequence == 11 { 100 } else { 1 };
+        let one = Append { min_time_ns: time, max_time_ns: time, ..append(sequence, b"one", Level::Durable) };
+        journal.append(one).unwrap();
+        wait(&journal, Level::Durable, sequence + 1);
+        assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
+    }
+    assert!(journal.close(Duration::from_secs(20)));
+    drop(journal);
+    // Anew: nothing is in memory.
+    let (journal, _) = open(dir.path(), config);
+    let mut reader = journal.reader(0, Level::Durable).within(50, 150);
+    let found = reader.next_batch().map(|batch| batch.map(|b| b.first_offset));
+    assert_eq!(found.map_err(|e| e.to_string()), Ok(Some(11)));
+    assert!(reader.next_batch().unwrap().is_none());
+}
+
+#[test]
 fn retention_that_is_withdrawn_stops_where_it_is() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let journal = Arc::new(OnceLock::<Journal>::new());

@@ -110,7 +110,7 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
-    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
         self.core().committer.at_rest()
     }
 
