@@ -234,6 +234,8 @@ pub(crate) fn open_shared(
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
     let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
+    let spare = prepare::spare_segments(&env).map_err(OpenError::io("look at the free space"))?;
+    committer.begin_with(spare, env.storage.block_size());
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
