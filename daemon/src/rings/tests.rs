@@ -21,8 +21,9 @@ use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::Drainage;
 use super::{CatchUp, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
-use crate::keep::{Keeper, Note, Stored};
+use crate::keep::{Keeper, Kept, Note, Stored};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -107,7 +108,7 @@ impl World {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
             journal: journal.clone(),
             door: Arc::new(door),
-            keeper: Keeper::find(dir.path(), Stored::default()).0,
+            keeper: Keeper::find(dir.path(), Stored::default(), Health::default()).expect("a keeper").0,
             roll: Roll::default(),
             orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
@@ -397,4 +398,71 @@ fn nobody_waits_for_a_drain_that_has_ended() {
     world.drainage.run();
     shared.order(Order::GoOn(RingId::default(), early));
     assert_eq!(told.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
+}
+
+impl Program {
+    /// Where the head of the ring lies (`shm/src/layout.rs`), and the bit that says closed.
+    const HEAD: u64 = 64;
+    const CLOSED: u64 = 1 << 63;
+
+    /// Takes the ring for open again, as no honest client does.
+    fn reopen(&self) {
+        let mut head = [0; 8];
+        self.memory.read_exact_at(&mut head, Self::HEAD).expect("a head");
+        let head = u64::from_le_bytes(head) & !Self::CLOSED;
+        self.memory.write_all_at(&head.to_le_bytes(), Self::HEAD).expect("writable");
+    }
+}
+
+/// The connection has ended and the process writes on, over the mark that the ring is closed: what was there then is
+/// stored, and the ring ends.
+#[test]
+fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
+    let mut world = World::new(16);
+    let (orphan, other) = (world.program(1), world.program(2));
+    for text in &numbered(100) {
+        orphan.push(AckLevel::Posted, text);
+    }
+    world.shared.order(Order::Retire { id: orphan.id, forget: false, done: None });
+    world.drainage.turn();
+    assert!(orphan.ring.is_closed());
+    world.until("the ring is gone", |world| {
+        orphan.reopen();
+        let head = RingAppendHead { level: AckLevel::Posted, payload_crc: 0 }.encode();
+        let _ = orphan.ring.push(&[&head, b"late"], 1);
+        world.shared.roll.of_producer(&orphan.producer).is_none()
+    });
+    let last = other.push(AckLevel::Written, "of another");
+    world.all_written(&other, last);
+    assert_eq!(world.stored(orphan.producer), numbered(100));
+    assert!(world.catch_up(None));
+}
+
+/// Of an earlier daemon's rings: one that was closed is let go at once; one whose client nobody can watch lives, and ends
+/// when that has not come back in time.
+#[test]
+fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
+    let mut world = World::new(16);
+    let adopt = |world: &mut World, program: &Program| {
+        // Not known to the kernel: it can be neither watched nor said to be gone.
+        let note = Note { id: RingId::from_bytes([9; 16]), producer: program.producer, uid: UID, ..Note::default() };
+        let fds = vec![
+            program.memory.try_clone().expect("a descriptor").into(),
+            program.waker.try_clone().expect("a descriptor"),
+        ];
+        world.shared.adopt(Kept { note, fds }).expect("adopted")
+    };
+    let program = world.program(1);
+    let mut ring = adopt(&mut world, &program);
+    let (now, until) = (Instant::now(), ring.expected().expect("it is waited for"));
+    assert!(until > now + Duration::from_secs(30) && !program.ring.is_closed());
+    ring.came_back();
+    assert_eq!(ring.expected(), None);
+    ring.is_expected_by(now);
+    program.push(AckLevel::Posted, "posted meanwhile");
+    world.drainage = Drainage::new(world.shared.clone(), vec![ring]);
+    assert!(program.ring.is_closed(), "nobody came back");
+    let closed = adopt(&mut world, &program);
+    assert_eq!(closed.expected(), None, "it is over as it comes");
+    world.until("stored", |world| world.stored(program.producer) == ["posted meanwhile"]);
 }

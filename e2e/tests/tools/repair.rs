@@ -75,7 +75,7 @@ fn a_byte_of_a_footer() {
                 bytes[end - 8] ^= 1;
             });
         },
-        verify: Some("segment 1 has lost its footer"),
+        verify: Some(": has lost its footer"),
         actions: &["segment 1 had lost its footer: sealed again"],
         ..Damage::default()
     }
@@ -88,7 +88,7 @@ fn a_sealed_segment_cut_off() {
         hit: &|files| {
             change(files, name(1), |bytes| bytes.truncate(place(bytes, 31)));
         },
-        verify: Some("segment 1 has lost its footer"),
+        verify: Some(": has lost its footer"),
         actions: &["segment 1 had lost its footer: sealed again"],
         lost: 31..40,
         ends: 1,
@@ -104,7 +104,7 @@ fn the_last_segment_cut_off() {
         hit: &|files| {
             change(files, name(3), |bytes| bytes.truncate(place(bytes, 75)));
         },
-        verify: Some("segment 3 has lost its footer, and may have lost its end"),
+        verify: Some(": has lost its footer, and may have lost its end"),
         lost: 75..80,
         ends: 1,
         ..Damage::default()
@@ -133,7 +133,7 @@ fn a_segment_deleted() {
             hit: &|files| {
                 files.remove(&name(segment)).expect("it was there");
             },
-            verify: Some(&format!("segment {segment} is missing")),
+            verify: Some(&format!("segment {segment}, offsets")),
             left: Some(&format!("segment {segment} is missing")),
             lost: offsets,
             ends: 1,
@@ -149,7 +149,7 @@ fn the_last_segment_deleted() {
         hit: &|files| {
             files.remove(&name(3)).expect("it was there");
         },
-        verify: Some("segment 3 is missing"),
+        verify: Some("segment 3: missing, from offset 60 on"),
         left: Some("segment 3 is missing"),
         lost: of(3),
         ends: 1,
@@ -219,7 +219,7 @@ fn a_segment_whose_name_another_log_has() {
             files.insert(name(900), two);
             files.insert(name(2), other[&name(2)].clone());
         },
-        verify: Some("segment 2 belongs to another log"),
+        verify: Some(": belongs to another log"),
         actions: &["segment 2 belongs to the log", "segment 2 lay under the name of segment 900: put back"],
         ..Damage::default()
     }
@@ -249,7 +249,7 @@ fn a_segment_under_a_name_that_was_never_in_use() {
             let one = files.remove(&name(1)).expect("it was there");
             files.insert(name(900), one);
         },
-        verify: Some("segment 1 is missing"),
+        verify: Some(": missing, from"),
         actions: &["segment 1 lay under the name of segment 900: put back"],
         ..Damage::default()
     }
@@ -263,7 +263,7 @@ fn a_segment_of_another_log() {
         hit: &|files| {
             files.insert(name(1), other[&name(1)].clone());
         },
-        verify: Some("segment 1 belongs to another log"),
+        verify: Some(": belongs to another log"),
         actions: &["segment 1 belongs to the log"],
         left: Some("segment 1 is missing"),
         lost: of(1),
