@@ -1,11 +1,9 @@
 //! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
 
-use crate::active::Active;
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
-use crate::format::footer::Footer;
 use crate::gather::{Entering, Purse, Row};
 use crate::marks::{Accepting, Level, Marks};
 use crate::producer::{ProducerId, ProducerState, Verdict};
@@ -201,46 +199,9 @@ impl Committer {
         }
     }
 
-    /// Where no further segment can be made, only what surely fits into the ones that are there is taken.
-    pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
-        let more = self.gather.bytes() as u64 + len as u64;
-        let short = self.space_low || self.unopened.is_some();
-        if !short || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
-            return Ok(());
-        }
-        // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
-        // nor for who asks whether appends are taken.
-        if self.busy && !self.opening {
-            // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
-            return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
-                true => Ok(()),
-                false => Err(self.no_segment()),
-            };
-        }
-        let Some(active) = &self.active else { return Err(self.no_segment()) };
-        let batches = self.gather.batches() as u64 + 1;
-        let stored = self.gather.bytes() as u64 + len as u64 + batches * crate::format::batch::LEN as u64;
-        match active.has_room(stored, batches, self.footer_len(active) + 4096) {
-            true => Ok(()),
-            false => Err(self.no_segment()),
-        }
-    }
-
-    fn no_segment(&self) -> AppendError {
-        match &self.unopened {
-            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
-            None => AppendError::NoSpace,
-        }
-    }
-
     /// Why the next segment cannot be opened, where that is not for want of room.
     pub(crate) fn unopened(&self) -> Option<String> {
         self.unopened.clone()
-    }
-
-    pub(super) fn footer_len(&self, active: &Active) -> u64 {
-        let t = &self.producers;
-        Footer::max_len(active.index_len() + 1, t.len() + 1, t.ranges() + 1, active.header.block_size as usize)
     }
 
     /// Where a producer stands, for its handshake; the id is its owner's from the first append on.
@@ -297,6 +258,13 @@ impl Committer {
             },
         };
         Marks { accepting, ..self.marks }
+    }
+
+    /// To be told without a result of a job. Whether appends are taken changes with what is begun, too: under one version
+    /// there would be two values, and the older could be told last.
+    pub(crate) fn marks_anew(&mut self) -> Marks {
+        self.marks.version += 1;
+        self.marks()
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -370,7 +338,7 @@ mod tests {
         for _ in 0..8 {
             assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
             committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
-            assert!(!committer.set_space_low(false).tell);
+            assert!(!committer.set_spare(5).tell);
             let refused = append(&mut committer, 3, 0).unwrap_err();
             assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
             assert_eq!(committer.marks().accepting, Accepting::NoSpace);
@@ -382,7 +350,8 @@ mod tests {
 
     fn fresh() -> (Committer, Moment) {
         let began = EpochStart { epoch: 3, first_offset: 40 };
-        let committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        committer.begin_with(5, 4096);
         (committer, Moment { real_ns: 0, boot_ns: 0 })
     }
 
@@ -426,11 +395,11 @@ mod tests {
     /// However small it is, and whoever's.
     #[test]
     fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
-        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 512 << 10, ..JournalConfig::default() };
+        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };
         let began = EpochStart { epoch: 3, first_offset: 0 };
         let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
-        (committer.space_low, committer.busy) = (true, true); // a rotation on a full disk: a little is taken
-        let big = vec![0; 300 << 10];
+        (committer.coming, committer.busy) = (true, true); // a rotation into the last segment that there is room for
+        let big = vec![0; 1020 << 10];
         let item = |first_sequence, payload| Item {
             first_sequence,
             count: 1,
