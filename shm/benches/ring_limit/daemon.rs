@@ -28,6 +28,8 @@ impl Daemon {
             ("admin.path", admin.display().to_string()),
             ("ingest.shm.ring_bytes", ring.to_owned()),
             ("ingest.shm.spin", "50us".to_owned()),
+            // A minute of this would fill a disk; what goes is written over, as in a log that has its size.
+            ("retention.max_bytes", "1GiB".to_owned()),
             ("ingest.tcp.listen", String::new()),
             ("ingest.grpc.listen", String::new()),
             ("metrics.listen", String::new()),

@@ -1,6 +1,9 @@
 //! What is kept up, call to `written`, by rings and by the framed Unix socket; what a full ring does to its callers; and a
 //! durable answer beside a bare synced write. All by the SDK, by four processes at once, with a daemon on the same cores.
 //!
+//! The log is kept at 1 GiB by retention, so that the segments that go are used again: a log that only grows is made of
+//! zeroes first, and then the device sets the pace of both, at half of what it can (BENCHMARKS.md).
+//!
 //! Kinds take turns within a round, rings and socket one right after the other. What is told is the median over rounds with
 //! the least and the greatest; a ratio is taken within its round. Processor time is that of all four and of the daemon.
 
