@@ -5,7 +5,8 @@
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
-//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//! are counted against the budget before they are handed over; while a batch waits for room, in line with everybody else,
+//! nothing else is taken, and nobody looks whether there is some: who gives room back wakes the drain.
 //!
 //! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
 //! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
@@ -15,12 +16,15 @@
 //! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
 //! waits: others go on, and lose their order with it for as long.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::ring::Ring;
 use crate::ingest::{Arrival, Door, refusal};
@@ -45,6 +49,8 @@ struct Taken {
 pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
+    /// Its place in the line for room.
+    line: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
 }
 
 impl Batch {
@@ -84,18 +90,32 @@ impl Batch {
         }
     }
 
-    /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
-    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
+    /// Hands it to the journal. `None`: there is no room for it now, nothing was done, and `waker` is woken when there is.
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival, waker: &Waker) -> Option<Handed> {
+        let room = match &mut self.line {
+            Some(line) => Some(ready(line, waker)?),
+            None => None,
+        };
+        self.line = None;
         let mut prepared = Vec::with_capacity(self.taken.len());
         for taken in &self.taken {
             let bytes = &self.bytes[taken.bytes.0..taken.bytes.1];
             prepared.push(prepare(&mut rings[taken.ring], &taken.entry, bytes, at));
         }
         let cost: usize = prepared.iter().filter_map(|p| p.item.as_ref().ok()).map(|item| item.share).sum();
-        let permit = match cost {
-            0 => None,
+        let permit = match (cost, room) {
+            (0, _) => None,
+            (_, Some(room)) => room,
             // More than there is in all can only be one append of the largest size; it waits for everything.
-            cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
+            (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
+                Some(permit) => Some(permit),
+                None => {
+                    let line = self.line.insert(Box::pin(door.budget.take(cost)));
+                    let room = ready(line, waker)?;
+                    self.line = None;
+                    room
+                }
+            },
         };
         let verdicts = self.append(rings, door, &prepared, permit, at);
         let handed = self.settle(rings, &prepared, verdicts, at);
@@ -109,7 +129,7 @@ impl Batch {
         rings: &[Ring],
         door: &Door,
         prepared: &[Prepared<'_>],
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         at: Arrival,
     ) -> Vec<Result<Accepted, AppendError>> {
         let mut items = Vec::with_capacity(prepared.len());
@@ -190,7 +210,16 @@ impl Batch {
         self.taken.retain(|taken| taken.ring != ring);
         if self.taken.is_empty() {
             self.bytes.clear();
+            self.line = None;
         }
+    }
+}
+
+/// Room, if it is there.
+fn ready<T>(line: &mut Pin<Box<dyn Future<Output = T> + Send>>, waker: &Waker) -> Option<T> {
+    match line.as_mut().poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(room) => Some(room),
+        Poll::Pending => None,
     }
 }
 
