@@ -484,7 +484,9 @@ fn a_drain_that_waits_for_room_looks_for_nothing() {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         line.expect("counted").trim().parse().expect("a number")
     };
+    let until = Instant::now() + PATIENCE;
     while !shared.asleep.load(std::sync::atomic::Ordering::SeqCst) {
+        assert!(Instant::now() < until, "it never sleeps");
         std::thread::yield_now();
     }
     let before = left();
