@@ -152,6 +152,13 @@ impl Shared {
     }
 }
 
+/// There is room for what the drain holds.
+impl std::task::Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.ring_bell();
+    }
+}
+
 /// The rings of this daemon; clones are the same. Empty where they are turned off.
 #[derive(Clone, Default)]
 pub(crate) struct Rings(Option<Arc<Shared>>);

@@ -5,7 +5,8 @@
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
-//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//! are counted against the budget before they are handed over; while a batch waits for room, in line with everybody else,
+//! nothing else is taken, and nobody looks whether there is some: who gives room back wakes the drain.
 //!
 //! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
 //! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
@@ -15,12 +16,15 @@
 //! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
 //! waits: others go on, and lose their order with it for as long.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::ring::Ring;
 use crate::ingest::{Arrival, Door, refusal};
@@ -55,6 +59,8 @@ impl Taken {
 pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
+    /// Its place in the line for room.
+    line: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
 }
 
 impl Batch {
@@ -99,9 +105,14 @@ impl Batch {
         }
     }
 
-    /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
-    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
-        let Self { bytes, taken } = self;
+    /// Hands it to the journal. `None`: there is no room for it now, nothing was done, and `waker` is woken when there is.
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival, waker: &Waker) -> Option<Handed> {
+        let Self { bytes, taken, line } = self;
+        let room = match line {
+            Some(line) => Some(ready(line, waker)?),
+            None => None,
+        };
+        *line = None;
         let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
         let mut cost = 0;
@@ -122,10 +133,18 @@ impl Batch {
                 Err(error) => taken.refused = Some(Box::new(error)),
             }
         }
-        let permit = match cost {
-            0 => None,
+        let permit = match (cost, room) {
+            (0, _) => None,
+            (_, Some(room)) => room,
             // More than there is in all can only be one append of the largest size; it waits for everything.
-            cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
+            (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
+                Some(permit) => Some(permit),
+                None => {
+                    let room = ready(line.insert(Box::pin(door.budget.take(cost))), waker)?;
+                    *line = None;
+                    room
+                }
+            },
         };
         let senders: Vec<Sender<'_>> = runs.iter().map(|(ring, _)| rings[*ring].sender()).collect();
         let mut from = 0;
@@ -145,6 +164,7 @@ impl Batch {
         self.taken.retain(|taken| taken.ring != ring);
         if self.taken.is_empty() {
             self.bytes.clear();
+            self.line = None;
         }
     }
 }
@@ -194,6 +214,14 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
         ring.announce();
     }
     handed
+}
+
+/// Room, if it is there.
+fn ready<T>(line: &mut Pin<Box<dyn Future<Output = T> + Send>>, waker: &Waker) -> Option<T> {
+    match line.as_mut().poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(room) => Some(room),
+        Poll::Pending => None,
+    }
 }
 
 /// Who refused an append.

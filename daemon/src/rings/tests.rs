@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::format::checksum;
@@ -19,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::ring::Ring;
 use super::roll::Roll;
-use super::thread::Drainage;
+use super::thread::{Drainage, Next};
 use super::{CatchUp, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
@@ -465,4 +466,75 @@ fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
     let closed = adopt(&mut world, &program);
     assert_eq!(closed.expected(), None, "it is over as it comes");
     world.until("stored", |world| world.stored(program.producer) == ["posted meanwhile"]);
+}
+
+/// All of the budget is taken, and others queue for it behind the drain: it has its turn before them.
+#[test]
+fn the_drain_waits_for_room_in_line() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let budget = world.shared.door.budget.clone();
+    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let last = program.push(AckLevel::Written, "in line");
+    assert_eq!(world.drainage.turn(), Next::Room);
+    let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.take(usize::MAX))).collect();
+    let mut served = 0;
+    drop(all);
+    // As sockets do: each has all of it as soon as it can, and gives it back.
+    world.until("it had its turn", |_| {
+        let mut context = Context::from_waker(Waker::noop());
+        while let Some(first) = behind.first_mut()
+            && let Poll::Ready(room) = first.as_mut().poll(&mut context)
+        {
+            drop((room, behind.remove(0)));
+            served += 1;
+        }
+        assert!(served == 0 || program.ring.marks().received > last, "{served} who came later were served before it");
+        program.ring.marks().written > last
+    });
+    assert_eq!(world.stored(program.producer), ["in line"]);
+}
+
+/// While it waits for room its thread sleeps; counted by the times that it left the processor.
+#[test]
+fn a_drain_that_waits_for_room_looks_for_nothing() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let budget = world.shared.door.budget.clone();
+    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let last = program.push(AckLevel::Written, "waits");
+    let (tell, thread) = std::sync::mpsc::sync_channel(1);
+    let World { shared, drainage, _dir, journal } = world;
+    let told = shared.clone();
+    journal.on_marks(move |_| told.marks_moved());
+    let drain = std::thread::spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("somebody listens");
+        drainage.run();
+    });
+    let status = format!("/proc/self/task/{}/status", thread.recv().expect("told"));
+    let left = || -> u64 {
+        let status = std::fs::read_to_string(&status).expect("its thread");
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.expect("counted").trim().parse().expect("a number")
+    };
+    let until = Instant::now() + PATIENCE;
+    while !shared.asleep.load(std::sync::atomic::Ordering::SeqCst) {
+        assert!(Instant::now() < until, "it never sleeps");
+        std::thread::yield_now();
+    }
+    let before = left();
+    for text in &numbered(100) {
+        program.push(AckLevel::Posted, text); // nothing that it could take
+    }
+    std::thread::sleep(Duration::from_millis(300)); // 3,000 looks, were it to look every 100 us
+    assert!(left() - before < 20, "it woke {} times for nothing", left() - before);
+    assert_eq!(program.ring.marks().received, 0);
+    drop(all);
+    let until = Instant::now() + PATIENCE;
+    while program.ring.marks().written <= last {
+        assert!(Instant::now() < until, "it was not woken");
+        std::thread::yield_now();
+    }
+    shared.order(Order::Stop);
+    drain.join().expect("it ends");
 }

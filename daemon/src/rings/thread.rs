@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use clad_journal::Marks;
@@ -27,7 +28,7 @@ use super::{CatchUp, Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
-/// Between two looks while something is held up, or waits for room.
+/// Between two looks while something is held up.
 const SOON: Duration = Duration::from_micros(100);
 
 /// What the thread holds.
@@ -40,6 +41,8 @@ pub(super) struct Drainage {
     /// The journal takes nothing now.
     hold: Option<Hold>,
     catching_up: Vec<CatchUp>,
+    /// Woken when there is room for the batch: rings the bell.
+    waker: Waker,
     /// When the first ring's client must have come back, after a restart.
     expected: Option<Instant>,
     pace: Pace,
@@ -56,6 +59,7 @@ impl Drainage {
         let mut drainage = Self {
             epoch,
             marks,
+            waker: Waker::from(shared.clone()),
             shared,
             rings,
             batch: Batch::default(),
@@ -91,11 +95,12 @@ impl Drainage {
                 Next::Again => {}
                 Next::Gather => self.gather(),
                 Next::Soon => self.rest(Some(SOON)),
-                Next::At(until) => self.sleep(Some(until)),
+                Next::Room => self.sleep(None, true),
+                Next::At(until) => self.sleep(Some(until), true),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
-                    Rest::Sleep => self.sleep(None),
+                    Rest::Sleep => self.sleep(None, false),
                 },
             }
         }
@@ -203,8 +208,8 @@ impl Drainage {
             let door = self.shared.door();
             let arrival = door.arrival();
             let appends = self.batch.len();
-            match self.batch.hand_over(&mut self.rings, &door, arrival) {
-                None => return Next::Soon,
+            match self.batch.hand_over(&mut self.rings, &door, arrival, &self.waker) {
+                None => return Next::Room,
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), appends, handed.asked);
@@ -269,10 +274,9 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken. While nothing can be taken (`until` then), or
-    /// of one ring, no client of it has to wake anybody.
-    fn sleep(&mut self, mut until: Option<Instant>) {
-        let all_held = until.is_some();
+    /// Says that it sleeps, looks once more, and sleeps until it is woken, or `until` then. While nothing can be taken
+    /// (`all_held`), or of one ring, no client of it has to wake anybody.
+    fn sleep(&mut self, mut until: Option<Instant>, all_held: bool) {
         let shared = self.shared.clone();
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
@@ -351,6 +355,8 @@ pub(super) enum Next {
     /// At once, but under load.
     Gather,
     Soon,
+    /// When there is room, of which it is told.
+    Room,
     /// Then, or when it is woken.
     At(Instant),
     Idle,

@@ -1,6 +1,7 @@
 //! A ring whose connection has ended and whose process lives on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clad_client::AckLevel;
 use clad_e2e::{Setup, readback};
@@ -35,6 +36,10 @@ fn what_a_process_pushed_before_its_ring_was_closed_is_stored() {
                 let mut posted = 0;
                 loop {
                     match push(ring, &format!("{round}:{thread}:{posted}")) {
+                        Ok(_) if posted % 64 == 63 => {
+                            posted += 1;
+                            std::thread::sleep(Duration::from_micros(200)); // it is not about a flood
+                        }
                         Ok(_) => posted += 1,
                         Err(PushError::Full | PushError::Abandoned) => std::thread::yield_now(),
                         Err(PushError::Closed) => break posted,
