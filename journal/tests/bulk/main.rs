@@ -1,6 +1,7 @@
 //! The batched file writer on a real file system: against a plain `Vec`, under failure, and without what it would like.
 
 mod failing;
+mod lent;
 mod model;
 mod without;
 mod workers;

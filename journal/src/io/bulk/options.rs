@@ -1,9 +1,11 @@
 //! How a writer is made.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::writer::BulkWriter;
+use crate::io::File;
 
 /// The most buffers.
 pub const MAX_BUFFERS: usize = 256;
@@ -20,6 +22,9 @@ pub enum Engine {
     Ring,
     /// A few threads with `pwrite`; where none can be started, the caller's own.
     Threads,
+    /// The caller's own thread, one write after the other: for who holds them back on purpose, and would have several
+    /// under way for nothing.
+    Caller,
 }
 
 /// How a [`BulkWriter`] is made. The defaults are what was measured no slower than anything else that was tried: 3 buffers
@@ -117,6 +122,19 @@ impl Options {
     /// As [`Self::create_new`].
     pub fn append(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
         BulkWriter::new(self, path.as_ref(), How::Append)
+    }
+
+    /// Takes a file of a storage that is open already, from its first byte on: `name` is what errors call it. Its length
+    /// may have been set before and is durable after the first [`BulkWriter::sync`].
+    ///
+    /// Each write is one [`File::write_at`] by the caller's own thread ([`Engine::Caller`]), whatever engine is asked for, and
+    /// what that promises of errors and locks holds. Buffers are whole blocks of `block` bytes; where the file was opened
+    /// around the page cache, what lies between two flushes must be too, or the kernel refuses it.
+    ///
+    /// # Errors
+    /// That its length cannot be read; `InvalidInput` for options out of range, or a block that is no power of two.
+    pub fn over(&self, file: Arc<dyn File>, name: impl Into<PathBuf>, block: u32) -> io::Result<BulkWriter> {
+        BulkWriter::over(self, file, name.into(), block)
     }
 
     pub(super) fn check(&self) -> io::Result<()> {

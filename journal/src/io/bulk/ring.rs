@@ -66,7 +66,8 @@ impl Ring {
     }
 
     pub(super) fn submit(&mut self, target: &Arc<Target>, write: Write) {
-        let fd = types::Fd(target.fd(write.way).as_raw_fd());
+        // A lent file has none, and comes to no ring.
+        let fd = types::Fd(target.fd(write.way).map_or(-1, |fd| fd.as_raw_fd()));
         let (index, bytes) = (write.buf.index, write.bytes());
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
         let entry = match self.registered {
