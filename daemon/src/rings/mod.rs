@@ -186,7 +186,7 @@ impl Rings {
             tracing::info!(rings = adopted.len(), keeper = shared.keeper.name(), "rings of an earlier daemon go on");
         }
         let told = Arc::downgrade(&shared);
-        journal.on_marks(move |_| {
+        journal.on_marks(move || {
             if let Some(shared) = told.upgrade() {
                 shared.marks_moved();
             }
