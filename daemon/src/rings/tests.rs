@@ -270,7 +270,7 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     scribbler.scribble("nonsense");
     let last = other.push(AckLevel::Written, "of another");
     // In a thread, because what was wrong here once was a pass that never ended.
-    let (ended, turned) = std::sync::mpsc::channel();
+    let (ended, turned) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         world.drainage.turn();
         let _ = ended.send(world);

@@ -95,7 +95,7 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
     let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
     let kept = Kept { note: ring.member.note, fds };
     world.shared.roll.leave(&ring.member);
-    std::mem::forget(ring); // it did not end, it was killed
+    let _ring = std::mem::ManuallyDrop::new(ring); // it did not end, it was killed
     program.push(AckLevel::Posted, "3");
     let again = world.shared.adopt(kept).expect("its ring is sound");
     world.add(again);
