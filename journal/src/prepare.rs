@@ -19,7 +19,7 @@ use crate::env::Env;
 use crate::faults::{self, Fault};
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
+use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness, is_bad_place};
 use crate::segment_file;
 use crate::sync::atomic::Ordering;
 
@@ -40,9 +40,9 @@ pub(crate) enum Space {
     Reserved,
 }
 
-/// Whether the file system has room for a segment beyond the operator's reserve.
-pub(crate) fn has_space(env: &Env) -> io::Result<bool> {
-    Ok(env.storage.space()?.free >= env.config.segment_bytes + env.config.reserve_free)
+/// For how many segments the file system has room beyond the operator's reserve.
+pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
+    Ok(env.storage.space()?.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes)
 }
 
 fn write_access(env: &Env) -> Access {
@@ -320,7 +320,11 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
     };
     let block = env.storage.block_size();
     let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
-    read?;
+    match read {
+        // It was never put to use, so it holds nothing: another is made.
+        Err(e) if is_bad_place(&e) => return Ok(None),
+        other => other?,
+    }
     let Ok(header) = SegmentHeader::decode(&buf) else { return Ok(None) };
     let fits = header.capacity == env.config.segment_bytes
         && file.len()? == header.capacity

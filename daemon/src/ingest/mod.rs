@@ -7,6 +7,7 @@
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
+pub(crate) mod assembly;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
@@ -14,6 +15,7 @@ mod burst;
 mod crew;
 mod current;
 mod door;
+mod flush;
 mod framed;
 mod listen;
 mod peer;

@@ -114,7 +114,7 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
-    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
         self.core().committer.at_rest()
     }
 
@@ -144,7 +144,8 @@ impl Shared {
 
     /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.marks.tell(self.marks());
+        let marks = self.with(Committer::marks_anew);
+        self.marks.tell(marks);
     }
 
     /// Waits for one tick; `true` when the journal closes.
@@ -209,7 +210,7 @@ impl Shared {
             Some((reason, false)) if first => {
                 self.env().tell(Event::Failed { reason });
                 // As well as the disk still can: a start after this must not believe `written`.
-                let _ = self.env().meta.update(|m| m.latched = true);
+                let _ = self.env().meta.update_both(|m| m.latched = true);
             }
             _ => {}
         }
@@ -233,6 +234,8 @@ pub(crate) fn open_shared(
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
     let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
+    let spare = prepare::spare_segments(&env).map_err(OpenError::io("look at the free space"))?;
+    committer.begin_with(spare, env.storage.block_size());
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
