@@ -17,7 +17,7 @@ fn take(world: &World, rings: &mut [Ring]) -> bool {
     let any = !batch.is_empty();
     if any {
         let door = world.shared.door();
-        batch.hand_over(rings, &door, door.arrival()).expect("there is room");
+        batch.hand_over(rings, &door, door.arrival(), std::task::Waker::noop()).expect("there is room");
     }
     any
 }
@@ -90,11 +90,12 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
     }
     let mut rings = [ring];
     assert!(take(&world, &mut rings));
-    let [ring] = rings.map(std::mem::ManuallyDrop::new); // it does not end, it is killed
+    let [ring] = rings;
     let fds = ring.drain().client_fds();
     let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
     let kept = Kept { note: ring.member.note, fds };
     world.shared.roll.leave(&ring.member);
+    let _ring = std::mem::ManuallyDrop::new(ring); // it did not end, it was killed
     program.push(AckLevel::Posted, "3");
     let again = world.shared.adopt(kept).expect("its ring is sound");
     world.add(again);
