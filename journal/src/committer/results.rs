@@ -247,9 +247,10 @@ impl Committer {
     }
 
     /// Whether somebody is to look now: for a job that could be begun, or because what was under way kept the others from
-    /// the end, a rotation, or the pause after a failure.
+    /// a rotation, or the pause after a failure. (Not from the end: a close wakes everybody, and who looks then, and must
+    /// wait for what is under way, names no time and is woken when it is over.)
     pub(crate) fn wants_somebody(&self) -> bool {
-        self.more_to_do() || self.state != State::Running || self.closing || !self.rotate_replies.is_empty()
+        self.more_to_do() || self.state != State::Running || !self.rotate_replies.is_empty()
     }
 
     /// How long what gathers waits for company while a write is in flight.
