@@ -33,6 +33,8 @@ pub(crate) enum Loaded {
         slot: u64,
         /// The greatest epoch that any slot names.
         greatest_epoch: u32,
+        /// The other slot was written once, and does not hold: a write of it was cut, or it has rotted.
+        alone: bool,
     },
     /// The file is not there, or neither slot holds.
     Lost,
@@ -59,8 +61,11 @@ pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
     }
     let good = || slots.iter().enumerate().filter_map(|(i, s)| s.as_ref().ok().map(|m| (i as u64, m)));
     let greatest_epoch = good().flat_map(|(_, m)| m.epochs.iter().map(|e| e.epoch)).max().unwrap_or(0);
+    let unwritten = |slot: &[u8]| slot.len() == SLOT && slot.iter().all(|byte| *byte == 0);
+    let bad = |(slot, bytes): (_, &[u8])| matches!(slot, &Err(_)) && !unwritten(bytes);
+    let alone = buf.len() < 2 * SLOT || slots.iter().zip(buf.chunks(SLOT)).any(bad);
     Ok(match good().max_by_key(|(_, m)| m.generation) {
-        Some((slot, meta)) => Loaded::Found { meta: meta.clone(), slot, greatest_epoch },
+        Some((slot, meta)) => Loaded::Found { meta: meta.clone(), slot, greatest_epoch, alone },
         None => Loaded::Lost,
     })
 }

@@ -72,6 +72,10 @@ fn adopted(
     Ok(meta)
 }
 
+/// What is told of a `clad.meta` that has lost its spare.
+const ALONE: &str = "one of the two copies in clad.meta cannot be read (a write of it was cut, or it has rotted); the other one \
+                     holds, and the next change of it writes both in turn";
+
 /// One segment.
 pub(crate) struct Part {
     pub(crate) number: u64,
@@ -132,7 +136,12 @@ impl OfflineLog {
         check_foreign(storage.as_ref(), &name)?;
         let mut notes = Vec::new();
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
-            Loaded::Found { meta, .. } => adopted(storage.as_ref(), meta, &found, &mut notes)?,
+            Loaded::Found { meta, alone, .. } => {
+                if alone {
+                    notes.push(ALONE.to_owned());
+                }
+                adopted(storage.as_ref(), meta, &found, &mut notes)?
+            }
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };

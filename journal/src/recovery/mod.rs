@@ -74,7 +74,7 @@ pub(crate) fn start(
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
-        Loaded::Found { mut meta, slot, greatest_epoch } => {
+        Loaded::Found { mut meta, slot, greatest_epoch, .. } => {
             survey::adopt(storage, &mut meta, &found, observer, config.faults)
                 .map_err(OpenError::io("look for segments in use"))?;
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
