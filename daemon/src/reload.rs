@@ -219,8 +219,9 @@ mod tests {
 
     impl Other {
         fn start(runtime: Option<&Path>) -> Self {
-            let mut command = std::process::Command::new("sleep");
-            command.arg("1000").env_remove("RUNTIME_DIRECTORY");
+            // Whoever calls the tests may ignore HUP (nohup does), and hands that down.
+            let mut command = std::process::Command::new("env");
+            command.args(["--default-signal=HUP", "sleep", "1000"]).env_remove("RUNTIME_DIRECTORY");
             command.envs(runtime.map(|folder| ("RUNTIME_DIRECTORY", folder)));
             let other = Self(command.spawn().unwrap());
             // The kernel tells a program's environment a moment after its parent goes on.

@@ -38,11 +38,15 @@ impl Daemon {
     pub(crate) fn try_of(setup: Setup) -> Result<Self, Ended> {
         let process = setup.spawn();
         let mut daemon = Self { setup, process, listeners: HashMap::new() };
-        if daemon.process.wait_for(Heard::Stdout, READY, PATIENCE) || daemon.process.is_running() {
-            daemon.wait_ready();
-            return Ok(daemon);
+        daemon.ready_or_ended().map(|()| daemon)
+    }
+
+    fn ready_or_ended(&mut self) -> Result<(), Ended> {
+        if self.process.wait_for(Heard::Stdout, READY, PATIENCE) || self.process.is_running() {
+            self.wait_ready();
+            return Ok(());
         }
-        Err(Ended::of(&daemon.process))
+        Err(Ended::of(&self.process))
     }
 
     /// One with the plainest setup.
@@ -193,6 +197,19 @@ impl Daemon {
         assert!(!self.process.is_running(), "it still runs");
         self.process = self.setup.spawn();
         self.wait_ready();
+    }
+
+    /// Starts it again, with the same setup, and waits until it is ready, or has ended because it does not want to.
+    ///
+    /// # Errors
+    /// How it ended.
+    ///
+    /// # Panics
+    /// When it still runs, or does neither.
+    pub fn try_restart(&mut self) -> Result<(), Ended> {
+        assert!(!self.process.is_running(), "it still runs");
+        self.process = self.setup.spawn();
+        self.ready_or_ended()
     }
 
     /// Starts it again and kills it at its first word, when recovery has hardly begun.

@@ -1,7 +1,9 @@
 //! Making a segment ready before it is needed, so that a rotation touches no folder.
 //!
 //! What must hold: when a segment is handed over, its name, its folder entry, its size and (where that pays) its
-//! zeroes are durable, and so is its header, which is written last: a file whose header holds was finished.
+//! zeroes are durable, and so is its header, which is written last: a file whose header holds was finished. The zeroes are
+//! written by the file writer ([`crate::bulk`]), over a file of the storage.
+//!
 //! Zero-written blocks serve the syncing policies on ext4 and xfs only; `ftruncate` or `fallocate` space costs an
 //! extent conversion, and so a journal commit, at each first durable write.
 //!
@@ -9,14 +11,15 @@
 //! are written. What it held is told apart from what will be by the salt, the number and the place that every checksum
 //! starts from, and nobody else may see it change.
 
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
+use crate::bulk::{Engine, Options};
 use crate::env::Env;
 use crate::faults::{self, Fault};
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::{parse_segment_name, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness};
+use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness, is_bad_place};
 use crate::segment_file;
 use crate::sync::atomic::Ordering;
 
@@ -37,9 +40,9 @@ pub(crate) enum Space {
     Reserved,
 }
 
-/// Whether the file system has room for a segment beyond the operator's reserve.
-pub(crate) fn has_space(env: &Env) -> io::Result<bool> {
-    Ok(env.storage.space()?.free >= env.config.segment_bytes + env.config.reserve_free)
+/// For how many segments the file system has room beyond the operator's reserve.
+pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
+    Ok(env.storage.space()?.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes)
 }
 
 fn write_access(env: &Env) -> Access {
@@ -106,7 +109,7 @@ pub(crate) fn make(
         _ => {}
     }
     let file = segment_file::create(env.storage.as_ref(), &name, Access::WriteDirect)?;
-    match fill(env, file.as_ref(), number, epoch, space, pace) {
+    match fill(env, &file, number, epoch, space, pace) {
         Ok(Some(header)) => Ok(Some(Prepared { header })),
         other => {
             // Half a segment is of no use, and it holds the space that somebody waits for.
@@ -118,17 +121,19 @@ pub(crate) fn make(
 
 fn fill(
     env: &Env,
-    file: &dyn File,
+    file: &Arc<dyn File>,
     number: u64,
     epoch: u32,
     space: Space,
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
     file.allocate(env.config.segment_bytes)?;
-    if space == Space::Zeroed && zeroes_ahead(env) && !write_zeroes(env, file, 0, pace)? {
+    if space == Space::Reserved || !zeroes_ahead(env) {
+        file.sync_all()?;
+    } else if !write_zeroes(env, file, number, 0, pace)? {
         return Ok(None);
     }
-    finish(env, file, number, epoch, None).map(Some)
+    finish(env, file.as_ref(), number, epoch, None).map(Some)
 }
 
 /// Whether zeroes are written ahead of the batches.
@@ -136,27 +141,34 @@ fn zeroes_ahead(env: &Env) -> bool {
     env.storage.zeroing_pays() && env.config.policy.syncs()
 }
 
-/// From `done` to the capacity; `false` when `pace` says stop.
-fn write_zeroes(env: &Env, file: &dyn File, mut done: u64, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<bool> {
+/// From `done` to the capacity, and durable with the file's length; `false` when `pace` says stop. One write of a MiB is
+/// under way at a time, and none while `pace` waits: so the syncs of the foreground never queue behind more than that.
+fn write_zeroes(
+    env: &Env,
+    file: &Arc<dyn File>,
+    number: u64,
+    mut done: u64,
+    pace: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<bool> {
     let capacity = env.config.segment_bytes;
-    let mut zeroes = IoBuf::zeroed(CHUNK.min(capacity as usize));
+    let options = Options::new().engine(Engine::Caller).buffers(1).buffer_bytes(CHUNK.min(capacity as usize));
+    let mut writer = options.over(file.clone(), segment_name(number), env.storage.block_size())?;
+    writer.seek(SeekFrom::Start(done))?;
     while done < capacity {
         let n = (capacity - done).min(CHUNK as u64);
-        zeroes.set_len(n as usize);
-        let (back, written) = file.write_at(zeroes, done, Durability::Written);
-        written?;
-        zeroes = back;
+        io::copy(&mut io::repeat(0).take(n), &mut writer)?;
+        writer.flush()?;
         done += n;
         if !pace(done) {
             return Ok(false);
         }
     }
+    writer.finish()?;
     Ok(true)
 }
 
-/// The space is there: durably first, then the header, then the name.
+/// The space is there, durably: now the header, then the name.
 fn finish(env: &Env, file: &dyn File, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
-    file.sync_all()?;
     let header = new_header(env, number, epoch, former)?;
     write_header(file, &header)?;
     file.sync_all()?;
@@ -244,7 +256,7 @@ fn refill(
 ) -> io::Result<Option<SegmentHeader>> {
     let file = segment_file::open(env.storage.as_ref(), name, Access::WriteDirect)?;
     file.allocate(env.config.segment_bytes)?;
-    if !write_zeroes(env, file.as_ref(), bytes, pace)? {
+    if !write_zeroes(env, &file, number, bytes, pace)? {
         return Ok(None);
     }
     finish(env, file.as_ref(), number, epoch, Some(former)).map(Some)
@@ -308,7 +320,11 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
     };
     let block = env.storage.block_size();
     let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
-    read?;
+    match read {
+        // It was never put to use, so it holds nothing: another is made.
+        Err(e) if is_bad_place(&e) => return Ok(None),
+        other => other?,
+    }
     let Ok(header) = SegmentHeader::decode(&buf) else { return Ok(None) };
     let fits = header.capacity == env.config.segment_bytes
         && file.len()? == header.capacity

@@ -121,6 +121,8 @@ pub(crate) struct Reader {
     passed: VecDeque<Passed>,
     tail: Tail,
     gone: bool,
+    /// Nothing from this append on is ever taken: the ring was closed there.
+    end: u64,
 }
 
 /// Up to where space was given back.
@@ -175,6 +177,7 @@ impl Reader {
             passed: VecDeque::new(),
             tail,
             gone: false,
+            end: u64::MAX,
         }
     }
 
@@ -211,6 +214,12 @@ impl Reader {
         self.gone = true;
     }
 
+    /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not taken.
+    pub(crate) fn set_end(&mut self, head: Cursor) {
+        let room = u64::from(self.shape.slots()) - (self.next - self.tail.append);
+        self.end = self.end.min(self.next + head.ahead_of(self.next).min(room));
+    }
+
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -225,7 +234,7 @@ impl Reader {
             if let Some(found) = self.found {
                 return Ok(verdict(found.time, before));
             }
-            if self.next - self.tail.append >= u64::from(self.shape.slots()) {
+            if self.next >= self.end || self.next - self.tail.append >= u64::from(self.shape.slots()) {
                 return Ok(Peek::Empty); // all that the ring can hold was taken; whatever the slots say is not true
             }
             match self.state(ring, self.next) {
@@ -336,6 +345,7 @@ impl Reader {
         let waits_for_space = self.next - self.tail.append >= u64::from(self.shape.slots());
         let is_committed = |append| matches!(self.state(ring, append), State::Committed(_));
         waits_for_space
+            || self.next >= self.end
             || self.found.is_none()
                 && self.state(ring, self.next) == State::Pending
                 && !behind.into_iter().any(is_committed)

@@ -9,8 +9,8 @@
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
 //! What must hold: a ring belongs to one producer of one connection, and is given only once it is kept. It ends with its
-//! client's process or connection: then it is closed, drained to its end, and let go when all of it is written. What a
-//! client does to its ring costs itself alone.
+//! client's process or connection: then it is closed, drained up to where that was, and let go when all of it is written,
+//! whatever a process that lives on writes there. What a client does to its ring costs itself alone.
 //!
 //! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
 //!
@@ -20,6 +20,7 @@
 mod give;
 mod pace;
 mod pass;
+mod process;
 mod ring;
 mod roll;
 mod thread;
@@ -151,6 +152,13 @@ impl Shared {
     }
 }
 
+/// There is room for what the drain holds.
+impl std::task::Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.ring_bell();
+    }
+}
+
 /// The rings of this daemon; clones are the same. Empty where they are turned off.
 #[derive(Clone, Default)]
 pub(crate) struct Rings(Option<Arc<Shared>>);
@@ -178,7 +186,7 @@ impl Rings {
             tracing::info!(rings = adopted.len(), keeper = shared.keeper.name(), "rings of an earlier daemon go on");
         }
         let told = Arc::downgrade(&shared);
-        journal.on_marks(move |_| {
+        journal.on_marks(move || {
             if let Some(shared) = told.upgrade() {
                 shared.marks_moved();
             }
@@ -278,6 +286,8 @@ impl Rings {
         while shared.roll.totals().0 > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // What was drained is let go before the process ends, or the next one would find it.
+        shared.keeper.settle(deadline);
         shared.roll.totals().0
     }
 

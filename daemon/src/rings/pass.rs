@@ -5,7 +5,8 @@
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
-//! are counted against the budget before they are handed over; while a batch waits for room nothing else is taken.
+//! are counted against the budget before they are handed over; while a batch waits for room, in line with everybody else,
+//! nothing else is taken, and nobody looks whether there is some: who gives room back wakes the drain.
 //!
 //! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
 //! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
@@ -15,12 +16,15 @@
 //! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
 //! waits: others go on, and lose their order with it for as long.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, AppendError, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::ring::Ring;
 use crate::ingest::{Arrival, Door, refusal};
@@ -38,6 +42,16 @@ struct Taken {
     ring: usize,
     bytes: (usize, usize),
     entry: Entry,
+    /// What its answer waits for; known once it was looked into.
+    level: AckLevel,
+    /// Why it is not handed over.
+    refused: Option<Box<ErrorInfo>>,
+}
+
+impl Taken {
+    fn payload_bytes(&self) -> usize {
+        (self.bytes.1 - self.bytes.0).saturating_sub(RingAppendHead::BYTES)
+    }
 }
 
 /// What was taken and not yet handed over.
@@ -45,11 +59,17 @@ struct Taken {
 pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
+    /// Its place in the line for room.
+    line: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
 }
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.taken.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.taken.len()
     }
 
     fn is_full(&self) -> bool {
@@ -72,7 +92,8 @@ impl Batch {
             {
                 let from = self.bytes.len();
                 if let Some(entry) = rings[at].take(&mut self.bytes) {
-                    self.taken.push(Taken { ring: at, bytes: (from, self.bytes.len()), entry });
+                    let bytes = (from, self.bytes.len());
+                    self.taken.push(Taken { ring: at, bytes, entry, level: AckLevel::None, refused: None });
                 }
                 frontier = frontier.min(rings[at].look(before));
             }
@@ -84,44 +105,47 @@ impl Batch {
         }
     }
 
-    /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
-    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
-        let mut prepared = Vec::with_capacity(self.taken.len());
-        for taken in &self.taken {
-            let bytes = &self.bytes[taken.bytes.0..taken.bytes.1];
-            prepared.push(prepare(&mut rings[taken.ring], &taken.entry, bytes, at));
-        }
-        let cost: usize = prepared.iter().filter_map(|p| p.item.as_ref().ok()).map(|item| item.share).sum();
-        let permit = match cost {
-            0 => None,
-            // More than there is in all can only be one append of the largest size; it waits for everything.
-            cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
+    /// Hands it to the journal. `None`: there is no room for it now, nothing was done, and `waker` is woken when there is.
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival, waker: &Waker) -> Option<Handed> {
+        let Self { bytes, taken, line } = self;
+        let room = match line {
+            Some(line) => Some(ready(line, waker)?),
+            None => None,
         };
-        let verdicts = self.append(rings, door, &prepared, permit, at);
-        let handed = self.settle(rings, &prepared, verdicts, at);
-        self.bytes.clear();
-        self.taken.clear();
-        Some(handed)
-    }
-
-    fn append(
-        &self,
-        rings: &[Ring],
-        door: &Door,
-        prepared: &[Prepared<'_>],
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-        at: Arrival,
-    ) -> Vec<Result<Accepted, AppendError>> {
-        let mut items = Vec::with_capacity(prepared.len());
+        *line = None;
+        let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
-        for (taken, prepared) in self.taken.iter().zip(prepared) {
-            let Ok(item) = &prepared.item else { continue };
-            items.push(*item);
-            match runs.last_mut() {
-                Some((ring, end)) if *ring == taken.ring => *end = items.len(),
-                _ => runs.push((taken.ring, items.len())),
+        let mut cost = 0;
+        for taken in taken.iter_mut() {
+            let bytes = &bytes[taken.bytes.0..taken.bytes.1];
+            let (level, item) = prepare(&mut rings[taken.ring], &taken.entry, bytes, at);
+            taken.level = level;
+            match item {
+                Ok(item) => {
+                    cost += item.share;
+                    items.push(item);
+                    match runs.last_mut() {
+                        Some((ring, end)) if *ring == taken.ring => *end = items.len(),
+                        _ => runs.push((taken.ring, items.len())),
+                    }
+                    taken.refused = None;
+                }
+                Err(error) => taken.refused = Some(Box::new(error)),
             }
         }
+        let permit = match (cost, room) {
+            (0, _) => None,
+            (_, Some(room)) => room,
+            // More than there is in all can only be one append of the largest size; it waits for everything.
+            (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
+                Some(permit) => Some(permit),
+                None => {
+                    let room = ready(line.insert(Box::pin(door.budget.take(cost))), waker)?;
+                    *line = None;
+                    room
+                }
+            },
+        };
         let senders: Vec<Sender<'_>> = runs.iter().map(|(ring, _)| rings[*ring].sender()).collect();
         let mut from = 0;
         let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
@@ -129,60 +153,10 @@ impl Batch {
         if !items.is_empty() {
             door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v));
         }
-        verdicts
-    }
-
-    /// Tells the rings what became of it.
-    fn settle(
-        &self,
-        rings: &mut [Ring],
-        prepared: &[Prepared<'_>],
-        verdicts: Vec<Result<Accepted, AppendError>>,
-        at: Arrival,
-    ) -> Handed {
-        let mut handed = Handed::default();
-        let mut counts = Counts::default();
-        let mut verdicts = verdicts.into_iter();
-        let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
-        for (taken, prepared) in self.taken.iter().zip(prepared) {
-            let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(Refused::ByTheLog), item.payload.len())),
-                Err(error) => Some((Err(Refused::AtTheDoor(error)), 0)),
-            };
-            let (Some((verdict, bytes)), false) = (verdict, stopped[taken.ring]) else { continue };
-            let ring = &mut rings[taken.ring];
-            touched[taken.ring] = true;
-            handed.asked |= prepared.level >= AckLevel::Received;
-            let error = match verdict {
-                Ok(accepted) => {
-                    counts.add(&accepted, bytes, prepared.level);
-                    ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
-                    continue;
-                }
-                // What is refused for now waits in its ring, and so does all behind it.
-                Err(Refused::ByTheLog(why)) if why.is_for_now() => {
-                    stopped[taken.ring] = true;
-                    ring.put_back(&taken.entry);
-                    match why.is_for_all() {
-                        true => {
-                            let until = Instant::now() + PAUSE;
-                            handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
-                        }
-                        false => ring.hold(refusal(&why)),
-                    }
-                    continue;
-                }
-                Err(Refused::ByTheLog(why)) => refusal(&why),
-                Err(Refused::AtTheDoor(error)) => error.clone(),
-            };
-            let failures = ring.door.journal.marks().failures;
-            ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
-        }
-        counts.tell(at.since);
-        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
-            ring.announce();
-        }
-        handed
+        let handed = settle(taken, rings, verdicts, at);
+        bytes.clear();
+        taken.clear();
+        Some(handed)
     }
 
     /// A ring begins anew: what was taken of it and not handed over comes again.
@@ -190,7 +164,63 @@ impl Batch {
         self.taken.retain(|taken| taken.ring != ring);
         if self.taken.is_empty() {
             self.bytes.clear();
+            self.line = None;
         }
+    }
+}
+
+/// Tells the rings what became of it.
+fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, AppendError>>, at: Arrival) -> Handed {
+    let mut handed = Handed::default();
+    let mut counts = Counts::default();
+    let mut verdicts = verdicts.into_iter();
+    let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
+    for taken in taken {
+        let verdict = match &taken.refused {
+            None => verdicts.next().map(|verdict| verdict.map_err(Refused::ByTheLog)),
+            Some(error) => Some(Err(Refused::AtTheDoor(error))),
+        };
+        let (Some(verdict), false) = (verdict, stopped[taken.ring]) else { continue };
+        let ring = &mut rings[taken.ring];
+        touched[taken.ring] = true;
+        handed.asked |= taken.level >= AckLevel::Received;
+        let error = match verdict {
+            Ok(accepted) => {
+                counts.add(&accepted, taken.payload_bytes(), taken.level);
+                ring.accepted(&taken.entry, taken.level, &accepted, at.since);
+                continue;
+            }
+            // What is refused for now waits in its ring, and so does all behind it.
+            Err(Refused::ByTheLog(why)) if why.is_for_now() => {
+                stopped[taken.ring] = true;
+                ring.put_back(&taken.entry);
+                match why.is_for_all() {
+                    true => {
+                        let until = Instant::now() + PAUSE;
+                        handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
+                    }
+                    false => ring.hold(refusal(&why)),
+                }
+                continue;
+            }
+            Err(Refused::ByTheLog(why)) => refusal(&why),
+            Err(Refused::AtTheDoor(error)) => error.clone(),
+        };
+        let failures = ring.door.journal.marks().failures;
+        ring.refused(&taken.entry, taken.level, &error, failures, at.since);
+    }
+    counts.tell(at.since);
+    for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
+        ring.announce();
+    }
+    handed
+}
+
+/// Room, if it is there.
+fn ready<T>(line: &mut Pin<Box<dyn Future<Output = T> + Send>>, waker: &Waker) -> Option<T> {
+    match line.as_mut().poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(room) => Some(room),
+        Poll::Pending => None,
     }
 }
 
@@ -227,27 +257,25 @@ pub(super) struct Handed {
     pub(super) asked: bool,
 }
 
-/// An append as the journal takes it, or why it is not.
-struct Prepared<'a> {
-    level: AckLevel,
-    item: Result<Item<'a>, ErrorInfo>,
-}
-
-fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> Prepared<'a> {
+/// An append as the journal takes it, or why it does not get it; and the level that it asks for.
+#[inline]
+fn prepare<'a>(
+    ring: &mut Ring,
+    entry: &Entry,
+    bytes: &'a [u8],
+    at: Arrival,
+) -> (AckLevel, Result<Item<'a>, ErrorInfo>) {
     let Some((head, payload)) = RingAppendHead::split(bytes) else {
         let text = "the head of the append is not what belongs there";
         // Whatever level it was to have: who waits for it is told.
-        return Prepared { level: AckLevel::Received, item: Err(ErrorInfo::new(ErrorCode::BadRecord, text)) };
+        return (AckLevel::Received, Err(ErrorInfo::new(ErrorCode::BadRecord, text)));
     };
     // What wants no answer is taken like what has it with its offset.
     let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
-    let item = match ring.door.item(&view, at, &mut ring.known_group) {
-        Some(item) => Ok(item),
-        None => Err(ring.door.why_not(&view)),
-    };
-    Prepared { level: head.level, item }
+    let item = ring.door.item(&view, at, &mut ring.known_group);
+    (head.level, item.ok_or_else(|| ring.door.why_not(&view)))
 }
 
 /// The ring with the oldest front below the frontier, and the time of the next oldest one.

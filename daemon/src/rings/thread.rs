@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use clad_journal::Marks;
@@ -20,14 +21,14 @@ use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
-use super::pace::{Pace, Rest};
+use super::pace::{GATHER, Pace, Rest};
 use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
 use super::{CatchUp, Order, Shared};
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
-/// Between two looks while something is held up, or waits for room.
+/// Between two looks while something is held up.
 const SOON: Duration = Duration::from_micros(100);
 
 /// What the thread holds.
@@ -40,6 +41,10 @@ pub(super) struct Drainage {
     /// The journal takes nothing now.
     hold: Option<Hold>,
     catching_up: Vec<CatchUp>,
+    /// Woken when there is room for the batch: rings the bell.
+    waker: Waker,
+    /// When the first ring's client must have come back, after a restart.
+    expected: Option<Instant>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -51,18 +56,32 @@ impl Drainage {
         let marks = shared.journal.subscribe();
         let epoch = marks.borrow().epoch;
         let pace = Pace::new(shared.settings.spin, Instant::now());
-        Self {
+        let mut drainage = Self {
             epoch,
             marks,
+            waker: Waker::from(shared.clone()),
             shared,
             rings,
             batch: Batch::default(),
             hold: None,
             catching_up: Vec::new(),
+            expected: None,
             pace,
             handed_over: false,
             stop: false,
+        };
+        drainage.expect_clients();
+        drainage
+    }
+
+    /// Closes the rings whose clients have not come back, and notes whom it waits for.
+    fn expect_clients(&mut self) {
+        let now = Instant::now();
+        for ring in self.rings.iter_mut().filter(|ring| ring.expected().is_some_and(|until| until <= now)) {
+            tracing::info!(peer = ring.peer.name, ring = %ring.member.note.id, "nobody came back to a ring: it is closed");
+            ring.leave(false);
         }
+        self.expected = self.rings.iter().filter_map(Ring::expected).min();
     }
 
     /// Drains until it is told to stop and has nothing left.
@@ -74,12 +93,14 @@ impl Drainage {
             }
             match next {
                 Next::Again => {}
+                Next::Gather => self.gather(),
                 Next::Soon => self.rest(Some(SOON)),
-                Next::At(until) => self.sleep(Some(until)),
+                Next::Room => self.sleep(None, true),
+                Next::At(until) => self.sleep(Some(until), true),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
                     Rest::Doze => self.rest(Some(DOZE)),
-                    Rest::Sleep => self.sleep(None),
+                    Rest::Sleep => self.sleep(None, false),
                 },
             }
         }
@@ -98,6 +119,9 @@ impl Drainage {
     /// Everything that can be done without waiting.
     pub(super) fn turn(&mut self) -> Next {
         self.take_orders();
+        if self.expected.is_some_and(|until| until <= Instant::now()) {
+            self.expect_clients();
+        }
         self.look_at_marks();
         let next = self.pass();
         self.give_back();
@@ -119,7 +143,10 @@ impl Drainage {
                     let _ = done.send(());
                 }
                 Order::GoOn(id, given) => {
-                    let found = self.rings.iter().find(|ring| ring.member.note.id == id);
+                    let mut found = self.rings.iter_mut().find(|ring| ring.member.note.id == id);
+                    if let Some(ring) = &mut found {
+                        ring.came_back();
+                    }
                     let _ = given.send(found.and_then(|ring| super::Given::again(ring.member.note, ring.drain()).ok()));
                 }
                 Order::Retire { id, forget, done } => {
@@ -180,11 +207,12 @@ impl Drainage {
         if worked {
             let door = self.shared.door();
             let arrival = door.arrival();
-            match self.batch.hand_over(&mut self.rings, &door, arrival) {
-                None => return Next::Soon,
+            let appends = self.batch.len();
+            match self.batch.hand_over(&mut self.rings, &door, arrival, &self.waker) {
+                None => return Next::Room,
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
-                    self.pace.handed_over(Instant::now(), handed.asked);
+                    self.pace.handed_over(Instant::now(), appends, handed.asked);
                 }
             }
         }
@@ -194,6 +222,7 @@ impl Drainage {
             None => self.caught_up(upto),
         }
         match left {
+            Fill::All if worked && self.pace.is_crowd() && self.catching_up.is_empty() => Next::Gather,
             _ if worked => Next::Again,
             Fill::More => Next::Again,
             Fill::Held => Next::Soon,
@@ -245,10 +274,9 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken. While nothing can be taken (`until` then), or
-    /// of one ring, no client of it has to wake anybody.
-    fn sleep(&mut self, mut until: Option<Instant>) {
-        let all_held = until.is_some();
+    /// Says that it sleeps, looks once more, and sleeps until it is woken, or `until` then. While nothing can be taken
+    /// (`all_held`), or of one ring, no client of it has to wake anybody.
+    fn sleep(&mut self, mut until: Option<Instant>, all_held: bool) {
         let shared = self.shared.clone();
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
@@ -261,11 +289,26 @@ impl Drainage {
                 quiet &= ring.sleep();
             }
         }
+        until = until.into_iter().chain(self.expected).min();
         if quiet {
             self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
         }
         shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
+    }
+
+    /// Lets a crowd gather, but for who has an order.
+    fn gather(&self) {
+        let time = Timespec { tv_sec: 0, tv_nsec: GATHER.subsec_nanos().into() };
+        let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
+        if let Ok(1..) = poll(&mut bell, Some(&time)) {
+            self.still_bell();
+        }
+    }
+
+    fn still_bell(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.shared.bell, &mut count);
     }
 
     /// Waits for a wake-up, or for so long.
@@ -291,8 +334,7 @@ impl Drainage {
         let rung: Vec<usize> = doorbells.map(|(at, _)| at).collect();
         drop(fds);
         if belled {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&shared.bell, &mut count);
+            self.still_bell();
         }
         if time.is_none() {
             crate::metrics::ring_wakeup();
@@ -310,7 +352,11 @@ impl Drainage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Again,
+    /// At once, but under load.
+    Gather,
     Soon,
+    /// When there is room, of which it is told.
+    Room,
     /// Then, or when it is woken.
     At(Instant),
     Idle,

@@ -23,7 +23,7 @@ const BALLAST: usize = 8 << 20;
 /// Bytes of a record.
 const BODY: u64 = 60_000;
 
-fn body(sequence: u64) -> Vec<u8> {
+pub(crate) fn body(sequence: u64) -> Vec<u8> {
     let mut rng = Rng::new(sequence);
     let mut body = format!("{sequence}:").into_bytes();
     let length = BODY / 2 + rng.below(BODY / 2);
@@ -72,7 +72,7 @@ fn fill_up(daemon: &Daemon) -> u64 {
 }
 
 /// Sends the same append until it is taken; how often it was refused.
-fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
+pub(crate) fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
     let began = Instant::now();
     for refused in 0.. {
         raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
@@ -90,7 +90,7 @@ fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
     unreachable!()
 }
 
-fn certainly_not_written(error: &ErrorInfo) {
+pub(crate) fn certainly_not_written(error: &ErrorInfo) {
     assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::NoSpace, true, false), "{error}");
     assert!(error.retry_after_ms.is_some(), "{error}");
 }

@@ -1,10 +1,12 @@
 //! Bad days of a disk and of a clock. Each wants a file system made for it, mounted where `CLAD_E2E_DIR` says, so they
 //! are called by `cargo xtask ci disk`, one by one, and by nobody else.
 
+mod breaks;
 mod clock;
 mod dead_writes;
 mod flushes;
 mod full;
+mod full_start;
 mod mounts;
 mod ranges;
 mod slow_flush;
@@ -29,7 +31,11 @@ fn remount(options: &str) {
 
 /// Small segments for a small disk.
 fn small() -> Setup {
-    let setup = Setup::new().set("journal.segment_bytes", "1MiB").set("limits.max_append_bytes", "256KiB");
+    in_small(Setup::new())
+}
+
+fn in_small(setup: Setup) -> Setup {
+    let setup = setup.set("journal.segment_bytes", "1MiB").set("limits.max_append_bytes", "256KiB");
     setup.set("journal.max_record_bytes", "128KiB")
 }
 

@@ -1,8 +1,10 @@
 //! The batched file writer on a real file system: against a plain `Vec`, under failure, and without what it would like.
 
 mod failing;
+mod lent;
 mod model;
 mod without;
+mod workers;
 
 use std::path::{Path, PathBuf};
 

@@ -179,6 +179,7 @@ impl World {
         let observer: Observer =
             Arc::new(move |e: &Event| events.lock().unwrap_or_else(PoisonError::into_inner).push(e.clone()));
         let untold = self.disk.has_untold_error();
+        let before = self.has_lost_meta().then(|| self.files_of_the_log());
         let opened = Stepper::open(Arc::new(self.tap.clone()), self.clock.clone(), self.config, observer);
         if !self.disk.is_alive() {
             drop(opened);
@@ -197,7 +198,13 @@ impl World {
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
                 let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
-                ensure(!must && of_disk, || format!("the start failed: {e}"))?;
+                let lost = matches!(e, OpenError::MetaLost { .. }) && before.is_some();
+                ensure(!must && of_disk || lost, || format!("the start failed: {e}"))?;
+                if lost {
+                    let same = before == Some(self.files_of_the_log());
+                    ensure(same, || "the start was refused, and has changed something".to_owned())?;
+                    self.give_meta_back();
+                }
                 self.disturbed = true;
                 self.shaken |= self.cached();
                 self.disk.kill();
@@ -224,6 +231,8 @@ impl World {
         ensure(!dropped || says, || format!("records below {} are dropped in silence: {report}", self.model.floor()))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || untold || began < self.last_fault;
+        // A start looks itself, before it gives an offset.
+        (self.planned, self.unseen) = (untold || began < self.last_fault, false);
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
         let (found, gaps) = self.read(0, Level::Durable)?;
@@ -234,7 +243,9 @@ impl World {
         }
         let floor = self.model.floor().min(cut.unwrap_or(u64::MAX));
         self.model.check_found(&found, &gaps, marks.received, floor)?;
-        self.model.opened(marks, log_id, cut)?;
+        let holes = if self.settings.rot { self.holes() } else { Vec::new() };
+        let holes: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(holes).collect();
+        self.model.opened(marks, log_id, cut, &holes)?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[
@@ -293,6 +304,7 @@ impl World {
     /// A read that fails is tried again block by block; one block that fails twice is lost for good, and that is no
     /// fault of the journal's. So errors by number keep a distance; those by kind never meet a read.
     pub fn plan_fault(&mut self, within: u64) {
+        self.planned = true;
         let k = self.rng.below(within);
         let fault = match self.rng.below(12) {
             0..=2 => Fault::Io,
@@ -318,6 +330,7 @@ impl World {
 
     /// This will happen, `k` operations from now.
     pub fn plan(&mut self, k: u64, fault: Fault) {
+        self.planned = true;
         let at = self.disk.ops() + k;
         self.note(|| format!("planned: {fault:?} at op {at}"));
         self.disk.fail_at(at, fault);

@@ -84,7 +84,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             Err(error) => println!("  NOT RUN {name}: {error:#}"),
         }
     }
+    full_starts(&mut case);
     ranges(&mut case);
+    breaks(run, &tests, &room);
     super::wrong::run(run, &tests, &room);
     benches(run)?;
     match real_disk(&super::target(&run.root)) {
@@ -129,6 +131,33 @@ fn benches(run: &mut Run) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// A start after a kill, on a disk that somebody else has filled.
+fn full_starts(case: &mut dyn FnMut(&str, &Kind, &str)) {
+    // The smallest that their `mkfs` makes.
+    for (name, make, mebibytes) in [("ext4", EXT4, 48), ("xfs", XFS, 320), ("btrfs", BTRFS, 128)] {
+        match has(make[0]) {
+            true => {
+                let name = format!("a start after a kill on a full disk, {name}");
+                case(&name, &plain(make, mebibytes), "full_start::serves_or_says_what_to_do");
+            }
+            false => println!("  NOT RUN a start after a kill on a full disk, {name}: {} is not there", make[0]),
+        }
+    }
+}
+
+/// File systems that give up when their device breaks.
+fn breaks(run: &mut Run, tests: &Path, room: &Kind) {
+    for (name, make, test) in [
+        ("xfs shuts down under the daemon", XFS, "breaks::xfs_shuts_down"),
+        ("btrfs becomes read-only under the daemon", BTRFS, "breaks::btrfs_becomes_read_only"),
+    ] {
+        match has(make[0]) && has("fusermount3") {
+            true => run.case(name, || on(room, |point| one_test(tests, test, point))),
+            false => println!("  NOT RUN {name}: {} or fusermount3 is not there", make[0]),
+        }
+    }
 }
 
 /// The policy `sync_file_range`, and files that are used again.

@@ -16,12 +16,15 @@
 //!   nothing is in flight. No byte that was written before is read or written again.
 //! - **What is not offered is done without, and said** in [`Stats::fallbacks`]: no io_uring (threads write instead), no
 //!   registered buffers (`RLIMIT_MEMLOCK`), no direct I/O (the page cache).
+//! - **Over a file of a storage** ([`Options::over`]) each write is one call of the caller's own thread, over before the call
+//!   that brought it returns: who prepares a segment at a pace has one write under way and none between, and a simulated
+//!   disk sees each.
 //!
 //! The file is the writer's alone: nobody else may write to it meanwhile. Its space is not reserved ahead: that was tried
 //! and gained nothing here, and a crash would leave zeroes behind what was written.
 //!
 //! ```text
-//! write ─▶ buffer ─▶ engine (ring: io_uring | threads: pwrite) ─▶ kernel
+//! write ─▶ buffer ─▶ engine (ring: io_uring | threads: pwrite | caller) ─▶ kernel
 //!            ▲                        │
 //!            └──────── free ◀─────────┘  completions, looked at when a buffer is needed
 //! ```

@@ -1,13 +1,17 @@
-//! The file that a writer writes: one description through the page cache, and one around it where there is that.
+//! The file that a writer writes: one description through the page cache, and one around it where there is that; or a file
+//! of a storage, which is lent.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::engine::{Buf, Done, Write};
 use super::options::How;
+use crate::io::{Durability, File, IoBuf, Lock};
 
 /// The least block that a direct write covers, whatever the file system says.
 const MIN_BLOCK: usize = 4096;
@@ -24,14 +28,18 @@ pub(super) enum Way {
 }
 
 /// An open file.
-#[derive(Debug)]
 pub(super) struct Target {
     pub(super) path: PathBuf,
-    regular: OwnedFd,
-    direct: Option<OwnedFd>,
+    place: Place,
     /// What a direct write covers whole, and where a buffer starts: no less than a page, so that direct and regular
     /// writes never meet in one.
     pub(super) block: usize,
+}
+
+/// Where the bytes go.
+enum Place {
+    Opened { regular: OwnedFd, direct: Option<OwnedFd> },
+    Lent(Arc<dyn File>),
 }
 
 /// What opening gave.
@@ -63,41 +71,90 @@ impl Target {
         let folder = if made && is_file { Some(open_folder(path)?) } else { None };
         let block = MIN_BLOCK.max(page).max(align.next_power_of_two());
         let len = if is_file { stat.st_size as u64 } else { 0 };
-        Ok(Opened { target: Self { path: path.to_owned(), regular, direct, block }, len, folder, fallback })
+        let place = Place::Opened { regular, direct };
+        Ok(Opened { target: Self { path: path.to_owned(), place, block }, len, folder, fallback })
+    }
+
+    pub(super) fn lent(file: Arc<dyn File>, name: PathBuf, block: u32) -> io::Result<Opened> {
+        let block = match block.is_power_of_two() {
+            true => MIN_BLOCK.max(block as usize),
+            false => return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{block} bytes are no block"))),
+        };
+        let len = file.len()?;
+        Ok(Opened { target: Self { path: name, place: Place::Lent(file), block }, len, folder: None, fallback: None })
     }
 
     pub(super) fn is_direct(&self) -> bool {
-        self.direct.is_some()
+        matches!(&self.place, Place::Opened { direct: Some(_), .. })
     }
 
-    pub(super) fn fd(&self, way: Way) -> BorrowedFd<'_> {
-        match (&self.direct, way) {
-            (Some(direct), Way::Direct) => direct.as_fd(),
-            _ => self.regular.as_fd(),
+    /// The kernel's descriptor, of a file that is not lent.
+    pub(super) fn fd(&self, way: Way) -> Option<BorrowedFd<'_>> {
+        match (&self.place, way) {
+            (Place::Opened { direct: Some(direct), .. }, Way::Direct) => Some(direct.as_fd()),
+            (Place::Opened { regular, .. }, _) => Some(regular.as_fd()),
+            (Place::Lent(_), _) => None,
         }
     }
 
     /// One write, which may be short.
     pub(super) fn write(&self, way: Way, bytes: &[u8], pos: u64) -> io::Result<usize> {
-        Ok(rustix::io::pwrite(self.fd(way), bytes, pos)?)
+        match (&self.place, self.fd(way)) {
+            (Place::Lent(file), _) => {
+                file.write_at(IoBuf::copy_of(bytes), pos, Durability::Written).1.map(|()| bytes.len())
+            }
+            (Place::Opened { regular, .. }, fd) => {
+                Ok(rustix::io::pwrite(fd.unwrap_or_else(|| regular.as_fd()), bytes, pos)?)
+            }
+        }
+    }
+
+    /// The same with the buffer, which a lent file takes and gives back.
+    pub(super) fn attempt(&self, write: Write) -> Done {
+        match &self.place {
+            Place::Lent(file) if write.from == 0 => {
+                let Write { buf: Buf { index, mut mem }, from, to, pos, way, retries } = write;
+                let whole = mem.len();
+                mem.set_len(to);
+                let (mut mem, done) = file.write_at(mem, pos, Durability::Written);
+                mem.set_len(whole);
+                let write = Write { buf: Buf { index, mem }, from, to, pos, way, retries };
+                Done { write, result: done.map(|()| to) }
+            }
+            _ => {
+                let result = self.write(write.way, write.bytes(), write.pos);
+                Done { write, result }
+            }
+        }
     }
 
     pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(&self.regular, len)?)
+        match &self.place {
+            Place::Opened { regular, .. } => Ok(rustix::fs::ftruncate(regular, len)?),
+            Place::Lent(file) => file.set_len(len),
+        }
     }
 
     /// `fsync` where something else than data and what it needs is to be durable, else `fdatasync`.
     pub(super) fn sync(&self, all: bool) -> io::Result<()> {
-        let done = if all { rustix::fs::fsync(&self.regular) } else { rustix::fs::fdatasync(&self.regular) };
-        Ok(done?)
+        match (&self.place, all) {
+            (Place::Opened { regular, .. }, true) => Ok(rustix::fs::fsync(regular)?),
+            (Place::Opened { regular, .. }, false) => Ok(rustix::fs::fdatasync(regular)?),
+            (Place::Lent(file), true) => file.sync_all(),
+            (Place::Lent(file), false) => file.sync_data(),
+        }
     }
 
     /// Takes the file for this writer alone; false where another has it.
     pub(super) fn try_lock(&self) -> io::Result<bool> {
-        match rustix::fs::flock(&self.regular, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(e) => Err(e.into()),
+        match &self.place {
+            Place::Opened { regular, .. } => match rustix::fs::flock(regular, FlockOperation::NonBlockingLockExclusive)
+            {
+                Ok(()) => Ok(true),
+                Err(Errno::WOULDBLOCK) => Ok(false),
+                Err(e) => Err(e.into()),
+            },
+            Place::Lent(file) => file.try_lock(Lock::Exclusive),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The writes of a [`super::BulkWriter`] from a few threads, where there is no ring.
+//! The writes of a [`super::BulkWriter`] from a few threads, where there is no ring; or from the caller's own.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -45,6 +45,12 @@ impl Threads {
         (Self { jobs, done, tell, workers, in_flight: 0 }, why)
     }
 
+    /// No thread: who hands a write over makes it.
+    pub(super) fn none(buffers: usize) -> Self {
+        let (tell, done) = sync_channel(buffers);
+        Self { jobs: None, done, tell, workers: Vec::new(), in_flight: 0 }
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -56,7 +62,7 @@ impl Threads {
             None => Some(write),
         };
         if let Some(write) = left {
-            let _ = self.tell.send(attempt(write, target));
+            let _ = self.tell.send(target.attempt(write));
         }
     }
 
@@ -67,16 +73,11 @@ impl Threads {
     }
 }
 
-fn attempt(write: Write, target: &Target) -> Done {
-    let result = target.write(write.way, write.bytes(), write.pos);
-    Done { write, result }
-}
-
 fn work(queue: &Mutex<Receiver<Job>>, tell: &SyncSender<Done>) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((write, target)) = job else { return };
-        let done = attempt(write, &target);
+        let done = target.attempt(write);
         drop(target);
         if tell.send(done).is_err() {
             return;

@@ -5,17 +5,17 @@ mod settle;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::settle::passes;
 use super::engine::{self, Buf, Issuer};
 use super::options::{Engine, How, Options};
 use super::ring::Ring;
-use super::target::{self, Target, Way};
+use super::target::{self, Opened, Target, Way};
 use super::threads::Threads;
 use super::{Error, Op, Stats};
-use crate::io::IoBuf;
+use crate::io::{File, IoBuf};
 
 /// Times that one write is tried again because the kernel asks for it.
 const MAX_RETRIES: u32 = 64;
@@ -68,13 +68,28 @@ impl BulkWriter {
     pub(super) fn new(options: &Options, path: &Path, how: How) -> io::Result<Self> {
         options.check()?;
         let opened = Target::open(path, how, options.mode, options.direct)?;
+        let end = opened.len;
+        let mut writer = Self::with(options, opened, how == How::Create)?;
+        if how == How::Append {
+            writer.stand_at(end);
+        }
+        Ok(writer)
+    }
+
+    pub(super) fn over(options: &Options, file: Arc<dyn File>, name: PathBuf, block: u32) -> io::Result<Self> {
+        options.check()?;
+        let options = options.clone().engine(Engine::Caller);
+        Self::with(&options, Target::lent(file, name, block)?, true)
+    }
+
+    fn with(options: &Options, opened: Opened, resized: bool) -> io::Result<Self> {
         let capacity = options.buffer_bytes.next_multiple_of(opened.target.block);
         let row = IoBuf::row(options.buffers, capacity);
         let free: Vec<Buf> = row.into_iter().enumerate().map(|(index, mem)| Buf { index, mem }).collect();
         let mut stats = Stats { buffers: free.len(), direct: opened.target.is_direct(), ..Stats::default() };
         stats.fallbacks.extend(opened.fallback);
         let issuer = issuer(options, &free, &mut stats)?;
-        let mut writer = Self {
+        Ok(Self {
             issuer,
             direct: stats.direct,
             target: Arc::new(opened.target),
@@ -86,16 +101,12 @@ impl BulkWriter {
             fill: 0,
             len: opened.len,
             dirty: true,
-            resized: how == How::Create,
+            resized,
             folder: opened.folder,
             failed: None,
             told: false,
             stats,
-        };
-        if how == How::Append {
-            writer.stand_at(opened.len);
-        }
-        Ok(writer)
+        })
     }
 
     /// Where the next byte goes.
@@ -233,8 +244,7 @@ impl BulkWriter {
         self.len = self.len.max(at + gathered.end as u64);
         self.dirty = true;
         if !self.direct {
-            self.submit(buf, at, gathered, Way::Regular);
-            return Ok(());
+            return self.submit(buf, at, gathered, Way::Regular);
         }
         let block = self.target.block;
         let head = gathered.start.next_multiple_of(block).min(gathered.end);
@@ -250,17 +260,21 @@ impl BulkWriter {
             }
         }
         if head < tail {
-            self.submit(buf, at, head..tail, Way::Direct);
-        } else {
-            self.free.push(buf);
+            return self.submit(buf, at, head..tail, Way::Direct);
         }
+        self.free.push(buf);
         Ok(())
     }
 
-    fn submit(&mut self, buf: Buf, at: u64, part: Range<usize>, way: Way) {
+    fn submit(&mut self, buf: Buf, at: u64, part: Range<usize>, way: Way) -> Result<(), Error> {
         let pos = at + part.start as u64;
         let write = engine::Write { buf, from: part.start, to: part.end, pos, way, retries: 0 };
         self.issuer.submit(&self.target, write);
+        match self.stats.engine {
+            // It is over already, and what failed is told before the next one.
+            Engine::Caller => self.drain(),
+            _ => Ok(()),
+        }
     }
 
     /// Writes part of a buffer through the page cache, at once.
@@ -284,6 +298,10 @@ impl BulkWriter {
 }
 
 fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issuer> {
+    if options.engine == Engine::Caller {
+        stats.engine = Engine::Caller;
+        return Ok(Issuer::Threads(Threads::none(bufs.len())));
+    }
     if options.engine != Engine::Threads {
         match Ring::new(bufs, options.registered) {
             Ok((ring, why)) => {
