@@ -94,6 +94,13 @@ impl Shared {
         Some(turn)
     }
 
+    /// Gives the lock back, and wakes whom the appends that just came want awake.
+    pub(crate) fn wake_after(&self, mut core: MutexGuard<'_, Core>, bytes_before: usize, now: Moment) {
+        let wanted = self.wants_waking(&mut core, bytes_before, now);
+        drop(core);
+        self.wake_one(wanted);
+    }
+
     /// Wakes a thread or the ring, if one is wanted.
     pub(crate) fn wake_one(&self, wanted: Option<Turn>) {
         match (wanted, self.storage().ring()) {

@@ -60,8 +60,10 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
     /// Its place in the line for room.
-    line: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
+    line: Option<Line>,
 }
+
+type Line = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
@@ -109,10 +111,9 @@ impl Batch {
     pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival, waker: &Waker) -> Option<Handed> {
         let Self { bytes, taken, line } = self;
         let room = match line {
-            Some(line) => Some(ready(line, waker)?),
+            Some(_) => Some(ready(line, waker)?),
             None => None,
         };
-        *line = None;
         let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
         let mut cost = 0;
@@ -140,9 +141,8 @@ impl Batch {
             (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
                 Some(permit) => Some(permit),
                 None => {
-                    let room = ready(line.insert(Box::pin(door.budget.take(cost))), waker)?;
-                    *line = None;
-                    room
+                    *line = Some(Box::pin(door.budget.take(cost)));
+                    ready(line, waker)?
                 }
             },
         };
@@ -166,6 +166,17 @@ impl Batch {
             self.bytes.clear();
             self.line = None;
         }
+    }
+}
+
+/// Room, if it is there: then the place in the line is given up.
+fn ready(line: &mut Option<Line>, waker: &Waker) -> Option<Option<OwnedSemaphorePermit>> {
+    match line.as_mut()?.as_mut().poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(room) => {
+            *line = None;
+            Some(room)
+        }
+        Poll::Pending => None,
     }
 }
 
@@ -214,14 +225,6 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
         ring.announce();
     }
     handed
-}
-
-/// Room, if it is there.
-fn ready<T>(line: &mut Pin<Box<dyn Future<Output = T> + Send>>, waker: &Waker) -> Option<T> {
-    match line.as_mut().poll(&mut Context::from_waker(waker)) {
-        Poll::Ready(room) => Some(room),
-        Poll::Pending => None,
-    }
 }
 
 /// Who refused an append.

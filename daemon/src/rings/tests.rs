@@ -270,7 +270,7 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     scribbler.scribble("nonsense");
     let last = other.push(AckLevel::Written, "of another");
     // In a thread, because what was wrong here once was a pass that never ended.
-    let (ended, turned) = std::sync::mpsc::channel();
+    let (ended, turned) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         world.drainage.turn();
         let _ = ended.send(world);
@@ -506,7 +506,7 @@ fn a_drain_that_waits_for_room_looks_for_nothing() {
     let (tell, thread) = std::sync::mpsc::sync_channel(1);
     let World { shared, drainage, _dir, journal } = world;
     let told = shared.clone();
-    journal.on_marks(move |_| told.marks_moved());
+    journal.on_marks(move || told.marks_moved());
     let drain = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("somebody listens");
         drainage.run();

@@ -145,13 +145,21 @@ impl Journal {
     /// # Errors
     /// [`AppendError`].
     pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let (core, before, accepted) = self.taken_alone(append, now)?;
+        self.shared.wake_after(core, before, now);
+        Ok(accepted)
+    }
+
+    /// Has the committer take one append. The lock is given back held, with how much had gathered before.
+    fn taken_alone(
+        &self,
+        append: Append<'_>,
+        now: Moment,
+    ) -> Result<(MutexGuard<'_, Core>, usize, Accepted), AppendError> {
         let mut core = self.shared.core();
         let before = core.committer.gathered_bytes();
         let accepted = core.committer.append(append, now)?;
-        let wake = self.shared.wants_waking(&mut core, before, now);
-        drop(core);
-        self.shared.wake_one(wake);
-        Ok(accepted)
+        Ok((core, before, accepted))
     }
 
     /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
@@ -195,10 +203,8 @@ impl Journal {
         now: Moment,
         take: impl FnOnce(&mut Committer, &mut Purse),
     ) {
-        let (mut core, before, _purse) = self.taken(permit, take);
-        let wake = self.shared.wants_waking(&mut core, before, now);
-        drop(core);
-        self.shared.wake_one(wake);
+        let (core, before, _purse) = self.taken(permit, take);
+        self.shared.wake_after(core, before, now);
     }
 
     /// Has the committer take what came together. The lock is given back held, with how much had gathered before, and what

@@ -38,9 +38,7 @@ impl Journal {
     /// # Errors
     /// [`AppendError`].
     pub fn append_owing(&self, append: Append<'_>, now: Moment) -> Result<(Accepted, Option<Owed>), AppendError> {
-        let mut core = self.shared.core();
-        let before = core.committer.gathered_bytes();
-        let accepted = core.committer.append(append, now)?;
+        let (core, before, accepted) = self.taken_alone(append, now)?;
         Ok((accepted, self.shared.owed(core, before, now)))
     }
 

@@ -90,12 +90,11 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
     }
     let mut rings = [ring];
     assert!(take(&world, &mut rings));
-    let [ring] = rings;
+    let [ring] = rings.map(std::mem::ManuallyDrop::new); // it does not end, it is killed
     let fds = ring.drain().client_fds();
     let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
     let kept = Kept { note: ring.member.note, fds };
     world.shared.roll.leave(&ring.member);
-    std::mem::forget(ring); // it did not end, it was killed
     program.push(AckLevel::Posted, "3");
     let again = world.shared.adopt(kept).expect("its ring is sound");
     world.add(again);
