@@ -156,7 +156,7 @@ impl Admin for Service {
         let answer = tokio::time::timeout(PATIENCE, self.0.journal.rotate()).await;
         let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
         let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
-        let active = self.0.journal.active_segment().unwrap_or_default();
+        let active = self.0.journal.active_segment();
         Ok(Response::new(match sealed {
             Some((number, first_offset, end_offset)) => {
                 v1::RotateResponse { sealed_segment: Some(number), first_offset, end_offset, active_segment: active }

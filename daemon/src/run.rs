@@ -248,7 +248,10 @@ async fn open_journal(
             let dir = config.journal.dir.display();
             health.degraded(
                 "damage",
-                format!("acknowledged records were lost: `clactl verify {dir}` names them, a backup may have them"),
+                format!(
+                    "acknowledged records were lost: the messages of the start say which, as far as that is known; \
+                     `clactl verify {dir}` names what is missing within the log, a backup may have it"
+                ),
             );
             tracing::error!("recovered, with damage: {report}");
         }

@@ -144,10 +144,10 @@ impl ProducerTable {
         // From the newest: resends are of the last few.
         for r in p.ranges.iter().rev() {
             let range_end = r.first_sequence + u64::from(r.count);
-            if first >= r.first_sequence && first < range_end {
-                return match end <= range_end {
+            if r.first_sequence < end && first < range_end {
+                return match r.first_sequence <= first && end <= range_end {
                     true => Verdict::Duplicate { first_offset: r.first_offset + (first - r.first_sequence) },
-                    // Cut differently than it was stored: it has no single run of offsets.
+                    // Cut differently than it was stored, or a part of it lies in a hole: it has no single run of offsets.
                     false => Verdict::Overlap { expected: p.next_sequence().unwrap_or(0) },
                 };
             }
@@ -339,6 +339,20 @@ mod tests {
         assert_eq!(check(&t, &ChunkHeader { owner: 7, ..append(1, 5, 1) }), Verdict::NotOwner);
         assert_eq!(check(&t, &ChunkHeader { producer_epoch: 0, ..append(1, 5, 1) }), Verdict::Fenced { current: 1 });
         assert_eq!(check(&t, &append(2, 9, 1)), Verdict::Gap { expected: 0 });
+    }
+
+    #[test]
+    fn what_lies_in_a_hole_is_not_stored_and_what_reaches_out_of_it_is_in_part() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 4, 0);
+        t.store(&append(1, 0, 2), 100, 0, &none);
+        t.store(&append(1, 10, 2), 102, 0, &none); // with the gap mark
+        assert_eq!(check(&t, &append(1, 2, 8)), Verdict::Skipped { expected: 12 });
+        assert_eq!(check(&t, &append(1, 5, 2)), Verdict::Skipped { expected: 12 });
+        for (first, count) in [(1, 2), (8, 3), (9, 3), (1, 10)] {
+            assert_eq!(check(&t, &append(1, first, count)), Verdict::Overlap { expected: 12 }, "{first} {count}");
+        }
+        assert_eq!(check(&t, &append(1, 10, 2)), Verdict::Duplicate { first_offset: 102 });
     }
 
     #[test]

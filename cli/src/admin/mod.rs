@@ -70,14 +70,19 @@ pub(crate) fn rotate(context: &mut Context, shown: Shown) -> Outcome {
         })
         .to_string(),
         (Form::Text, Some(sealed)) => format!(
-            "sealed segment {sealed} (offsets {} to {}); appends go to segment {}",
+            "sealed segment {sealed} (offsets {} to {}); {}",
             count(answer.first_offset),
             count(answer.end_offset.saturating_sub(1)),
-            answer.active_segment
+            match answer.active_segment {
+                Some(active) => format!("appends go to segment {active}"),
+                None =>
+                    "there is no other one: appends are refused until it can be opened (`clactl status`)".to_owned(),
+            }
         ),
-        (Form::Text, None) => {
-            format!("nothing to seal: segment {} has no records yet", answer.active_segment)
-        }
+        (Form::Text, None) => match answer.active_segment {
+            Some(active) => format!("nothing to seal: segment {active} has no records yet"),
+            None => "nothing to seal: no segment is open, and appends are refused (`clactl status`)".to_owned(),
+        },
     };
     context.output.line(&text)?;
     Ok(Exit::Done)

@@ -2,7 +2,8 @@
 //!
 //! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
 //! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over. Who
-//! waits for long is told for what.
+//! waits for long is told for what; who is told to stop takes no more lines, and waits for those under way for
+//! [`LAST_ACKS`] only.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,6 +23,8 @@ use crate::output::say;
 
 /// Nothing was acknowledged for so long: that is worth a word.
 const STALLED: Duration = Duration::from_secs(5);
+/// How long acks are waited for after a signal.
+const LAST_ACKS: Duration = Duration::from_secs(2);
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING: usize = 16 * 1024 * 1024;
 
@@ -94,6 +97,7 @@ impl<'a> Flow<'a> {
         let mut said = false;
         let mut more = true;
         let mut trouble = None;
+        let mut until: Option<Instant> = None;
         while more || !self.outstanding.is_empty() {
             let room = more && self.outstanding_bytes < MAX_OUTSTANDING;
             tokio::select! {
@@ -119,7 +123,12 @@ impl<'a> Flow<'a> {
                 },
                 _ = &mut interrupted, if trouble.is_none() => {
                     more = false;
+                    until = Some(Instant::now() + LAST_ACKS);
                     trouble = Some(Trouble { at: None, error: anyhow!("interrupted") });
+                }
+                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                    let error = anyhow!("interrupted, and no ack for {}, which may be stored", counted(self.lines(), "line"));
+                    return Err(Trouble { at: None, error });
                 }
                 () = &mut stalled, if !said && !self.outstanding.is_empty() => {
                     said = true;
@@ -130,13 +139,19 @@ impl<'a> Flow<'a> {
         trouble.map_or(Ok(()), Err)
     }
 
+    /// Lines that wait for their acks.
+    fn lines(&self) -> u64 {
+        self.outstanding.iter().map(|waiting| waiting.lines).sum()
+    }
+
     fn waits(&self) -> String {
-        let lines = self.outstanding.iter().map(|waiting| waiting.lines).sum();
+        let why = self.producer.why_waiting();
+        let why = why.as_deref().unwrap_or("the daemon is gone, or its disk is slow or full");
         format!(
-            "clactl: nothing was acknowledged for {} s, and {} wait: the daemon is gone or its disk is slow (`clactl \
-             status`); they are sent again when it is back",
+            "clactl: nothing was acknowledged for {} s, and {} wait: {why} (`clactl status`); they are sent again when it is \
+             over",
             STALLED.as_secs(),
-            counted(lines, "line")
+            counted(self.lines(), "line")
         )
     }
 

@@ -217,6 +217,14 @@ impl Producer {
         self.shared.why_no_ring()
     }
 
+    /// Why nothing goes forward, in words for a person: what the daemon says when it refuses for now (no space, too much in
+    /// flight), or what became of the connection. Nothing while appends are taken, and nothing of what waits in a ring: its
+    /// daemon tells nobody (`clactl status` and `/readyz` do).
+    #[must_use]
+    pub fn why_waiting(&self) -> Option<String> {
+        self.shared.why_waiting()
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

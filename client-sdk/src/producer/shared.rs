@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     direct: AtomicBool,
     /// Why there is no ring though one was asked for.
     no_ring: Mutex<Option<ErrorInfo>>,
+    /// Why nothing goes forward.
+    trouble: Mutex<Option<String>>,
     /// Builders for who submits at once, kept for their memory.
     builders: Mutex<Vec<PayloadBuilder>>,
     done: watch::Sender<bool>,
@@ -119,6 +121,7 @@ impl Shared {
             port: RwLock::default(),
             direct: AtomicBool::new(false),
             no_ring: Mutex::default(),
+            trouble: Mutex::default(),
             builders: Mutex::default(),
             done: watch::Sender::new(false),
             log: Mutex::new(None),
@@ -405,6 +408,14 @@ impl Shared {
     /// A ring was asked for, and there is none.
     pub(crate) fn has_no_ring(&self, why: ErrorInfo) {
         *lock(&self.no_ring) = Some(why);
+    }
+
+    pub(crate) fn waits_because(&self, why: Option<String>) {
+        *lock(&self.trouble) = why;
+    }
+
+    pub(crate) fn why_waiting(&self) -> Option<String> {
+        lock(&self.trouble).clone()
     }
 
     pub(crate) fn why_no_ring(&self) -> Option<ErrorInfo> {

@@ -57,6 +57,8 @@ pub(super) struct Task {
     pub(super) linger: Option<Instant>,
     /// An append ended with this and nobody was there to hear it.
     pub(super) unheard: Option<AppendError>,
+    /// The trouble of the session that was told last.
+    trouble: Option<(Instant, String)>,
     heard_at: Instant,
     pinged_at: Option<Instant>,
 }
@@ -76,6 +78,7 @@ impl Task {
             answers: Vec::new(),
             linger: None,
             unheard: None,
+            trouble: None,
             heard_at: now(),
             pinged_at: None,
             _gone: Gone(shared.clone()),
@@ -306,6 +309,10 @@ impl Task {
 
     /// Tells the waiters.
     fn deliver(&mut self) {
+        if self.session.trouble() != self.trouble.as_ref() {
+            self.trouble = self.session.trouble().cloned();
+            self.shared.waits_because(self.trouble.as_ref().map(|(_, why)| why.clone()));
+        }
         let counters = &self.shared.counters;
         for outcome in self.session.outcomes.drain(..) {
             match outcome {

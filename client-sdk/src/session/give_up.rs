@@ -49,6 +49,11 @@ impl<W, F> Session<W, F> {
         }
     }
 
+    /// Since when nothing goes forward, and why.
+    pub(crate) const fn trouble(&self) -> Option<&(Instant, String)> {
+        self.trouble.as_ref()
+    }
+
     /// When to call [`Self::tick`] and ask what to send, if nothing else happens before.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let give_up = self.trouble.as_ref().and_then(|(since, _)| {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Scratch, is_root, json, not_run};
+use clad_e2e::{Daemon, PATIENCE, Scratch, Setup, is_root, json, not_run};
 use nix::sys::signal::Signal;
 
 use crate::append_numbers;
@@ -182,7 +182,8 @@ fn a_daemon_that_hangs_is_said_to_hang() {
         assert!(one.said().contains("no answer"), "{}", one.said());
     }
     // Who appends waits on, and is told for what.
-    assert!(append_child.hears("nothing was acknowledged for 5 s, and 1 line wait"));
+    // (Of the first line it may not have heard, either.)
+    assert!(append_child.hears("nothing was acknowledged for 5 s, and "));
     daemon.signal(Signal::SIGCONT);
     let (code, said) = append_child.end();
     assert_eq!(code, Some(0), "{said}");
@@ -208,6 +209,30 @@ fn an_append_that_is_stopped_tells_the_last_line() {
         assert_eq!(child.running.code(), Some(1), "{said}");
         assert!(said.contains("interrupted\nthe last line that reached `durable` is line 3"), "{said}");
     }
+}
+
+/// The daemon answers and takes nothing: who waits is told its reason, and may be stopped all the same.
+#[test]
+fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
+    // No file system has so much to spare.
+    let daemon = Setup::new().set("journal.reserve_free", "1024TiB").start();
+    thread::scope(|scope| {
+        for (transport, signal) in [("unix", Signal::SIGTERM), ("tcp", Signal::SIGINT), ("grpc", Signal::SIGTERM)] {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let server = daemon.address(transport);
+                let mut child = Feeding::start(&mut clactl(&["append", "--server", &server]));
+                child.line("a line");
+                assert!(child.hears("nothing was acknowledged for 5 s, and 1 line wait: no_space: "));
+                child.running.send(signal);
+                child.running.wait_end(PATIENCE).expect("it ends");
+                let said = child.running.said();
+                assert_eq!(child.running.code(), Some(1), "{said}");
+                let last = "interrupted, and no ack for 1 line, which may be stored\nno line reached `durable`";
+                assert!(said.contains(last), "{transport}: {said}");
+            });
+        }
+    });
 }
 
 /// A `clactl append` that is given its lines one by one.

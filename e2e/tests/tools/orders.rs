@@ -1,10 +1,41 @@
 //! `status`, `segments`, `rotate`, `sync`: what programs lean on.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
 use clad_e2e::raw::hello;
-use clad_e2e::{Daemon, Raw};
+use clad_e2e::tool::{clactl_ends, run};
+use clad_e2e::{Daemon, Raw, Scratch, binary};
 use clad_proto::AckLevel;
 
 use crate::{append_numbers, numbers, ok, ok_json};
+
+/// The manual's own commands, twice in a row with nothing logged in between: each copy is a whole log.
+#[test]
+fn a_backup_of_a_log_that_is_quiet_is_whole() {
+    let manual =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATIONS.md")).expect("the manual");
+    let (_, block) = manual.split_once("<!-- run: back up -->\n```\n").expect("its block");
+    let (block, _) = block.split_once("\n```").expect("the block's end");
+    let (daemon, folder) = (Daemon::start(), Scratch::new());
+    let program = binary("clactl");
+    append_numbers(&daemon, 0..10);
+    for copy in ["first", "second"] {
+        let copy = folder.data().join(copy).display().to_string();
+        let script = block.replace("/var/lib/clad", &daemon.dir().display().to_string()).replace("/srv/backup", &copy);
+        assert!(!script.contains("/var/lib") && !script.contains("/srv"), "{script}");
+        let script = script.replace("clactl ", &format!("{} ", program.display()));
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", &script]).env("CLAD_SERVER", daemon.address("unix"));
+        shell.env("CLAD_ADMIN", format!("unix://{}", daemon.setup().admin_socket().display()));
+        let ended = run(&mut shell, b"");
+        let said = [ended.stdout, ended.stderr].concat();
+        assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&said));
+        let output = clactl_ends(0, &["query", "--dir", &copy, "-o", "cat"], b"");
+        assert!(output.stdout.starts_with(&numbers(0..10)), "{:?}", String::from_utf8_lossy(&output.stdout));
+    }
+}
 
 #[test]
 fn status_has_the_names_that_are_promised() {
@@ -49,7 +80,7 @@ fn a_rotation_seals_what_is_there() {
     assert_eq!((&segments[0]["sealed"], &segments[1]["sealed"]), (&true.into(), &false.into()));
     assert_eq!((&segments[0]["records"], &segments[1]["records"]), (&5.into(), &4.into()));
     let file = daemon.dir().join(segments[0]["file"].as_str().expect("a name"));
-    assert_eq!(std::fs::metadata(file).expect("the file").len(), segments[0]["bytes"].as_u64().expect("a length"));
+    assert_eq!(fs::metadata(file).expect("the file").len(), segments[0]["bytes"].as_u64().expect("a length"));
     // Nothing to seal is no error, and makes no segment.
     ok(&daemon, &["rotate"]);
     let empty = ok_json(&daemon, &["rotate"]).remove(0);
@@ -80,6 +111,6 @@ fn a_sync_makes_everything_durable() {
 #[test]
 fn a_wrong_call_ends_in_2() {
     for arguments in [&["frobnicate"][..], &["append", "--ack", "surely"], &["query", "--lines", "many"], &[]] {
-        clad_e2e::tool::clactl_ends(2, arguments, b"");
+        clactl_ends(2, arguments, b"");
     }
 }

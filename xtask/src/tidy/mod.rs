@@ -7,6 +7,7 @@
 mod code;
 mod imports;
 mod lex;
+mod links;
 mod text;
 mod walk;
 
@@ -40,6 +41,7 @@ impl fmt::Display for Finding {
 /// Everything that is wrong with these files.
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
+    findings.extend(links::check(files));
     for file in files {
         findings.extend(text::check(file));
         findings.extend(code::check(file));
