@@ -243,8 +243,8 @@ async fn open_journal(
             );
             tracing::error!("recovered, with damage: {report}");
         }
-        false if report.clean => tracing::info!("{report}"),
-        false => tracing::warn!("recovered: {report}"),
+        false if report.is_remarkable() => tracing::warn!("recovered: {report}"),
+        false => tracing::info!("{report}"),
     }
     Ok((Arc::new(journal), substrate, grounds))
 }

@@ -14,7 +14,6 @@
 //! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
 //! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
 
-mod header;
 mod meta;
 
 use std::collections::BTreeMap;
@@ -33,7 +32,7 @@ use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, QUARANTINE, segment_name};
 use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
 use crate::metafile::{self, Loaded};
-use crate::recovery::{self, Ending, State};
+use crate::recovery::{self, Ending, State, header};
 
 /// What was done, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -515,12 +514,7 @@ impl Repair<'_> {
         if self.dry() {
             return Ok(());
         }
-        self.storage.create_dir(QUARANTINE)?;
-        let taken: Vec<String> = self.storage.list(QUARANTINE)?.into_iter().map(|entry| entry.name).collect();
-        let free = (0..).map(|n| format!("{name}.{n}")).find(|free| !taken.contains(free)).unwrap_or_default();
-        self.storage.rename(name, &format!("{QUARANTINE}/{free}"))?;
-        self.storage.sync_dir(QUARANTINE)?;
-        self.storage.sync_dir("")
+        recovery::set_name_aside(self.storage, name).map(|_| ())
     }
 }
 
