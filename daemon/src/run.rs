@@ -237,10 +237,12 @@ async fn open_journal(
     match report.is_damaged() {
         true => {
             let dir = config.journal.dir.display();
-            health.degraded(
-                "damage",
-                format!("acknowledged records were lost: `clactl verify {dir}` names them, a backup may have them"),
-            );
+            let what = match report.has_lost() {
+                true => "acknowledged records were lost",
+                false => "acknowledged records may have been lost at the end of a segment",
+            };
+            let known = "names what is known of it, a backup may have them";
+            health.degraded("damage", format!("{what}: `clactl verify {dir}` {known}"));
             tracing::error!("recovered, with damage: {report}");
         }
         false if report.is_remarkable() => tracing::warn!("recovered: {report}"),

@@ -33,6 +33,8 @@ pub(crate) enum Loaded {
         slot: u64,
         /// The greatest epoch that any slot names.
         greatest_epoch: u32,
+        /// The other slot was written and does not hold, or the file is cut: a write of it was torn, or it has rotted.
+        alone: bool,
     },
     /// The file is not there, or neither slot holds.
     Lost,
@@ -60,7 +62,13 @@ pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
     let good = || slots.iter().enumerate().filter_map(|(i, s)| s.as_ref().ok().map(|m| (i as u64, m)));
     let greatest_epoch = good().flat_map(|(_, m)| m.epochs.iter().map(|e| e.epoch)).max().unwrap_or(0);
     Ok(match good().max_by_key(|(_, m)| m.generation) {
-        Some((slot, meta)) => Loaded::Found { meta: meta.clone(), slot, greatest_epoch },
+        Some((slot, meta)) => {
+            // The second slot is zeroes until the file is written for the second time.
+            let other = buf.chunks(SLOT).nth(1 - slot as usize).unwrap_or_default();
+            let was_written = meta.generation > 1 || other.iter().any(|b| *b != 0);
+            let alone = buf.len() < 2 * SLOT || good().count() < 2 && was_written;
+            Loaded::Found { meta: meta.clone(), slot, greatest_epoch, alone }
+        }
         None => Loaded::Lost,
     })
 }

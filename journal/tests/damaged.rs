@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Append, Journal, JournalConfig, Level, Policy};
+use clad_journal::repair::{Action, repair};
+use clad_journal::{Append, Journal, JournalConfig, Level, Policy, VerifyReport, verify};
 
 const RECORDS: u64 = 6;
 
@@ -190,4 +191,103 @@ fn a_prepared_segment_that_does_not_fit_any_more_is_removed() {
     assert!(journal.report().unknown.is_empty() && quarantine(killed.path()).is_empty(), "{}", journal.report());
     assert_eq!(readable(&journal), (0..3 * RECORDS).collect::<Vec<_>>());
     close(journal);
+}
+
+fn checked(dir: &Path) -> VerifyReport {
+    verify(dir, &mut |_, _| {}).unwrap()
+}
+
+/// The redundancy of `clad.meta` is gone, and somebody is told before the other half is.
+#[test]
+fn a_slot_of_clad_meta_that_does_not_hold_is_told_and_written_anew() {
+    let dir = folder();
+    let journal = three(dir.path());
+    close(journal);
+    let word = |report: &VerifyReport| report.notes.iter().any(|note| note.contains("copies in clad.meta"));
+    assert!(!word(&checked(dir.path())));
+    let whole = fs::read(dir.path().join("clad.meta")).unwrap();
+    for slot in [0, 1] {
+        let damaged = copy(dir.path());
+        flip(&damaged.path().join("clad.meta"), &[slot * 32768 + 30]);
+        let report = checked(damaged.path());
+        assert!(word(&report) && report.problems.is_empty(), "{report:?}");
+        let started = copy(damaged.path());
+
+        assert_eq!(repair(damaged.path(), true).unwrap().actions, [Action::RewroteSlot]);
+        assert!(word(&checked(damaged.path())), "a dry run has changed it");
+        assert_eq!(repair(damaged.path(), false).unwrap().actions, [Action::RewroteSlot]);
+        assert!(!word(&checked(damaged.path())));
+        assert!(repair(damaged.path(), false).unwrap().actions.is_empty());
+
+        let journal = open(started.path());
+        let report = journal.report();
+        assert!(report.meta_slot && report.is_remarkable() && report.to_string().contains("copies"), "{report}");
+        assert_eq!(readable(&journal), (0..3 * RECORDS).collect::<Vec<_>>());
+        close(journal);
+        assert!(!word(&checked(started.path())));
+    }
+    // A new log has written one slot alone, and that is no damage.
+    let new = folder();
+    close(open(new.path()));
+    assert!(!word(&checked(new.path())));
+    // Cut behind what the first slot says.
+    fs::write(dir.path().join("clad.meta"), &whole[..40_000]).unwrap();
+    assert!(word(&checked(dir.path())));
+}
+
+/// Six segments of one log beside a `clad.meta` of another: it is that which is wrong here.
+#[test]
+fn a_clad_meta_of_another_log_is_the_stranger() {
+    let (dir, other) = (folder(), folder());
+    close(three(dir.path()));
+    close(three(other.path()));
+    fs::copy(other.path().join("clad.meta"), dir.path().join("clad.meta")).unwrap();
+    let report = repair(dir.path(), true).unwrap();
+    assert!(matches!(report.actions[..], [Action::SetAsideOtherMeta { .. }, Action::RebuiltMeta { .. }]), "{report:?}");
+    assert!(report.left.is_empty());
+    assert_eq!(repair(dir.path(), false).unwrap().actions, report.actions);
+    assert_eq!(quarantine(dir.path()), ["clad.meta.0"]);
+    let journal = open(dir.path());
+    assert_eq!(readable(&journal), (0..3 * RECORDS).collect::<Vec<_>>());
+    close(journal);
+    // One of the other log beside its own clad.meta is still the stranger itself.
+    fs::copy(segment(other.path(), 1), segment(dir.path(), 1)).unwrap();
+    let report = repair(dir.path(), true).unwrap();
+    assert!(matches!(report.actions[..], [Action::SetAsideOtherLog { segment: 1, .. }]), "{report:?}");
+}
+
+/// What a start had to give up as a whole is named for as long as nobody has seen to it.
+#[test]
+fn a_segment_that_was_given_up_is_named_by_verify_until_it_is_moved_away() {
+    let dir = folder();
+    let journal = three(dir.path());
+    let killed = killed(&journal, dir.path());
+    close(journal);
+    flip(&segment(killed.path(), 2), &[80, 90]);
+    let journal = open(killed.path());
+    assert_eq!(journal.report().unreadable, [2], "{}", journal.report());
+    close(journal);
+    for _ in 0..2 {
+        let problems = checked(killed.path()).problems;
+        assert!(problems.iter().any(|p| p.text.contains("header of segment 2 was lost")), "{problems:?}");
+        close(open(killed.path()));
+    }
+    fs::remove_dir_all(killed.path().join("quarantine")).unwrap();
+    assert!(checked(killed.path()).problems.is_empty());
+}
+
+/// One damage is one: what the repair of it changed is none.
+#[test]
+fn a_cut_segment_that_was_sealed_again_is_one_damage() {
+    let dir = folder();
+    close(three(dir.path()));
+    let cut = segment(dir.path(), 1);
+    let len = fs::metadata(&cut).unwrap().len();
+    assert!(len > 8192);
+    fs::OpenOptions::new().write(true).open(&cut).unwrap().set_len(4096 + 400).unwrap();
+    let report = repair(dir.path(), false).unwrap();
+    assert!(matches!(report.actions[..], [Action::Resealed { segments: (1, 1), .. }]), "{report:?}");
+    let report = checked(dir.path());
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert!(report.problems[0].offsets.is_some_and(|(from, to)| from > RECORDS && to == 2 * RECORDS), "{report:?}");
 }

@@ -77,13 +77,26 @@ pub(crate) fn start(
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
-        Loaded::Found { mut meta, slot, greatest_epoch } => {
+        Loaded::Found { mut meta, slot, greatest_epoch, alone } => {
             survey::adopt(storage, &mut meta, &found, observer, config.faults)
                 .map_err(OpenError::io("look for segments in use"))?;
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?
+            let mut recovered = carry_out::carry_out(
+                storage,
+                clock.boot_id(),
+                now,
+                config,
+                meta,
+                lock,
+                survey,
+                greatest_epoch,
+                observer,
+            )?;
+            // It has written that slot anew.
+            recovered.report.meta_slot = alone;
+            recovered
         }
     };
     survey::tidy_up(storage, &recovered.meta.get(), &entries)?;

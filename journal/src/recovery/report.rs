@@ -41,6 +41,8 @@ pub struct Report {
     pub footless: Vec<u64>,
     /// Files of segments that `clad.meta` does not know, which are not empty: in `quarantine/`, whole.
     pub unknown: Vec<String>,
+    /// One of the two slots of `clad.meta` did not hold; it was written anew from the other.
+    pub meta_slot: bool,
     /// Segments with one wrong byte in their headers, and which: it was put right, and nothing is lost.
     pub corrected: Vec<(u64, usize)>,
     /// Time that it took, waiting for a dead process's writes included.
@@ -48,14 +50,19 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether an operator should look, though nothing that was acknowledged is known to be lost.
-    pub fn is_remarkable(&self) -> bool {
-        !self.clean || !self.corrected.is_empty() || !self.unknown.is_empty()
+    /// Whether it is certain that acknowledged records were lost. Of a segment that has lost its footer nobody knows.
+    pub fn has_lost(&self) -> bool {
+        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
     }
 
-    /// Whether acknowledged records were lost.
+    /// Whether an operator should look, though nothing that was acknowledged is known to be lost.
+    pub fn is_remarkable(&self) -> bool {
+        !self.clean || self.meta_slot || !self.corrected.is_empty() || !self.unknown.is_empty()
+    }
+
+    /// Whether acknowledged records were lost, or may have been.
     pub fn is_damaged(&self) -> bool {
-        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty() || !self.footless.is_empty()
+        self.has_lost() || !self.footless.is_empty()
     }
 }
 
@@ -67,6 +74,9 @@ impl fmt::Display for Report {
             _ => "unclean end",
         };
         write!(f, "{how}: next offset {}, epoch {}", self.next_offset, self.epoch)?;
+        if self.meta_slot {
+            write!(f, "; one of the two copies in clad.meta did not hold: written anew from the other")?;
+        }
         for (segment, byte) in &self.corrected {
             write!(
                 f,

@@ -80,6 +80,13 @@ pub enum Action {
         /// Which byte of the file.
         byte: usize,
     },
+    /// A `clad.meta` of another log than all segments was moved to `quarantine/`.
+    SetAsideOtherMeta {
+        /// The id of the log that it belongs to.
+        log_id: [u8; 16],
+    },
+    /// One of the two slots of `clad.meta` did not hold: it was written anew from the other.
+    RewroteSlot,
     /// `clad.meta` was made anew from the segments.
     RebuiltMeta {
         /// Lowest and highest segment.
@@ -127,6 +134,13 @@ impl fmt::Display for Action {
             Self::SetAsideOtherLog { segment, log_id } => {
                 let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
                 write!(f, "segment {segment} belongs to the log {id}: moved to {QUARANTINE}/")
+            }
+            Self::SetAsideOtherMeta { log_id } => {
+                let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
+                write!(f, "{META_NAME} belongs to the log {id}, and all segments to another: moved to {QUARANTINE}/")
+            }
+            Self::RewroteSlot => {
+                write!(f, "one of the two copies in {META_NAME} did not hold: written anew from the other")
             }
             Self::SetAsideCopy { segment, of } => {
                 write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
@@ -322,16 +336,33 @@ impl Repair<'_> {
                 corrected.push((byte, header));
             }
         }
-        let meta = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
+        let (mut meta, slot) = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
-            Loaded::Found { meta, .. } => Some(meta),
-            Loaded::Lost => None,
+            Loaded::Found { meta, slot, alone, .. } => (Some(meta), Some(slot).filter(|_| alone)),
+            Loaded::Lost => (None, None),
         };
         let mut votes: BTreeMap<[u8; 16], usize> = BTreeMap::new();
         for seen in self.files.values() {
             if let Ok(header) = &seen.header {
                 *votes.entry(header.log_id).or_default() += 1;
             }
+        }
+        // Several segments that agree are the log; it is the one file beside them that came from elsewhere.
+        if let (Some(said), [(_, 2..)]) = (&meta, votes.iter().collect::<Vec<_>>().as_slice())
+            && !votes.contains_key(&said.log_id)
+        {
+            let log_id = said.log_id;
+            self.move_aside(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
+            self.report.actions.push(Action::SetAsideOtherMeta { log_id });
+            meta = None;
+        }
+        if let (Some(meta), Some(slot)) = (&meta, slot) {
+            if !self.dry() {
+                let other = metafile::MetaFile::open(self.storage, meta.clone(), slot);
+                let again = other.and_then(|file| file.update(|_| {}));
+                again.map_err(OpenError::io("write clad.meta"))?;
+            }
+            self.report.actions.push(Action::RewroteSlot);
         }
         let most = votes.values().max().copied();
         let mut first = votes.iter().filter(|(_, n)| Some(**n) == most).map(|(id, _)| *id);
