@@ -182,7 +182,7 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     if shared.env().config.faults.has(Fault::RetentionBeforeMeta) {
         let _ = storage.remove(&segment_name(sealed.number));
     }
-    let passed = shared.env().meta.update(|m| {
+    let passed = shared.env().meta.update_both(|m| {
         m.lowest_segment = sealed.number + 1;
         m.lowest_offset = end_offset;
     });

@@ -299,7 +299,7 @@ impl Executor {
         // something may have been lost: no mark from now on may speak for it.
         let epoch = if self.env.config.faults.has(Fault::OffsetReused) { meta.epoch() } else { meta.epoch() + 2 };
         let end = rescue.next;
-        self.env.meta.update(|m| {
+        self.env.meta.update_both(|m| {
             m.push_epoch(epoch, end);
             m.latched = false;
         })?;
@@ -403,6 +403,11 @@ impl Executor {
         footer.supersedes_from = Some(rescue.from);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;
+        if !self.env.meta.get().latched {
+            // Under that name it may be all there is of some records, though `clad.meta` does not name it yet: a start that
+            // cannot read its header must know that it may be in use.
+            self.env.meta.update_both(|m| m.latched = true)?;
+        }
         storage.rename(&temporary, &name)?;
         let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
         self.put_in_place(number, proof, sealed.bytes)

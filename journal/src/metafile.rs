@@ -2,13 +2,16 @@
 //!
 //! What must hold: when [`MetaFile::update`] returns without an error, the change is durable; when it fails, the old
 //! truth is still whole in the other slot and the next update goes to the same slot again.
+//!
+//! One slot may rot, or the device may not give it any more: then the other is what was true one update before. Nothing
+//! that was said is lost by that: what the segments do not say as well is said in both slots ([`MetaFile::update_both`]).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::format::META_NAME;
 use crate::format::meta::{EpochStart, Meta, MetaError, NONE, SLOT};
-use crate::io::{Access, Durability, File, IoBuf, Storage};
+use crate::io::{Access, Durability, File, IoBuf, Storage, is_bad_place};
 
 /// The open file and what it says.
 pub(crate) struct MetaFile {
@@ -33,8 +36,8 @@ pub(crate) enum Loaded {
         slot: u64,
         /// The greatest epoch that any slot names.
         greatest_epoch: u32,
-        /// The other slot was written and does not hold, or the file is cut: a write of it was torn, or it has rotted.
-        alone: bool,
+        /// Nothing newer can have been lost: the other slot holds as well.
+        whole: bool,
     },
     /// The file is not there, or neither slot holds.
     Lost,
@@ -52,25 +55,35 @@ pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Lost),
         Err(e) => return Err(e),
     };
-    let (buf, read) = file.read_at(IoBuf::with_capacity(2 * SLOT), 0, 2 * SLOT);
-    read?;
-    let slots: Vec<_> = buf.chunks(SLOT).map(Meta::decode).collect();
+    let read = [read_slot(file.as_ref(), 0)?, read_slot(file.as_ref(), 1)?];
+    let slots: Vec<_> = read.iter().map(|s| s.as_ref().map_or(Err(MetaError::Damaged), |b| Meta::decode(b))).collect();
     if let Some(Err(newer @ MetaError::Newer { .. })) = slots.iter().find(|s| matches!(s, Err(MetaError::Newer { .. })))
     {
         return Ok(Loaded::Newer(*newer));
     }
     let good = || slots.iter().enumerate().filter_map(|(i, s)| s.as_ref().ok().map(|m| (i as u64, m)));
     let greatest_epoch = good().flat_map(|(_, m)| m.epochs.iter().map(|e| e.epoch)).max().unwrap_or(0);
-    Ok(match good().max_by_key(|(_, m)| m.generation) {
-        Some((slot, meta)) => {
-            // The second slot is zeroes until the file is written for the second time.
-            let other = buf.chunks(SLOT).nth(1 - slot as usize).unwrap_or_default();
-            let was_written = meta.generation > 1 || other.iter().any(|b| *b != 0);
-            let alone = buf.len() < 2 * SLOT || good().count() < 2 && was_written;
-            Loaded::Found { meta: meta.clone(), slot, greatest_epoch, alone }
-        }
-        None => Loaded::Lost,
-    })
+    let whole = slots.iter().all(Result::is_ok);
+    match good().max_by_key(|(_, m)| m.generation) {
+        Some((slot, meta)) => Ok(Loaded::Found { meta: meta.clone(), slot, greatest_epoch, whole }),
+        // What the device does not give now it may give tomorrow: that is no log that has lost it.
+        None => read.into_iter().find_map(Result::err).map_or(Ok(Loaded::Lost), Err),
+    }
+}
+
+/// The bytes of one slot, or that the device does not give them.
+type Slot = Result<IoBuf, io::Error>;
+
+/// Asked for thrice: some errors pass.
+fn read_slot(file: &dyn File, slot: u64) -> io::Result<Slot> {
+    let read = || {
+        let (buf, read) = file.read_at(IoBuf::with_capacity(SLOT), slot * SLOT as u64, SLOT);
+        read.map(|()| buf)
+    };
+    match read().or_else(|_| read()).or_else(|_| read()) {
+        Err(e) if !is_bad_place(&e) => Err(e),
+        slot => Ok(slot),
+    }
 }
 
 impl MetaFile {
@@ -105,8 +118,7 @@ impl MetaFile {
     /// What the kernel says.
     pub(crate) fn make(storage: &dyn Storage, meta: Meta) -> io::Result<Self> {
         let file = storage.create(META_NAME, Access::WriteDirect)?;
-        let mut both = meta.encode();
-        both.resize(2 * SLOT, 0);
+        let both = meta.encode().repeat(2);
         let (_, done) = file.write_at(IoBuf::copy_of(&both), 0, Durability::Written);
         done?;
         storage.set_sealed_mode(META_NAME, true)?;
@@ -146,6 +158,16 @@ impl MetaFile {
         *self.said.write().unwrap_or_else(PoisonError::into_inner) = meta.clone();
         inner.meta = meta;
         inner.next_slot = 1 - inner.next_slot;
+        Ok(())
+    }
+
+    /// The same in both slots: what no segment says as well must not hang on one of them.
+    ///
+    /// # Errors
+    /// What the kernel says of the first; then nothing has changed. Where the second fails the change stands, on one slot.
+    pub(crate) fn update_both(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
+        self.update(change)?;
+        let _ = self.update(|_| {});
         Ok(())
     }
 

@@ -39,11 +39,18 @@ pub struct OfflineLog {
 fn adopted(
     storage: &OsStorage,
     mut meta: Meta,
+    whole: bool,
     found: &BTreeMap<u64, u64>,
     notes: &mut Vec<String>,
 ) -> Result<Meta, OpenError> {
-    let above = in_use_above(storage, &meta, found).map_err(OpenError::io("look for segments in use"))?;
-    let Some(highest) = above else { return Ok(meta) };
+    let sure = whole && !meta.latched;
+    let above = in_use_above(storage, &meta, found, sure).map_err(OpenError::io("look for segments in use"))?;
+    if let Some((number, e)) = above.unknown {
+        notes.push(format!(
+            "DAMAGE: the header of segment {number} cannot be read, and nothing says if it is in use: {e}"
+        ));
+    }
+    let Some(highest) = above.highest else { return Ok(meta) };
     if let Loaded::Found { meta: now, .. } = metafile::load(storage).map_err(OpenError::io("read clad.meta"))?
         && now.highest_segment != NONE
         && now.highest_segment >= highest
@@ -124,15 +131,15 @@ impl OfflineLog {
         check_foreign(storage.as_ref(), &name)?;
         let mut notes = Vec::new();
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
-            Loaded::Found { meta, alone, .. } => {
-                if alone {
+            Loaded::Found { meta, whole, .. } => {
+                if !whole {
                     notes.push(
                         "one of the two copies in clad.meta does not hold: a write of it was cut, or it has rotted; the next \
                          start or `clactl repair` writes it anew"
                             .to_owned(),
                     );
                 }
-                adopted(storage.as_ref(), meta, &found, &mut notes)?
+                adopted(storage.as_ref(), meta, whole, &found, &mut notes)?
             }
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),

@@ -17,7 +17,7 @@ use crate::faults::{self, Fault};
 use crate::format::batch::BatchHeader;
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::segment_name;
-use crate::io::{Access, Durability, File, IoBuf, TakeOver, Witness};
+use crate::io::{Access, Durability, File, IoBuf, TakeOver, Witness, is_bad_place};
 use crate::segment_file;
 use crate::sync::atomic::Ordering;
 
@@ -309,7 +309,11 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
     };
     let block = env.storage.block_size();
     let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
-    read?;
+    match read {
+        // It was never put to use, so it holds nothing: another is made.
+        Err(e) if is_bad_place(&e) => return Ok(None),
+        other => other?,
+    }
     let Ok(header) = SegmentHeader::decode(&buf) else { return Ok(None) };
     let fits = header.capacity == env.config.segment_bytes
         && file.len()? == header.capacity

@@ -230,8 +230,8 @@ fn a_slot_of_clad_meta_that_does_not_hold_is_told_and_written_anew() {
     let new = folder();
     close(open(new.path()));
     assert!(!word(&checked(new.path())));
-    // Cut behind what the first slot says.
-    fs::write(dir.path().join("clad.meta"), &whole[..40_000]).unwrap();
+    // Cut in the second slot.
+    fs::write(dir.path().join("clad.meta"), &whole[..32_800]).unwrap();
     assert!(word(&checked(dir.path())));
 }
 

@@ -11,8 +11,8 @@
 //!
 //! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`).
 //!
-//! Not covered: retention by age and by free space, rot of `clad.meta` (the fuzz target `recovery` has it), threads (the
-//! journal's are tested with real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
+//! Not covered: retention by age and by free space, rot of both slots of `clad.meta` at once (the fuzz target `recovery` has
+//! it), threads (the journal's are tested with real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
 mod client;
@@ -150,6 +150,7 @@ pub struct World {
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
     spots: Vec<rot::Spot>,
+    meta_spot: Option<rot::MetaSpot>,
     /// Where the next start may cut the log, because of rot.
     cut: Option<u64>,
     inspector: Option<Inspector>,
@@ -197,6 +198,7 @@ impl World {
             events: Arc::default(),
             sealed: BTreeMap::new(),
             spots: Vec::new(),
+            meta_spot: None,
             cut: None,
             inspector: None,
             stats: Stats { digest: 0xCBF2_9CE4_8422_2325, ..Stats::default() },
@@ -316,6 +318,7 @@ impl World {
         let chosen = self.rng.chance(1, 16); // a copy to a real disk takes longer than a whole life here
         let nothing_lost = self.settings.rot || self.model.lost.is_empty();
         let whole = self.model.was_opened() && nothing_lost && self.model.maybe_lost.is_empty();
+        let whole = whole && !self.has_lost_meta();
         let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && whole && !self.disturbed) else {
             return Ok(());
         };

@@ -205,7 +205,7 @@ impl Shared {
             Some((reason, false)) if first => {
                 self.env().tell(Event::Failed { reason });
                 // As well as the disk still can: a start after this must not believe `written`.
-                let _ = self.env().meta.update(|m| m.latched = true);
+                let _ = self.env().meta.update_both(|m| m.latched = true);
             }
             _ => {}
         }

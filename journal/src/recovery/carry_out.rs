@@ -126,7 +126,7 @@ pub(super) fn carry_out(
     c.report.clean = clean;
     let epoch = if clean { said.epoch() } else { c.next_epoch().max(meta.get().least_epoch) };
     let next = c.next_offset;
-    meta.update(|m| {
+    meta.update_both(|m| {
         m.clean = false;
         m.latched = false;
         m.least_epoch = 0;
@@ -286,7 +286,7 @@ impl Carrier<'_> {
         if !said.clean && (!hole || said.least_epoch >= epoch) {
             return Ok(());
         }
-        let announced = meta.update(|m| {
+        let announced = meta.update_both(|m| {
             m.clean = false;
             m.least_epoch = if hole { m.least_epoch.max(epoch) } else { m.least_epoch };
         });

@@ -77,9 +77,8 @@ pub(crate) fn start(
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
-        Loaded::Found { mut meta, slot, greatest_epoch, alone } => {
-            survey::adopt(storage, &mut meta, &found, observer, config.faults)
-                .map_err(OpenError::io("look for segments in use"))?;
+        Loaded::Found { mut meta, slot, greatest_epoch, whole } => {
+            survey::adopt(storage, &mut meta, &found, whole, observer, config.faults)?;
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
@@ -95,7 +94,7 @@ pub(crate) fn start(
                 observer,
             )?;
             // It has written that slot anew.
-            recovered.report.meta_slot = alone;
+            recovered.report.meta_slot = !whole;
             recovered
         }
     };

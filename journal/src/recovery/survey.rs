@@ -15,6 +15,7 @@ use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
 use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage, is_bad_place};
+use crate::recovery::scan::scan;
 use crate::segment_file;
 
 use super::header;
@@ -264,29 +265,65 @@ fn put_right(storage: &dyn Storage, segment: Segment, log_id: &[u8; 16]) -> io::
 /// - a recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`;
 /// - the newest slot of `clad.meta` is lost, or the file is an older copy: a rotation since then is forgotten.
 ///
-/// A prepared segment holds no batch that its own header makes intact, also where it lies on old blocks. Returns the
-/// new highest.
-pub(crate) fn in_use_above(storage: &dyn Storage, meta: &Meta, found: &BTreeMap<u64, u64>) -> io::Result<Option<u64>> {
+/// A prepared segment holds no batch that its own header makes intact, also where it lies on old blocks.
+///
+/// `sure`: `clad.meta` is whole and no failure is latched in it, so that neither can be. Then a segment that the device does
+/// not give, or whose header has rotted, was prepared: it holds nothing. Else it counts, or nobody can say.
+pub(crate) fn in_use_above(
+    storage: &dyn Storage,
+    meta: &Meta,
+    found: &BTreeMap<u64, u64>,
+    sure: bool,
+) -> io::Result<Above> {
     let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
-    let mut highest = None;
+    let mut above = Above::default();
     for (number, file_len) in found.range(next..) {
-        let probed = match probe(storage, *number, *file_len) {
+        let used = match probe(storage, *number, *file_len) {
             // A reader who is not the daemon's user; a start opens all there is, or fails later.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => continue,
-            other => put_right(storage, other?, &meta.log_id)?.0,
-        };
-        let used = match probed.state {
-            State::Sealed { header, .. } => header.log_id == meta.log_id,
-            State::Unsealed { header } => {
-                header.log_id == meta.log_id && holds_a_batch(storage, *number, &header)?.is_some()
+            Err(e) if is_bad_place(&e) => {
+                if !sure {
+                    above.unknown.get_or_insert((*number, e));
+                }
+                continue;
             }
-            State::Unreadable(_) => false,
+            Err(e) => return Err(e),
+            Ok(segment) => {
+                let state = put_right(storage, segment, &meta.log_id)?.0.state;
+                is_used(storage, *number, state, meta, sure)?
+            }
         };
         if used {
-            highest = Some(*number);
+            above.highest = Some(*number);
         }
     }
-    Ok(highest)
+    Ok(above)
+}
+
+/// What lies above the highest segment that `clad.meta` names.
+#[derive(Debug, Default)]
+pub(crate) struct Above {
+    /// The highest that is in use.
+    pub(crate) highest: Option<u64>,
+    /// One of which nobody can say, and why.
+    pub(crate) unknown: Option<(u64, io::Error)>,
+}
+
+fn is_used(storage: &dyn Storage, number: u64, state: State, meta: &Meta, sure: bool) -> io::Result<bool> {
+    Ok(match state {
+        State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != meta.log_id => false,
+        State::Sealed { .. } => true,
+        State::Unsealed { header } if holds_a_batch(storage, number, &header)?.is_some() => true,
+        // Its first batch may have rotted.
+        State::Unsealed { header } if !sure => {
+            let scan = scan(storage.open(&segment_name(number), Access::ReadDirect)?, &header)?;
+            !scan.batches.is_empty() || !scan.garbage.is_empty()
+        }
+        // A header is written when the rest is ready: before that the block is empty, or another segment's.
+        State::Unreadable(HeaderError::NotASegment) if !sure => head(storage, number)?.iter().any(|b| *b != 0),
+        State::Unreadable(HeaderError::Checksum) => !sure,
+        State::Unsealed { .. } | State::Unreadable(_) => false,
+    })
 }
 
 /// The first offset of a segment, if its first batch is there: the first that is written, and nothing before it.
@@ -298,20 +335,33 @@ pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &Segmen
     Ok(BatchHeader::decode(&head, &header.seed(), pos).map(|found| found.header.first_offset))
 }
 
-/// Takes what [`in_use_above`] finds into `meta`, which the caller then writes.
+/// Takes what [`in_use_above`] finds into `meta`, which the caller then writes. `whole`: both slots of `clad.meta` hold.
 pub(crate) fn adopt(
     storage: &dyn Storage,
     meta: &mut Meta,
     found: &BTreeMap<u64, u64>,
+    whole: bool,
     observer: &Observer,
     faults: Faults,
-) -> io::Result<()> {
+) -> Result<(), OpenError> {
+    let io = OpenError::io("look for segments in use");
     let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
     for (number, _) in found.range(next..) {
-        probe_alone(storage, *number, observer, faults)?; // so that nobody writes to it while it is looked at
+        match probe_alone(storage, *number, observer, faults) {
+            Err(e) if !is_bad_place(&e) => return Err(io(e)),
+            _ => {} // nobody writes to it any more while it is looked at
+        }
     }
-    if let Some(highest) = in_use_above(storage, meta, found)? {
-        storage.sync_dir("")?; // its new name may not be durable yet, and now it will be counted on
+    let sure = whole && !meta.latched;
+    let above = match in_use_above(storage, meta, found, sure) {
+        Ok(above) => above,
+        Err(e) => return Err(io(e)),
+    };
+    if let Some((number, e)) = above.unknown {
+        return Err(unread(number, e));
+    }
+    if let Some(highest) = above.highest {
+        storage.sync_dir("").map_err(io)?; // its new name may not be durable yet, and now it will be counted on
         tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
         meta.highest_segment = highest;
         meta.clean = false;
@@ -399,7 +449,7 @@ mod tests {
         assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
         let mut meta = meta(highest);
         let observer: Observer = std::sync::Arc::new(|_| {});
-        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), &observer, Faults::default()).unwrap();
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), true, &observer, Faults::default()).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }

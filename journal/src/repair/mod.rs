@@ -338,7 +338,7 @@ impl Repair<'_> {
         }
         let (mut meta, slot) = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
-            Loaded::Found { meta, slot, alone, .. } => (Some(meta), Some(slot).filter(|_| alone)),
+            Loaded::Found { meta, slot, whole, .. } => (Some(meta), Some(slot).filter(|_| !whole)),
             Loaded::Lost => (None, None),
         };
         let mut votes: BTreeMap<[u8; 16], usize> = BTreeMap::new();

@@ -7,12 +7,15 @@
 //! - A start loses nothing else: the log goes on behind all that is proven. Only where a batch was hit that no other proves
 //!   (in the last, unsealed segment, or one that lost its footer) may it be cut there, and then it says so and sets aside.
 //! - The files alone show it: `verify` has a problem where a byte of a sealed segment is still wrong.
+//! - A slot of `clad.meta` that rots costs nothing, whichever it is: neither an offset, nor an epoch, nor what was removed.
+//!   Only where the power took the other slot in the middle of a write is the start refused, and has changed nothing; it
+//!   goes on when the file is given back.
 
 use clad_journal::format::batch::{BatchHeader, KIND_DATA, LEN};
 use clad_journal::format::footer::{Footer, TRAILER};
 use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::format::segment::SegmentHeader;
-use clad_journal::format::{ALIGN, parse_segment_name};
+use clad_journal::format::{ALIGN, META_NAME, parse_segment_name};
 
 use super::World;
 
@@ -36,6 +39,14 @@ enum Part {
     Footer,
     /// Padding, or nothing yet.
     Nothing,
+}
+
+/// A bit of `clad.meta` that turned over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MetaSpot {
+    pos: u64,
+    mask: u8,
+    byte: u8,
 }
 
 /// An intact batch.
@@ -94,6 +105,9 @@ impl Layout {
 impl World {
     /// A byte of some segment turns over.
     pub(super) fn rot(&mut self) {
+        if self.rng.chance(1, 8) {
+            return self.rot_of_meta();
+        }
         let names: Vec<_> = self.disk.names().into_iter().filter(|n| n.ends_with(".clog")).collect();
         if names.is_empty() {
             return;
@@ -132,6 +146,42 @@ impl World {
         self.whole_segments();
     }
 
+    /// A bit of one slot turns over, while the other holds.
+    fn rot_of_meta(&mut self) {
+        let bytes = self.disk.peek(META_NAME).unwrap_or_default();
+        let (slot, pick, bit) = (self.rng.below(2), self.rng.number(), self.rng.below(8));
+        let lens: Vec<_> =
+            bytes.chunks(SLOT).filter_map(|s| Some(Meta::decode(s).ok()?.epochs.len() * 12 + 84)).collect();
+        let &[_, _] = lens.as_slice() else { return };
+        let pos = slot * SLOT as u64 + pick % lens[slot as usize] as u64;
+        let mask = 1 << bit;
+        self.disk.flip(META_NAME, pos, mask);
+        self.note(|| format!("a bit turns over in slot {slot} of clad.meta, at {pos}"));
+        self.meta_spot = Some(MetaSpot { pos, mask, byte: bytes[pos as usize] ^ mask });
+        self.stats.rotten += 1;
+    }
+
+    /// Whether neither slot holds. Then rot took one and a power cut the other.
+    pub(super) fn has_lost_meta(&self) -> bool {
+        self.meta_spot.is_some() && self.disk.peek(META_NAME).is_some() && self.newest_meta().is_none()
+    }
+
+    /// What a start that is refused must leave as it is.
+    pub(super) fn files_of_the_log(&self) -> Vec<(String, Option<Vec<u8>>)> {
+        let ours = |n: &String| n == META_NAME || parse_segment_name(n).is_some();
+        let names = self.disk.names().into_iter().filter(ours);
+        names.map(|n| (n.clone(), self.disk.peek(&n))).collect()
+    }
+
+    /// The bit that turned over is turned back, as by an operator who has a copy.
+    pub(super) fn give_meta_back(&mut self) {
+        let Some(MetaSpot { pos, mask, byte }) = self.meta_spot.take() else { return };
+        if self.disk.peek(META_NAME).is_some_and(|bytes| bytes.get(pos as usize) == Some(&byte)) {
+            self.disk.flip(META_NAME, pos, mask);
+            self.note(|| "clad.meta is given back".to_owned());
+        }
+    }
+
     /// Of a segment whose header turned over everything is hit, also what came into it since.
     pub(super) fn whole_segments(&mut self) {
         for spot in self.spots.iter().filter(|s| s.part == Part::Header) {
@@ -157,7 +207,7 @@ impl World {
     }
 
     fn newest_meta(&self) -> Option<Meta> {
-        let slots = self.disk.peek("clad.meta").unwrap_or_default();
+        let slots = self.disk.peek(META_NAME).unwrap_or_default();
         slots.chunks(SLOT).filter_map(|s| Meta::decode(s).ok()).max_by_key(|m| m.generation)
     }
 

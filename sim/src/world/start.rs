@@ -179,6 +179,7 @@ impl World {
         let observer: Observer =
             Arc::new(move |e: &Event| events.lock().unwrap_or_else(PoisonError::into_inner).push(e.clone()));
         let untold = self.disk.has_untold_error();
+        let before = self.has_lost_meta().then(|| self.files_of_the_log());
         let opened = Stepper::open(Arc::new(self.tap.clone()), self.clock.clone(), self.config, observer);
         if !self.disk.is_alive() {
             drop(opened);
@@ -197,7 +198,13 @@ impl World {
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
                 let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
-                ensure(!must && of_disk, || format!("the start failed: {e}"))?;
+                let lost = matches!(e, OpenError::MetaLost { .. }) && before.is_some();
+                ensure(!must && of_disk || lost, || format!("the start failed: {e}"))?;
+                if lost {
+                    let same = before == Some(self.files_of_the_log());
+                    ensure(same, || "the start was refused, and has changed something".to_owned())?;
+                    self.give_meta_back();
+                }
                 self.disturbed = true;
                 self.shaken |= self.cached();
                 self.disk.kill();
