@@ -111,6 +111,10 @@ fn action(action: &Action) -> Value {
             let log_id = LogId::from_bytes(*log_id).to_string();
             json!({ "action": "set_aside_other_log", "segment": segment, "log_id": log_id })
         }
+        Action::SetAsideOtherMeta { log_id } => {
+            json!({ "action": "set_aside_other_meta", "log_id": LogId::from_bytes(*log_id).to_string() })
+        }
+        Action::RewroteSlot => json!({ "action": "rewrote_slot" }),
         Action::SetAsideCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
         Action::SetAsideNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
         Action::SetAsideUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),

@@ -246,17 +246,16 @@ async fn open_journal(
     match report.is_damaged() {
         true => {
             let dir = config.journal.dir.display();
-            health.degraded(
-                "damage",
-                format!(
-                    "acknowledged records were lost: the messages of the start say which, as far as that is known; \
-                     `clactl verify {dir}` names what is missing within the log, a backup may have it"
-                ),
-            );
+            let what = match report.has_lost() {
+                true => "acknowledged records were lost",
+                false => "acknowledged records may have been lost at the end of a segment",
+            };
+            let known = "names what is known of it, a backup may have them";
+            health.degraded("damage", format!("{what}: `clactl verify {dir}` {known}"));
             tracing::error!("recovered, with damage: {report}");
         }
-        false if report.clean => tracing::info!("{report}"),
-        false => tracing::warn!("recovered: {report}"),
+        false if report.is_remarkable() => tracing::warn!("recovered: {report}"),
+        false => tracing::info!("{report}"),
     }
     Ok((Arc::new(journal), substrate, grounds))
 }

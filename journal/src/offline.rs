@@ -13,7 +13,7 @@ use crate::error::{OpenError, ReadError};
 use crate::format::footer::Damage;
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::SegmentHeader;
-use crate::format::{META_NAME, segment_name};
+use crate::format::{META_NAME, QUARANTINE, segment_name};
 use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
@@ -86,6 +86,30 @@ struct Open {
     header: SegmentHeader,
 }
 
+/// Segments that recovery had to give up as a whole: nothing in the log tells of them any more, and how many records they
+/// held nobody knows. Their bytes are in `quarantine/` until an operator has seen to them.
+fn name_given_up(storage: &OsStorage, meta: &Meta, notes: &mut Vec<String>) -> io::Result<()> {
+    let names = match storage.list(QUARANTINE) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => return Ok(()),
+        names => names?,
+    };
+    let mut names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    for name in names {
+        let mut parts = name.split('.');
+        let (number, range, _, kind) = (parts.next(), parts.next(), parts.next(), parts.next());
+        let number = number.and_then(|n| n.parse::<u64>().ok()).filter(|n| *n >= meta.lowest_segment);
+        let (Some(number), Some("damaged"), Some(range)) = (number, kind, range) else { continue };
+        if range.starts_with("0-") {
+            notes.push(format!(
+                "DAMAGE: the header of segment {number} was lost, and all of its records: the file is {QUARANTINE}/{name}; \
+                 this is named until that is moved away"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// One segment.
 pub(crate) struct Part {
     pub(crate) number: u64,
@@ -146,10 +170,20 @@ impl OfflineLog {
         check_foreign(storage.as_ref(), &name)?;
         let mut notes = Vec::new();
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
-            Loaded::Found { meta, whole, .. } => adopted(storage.as_ref(), meta, whole, &found, &mut notes)?,
+            Loaded::Found { meta, whole, .. } => {
+                if !whole {
+                    notes.push(
+                        "one of the two copies in clad.meta does not hold: a write of it was cut, or it has rotted; the next \
+                         start or `clactl repair` writes it anew"
+                            .to_owned(),
+                    );
+                }
+                adopted(storage.as_ref(), meta, whole, &found, &mut notes)?
+            }
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
+        name_given_up(storage.as_ref(), &meta, &mut notes).map_err(OpenError::io(QUARANTINE))?;
         let mut log = Self {
             storage,
             end_offset: meta.lowest_offset,

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use crate::bulk::{Engine, Options};
 use crate::env::Env;
 use crate::faults::{self, Fault};
+use crate::format::batch::BatchHeader;
 use crate::format::segment::{self, Former, SegmentHeader};
-use crate::format::{parse_segment_name, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Storage, TakeOver, Witness, is_bad_place};
+use crate::format::segment_name;
+use crate::io::{Access, Durability, File, IoBuf, TakeOver, Witness, is_bad_place};
 use crate::segment_file;
 use crate::sync::atomic::Ordering;
 
@@ -330,22 +331,18 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
         && file.len()? == header.capacity
         && header.block_size == block
         && header.number == number
-        && header.log_id == env.meta.get().log_id;
+        && header.log_id == env.meta.get().log_id
+        && is_untouched(file.as_ref(), &header);
     // Epoch 0 is never in force: the header is replaced before use, with a new salt, whoever prepared it.
     Ok(fits.then_some(Prepared { header: SegmentHeader { epoch: 0, ..header } }))
 }
 
-/// Removes the segments that were prepared and never put to use, but for `keep`.
-pub(crate) fn remove_left_over(storage: &dyn Storage, above: u64, keep: Option<u64>) -> io::Result<()> {
-    for entry in storage.list("")? {
-        if let Some(number) = parse_segment_name(&entry.name)
-            && number >= above
-            && Some(number) != keep
-        {
-            storage.remove(&entry.name)?;
-        }
-    }
-    Ok(())
+/// Whether the place of its first batch is as it was when it was made ready: then it never held one.
+fn is_untouched(file: &dyn File, header: &SegmentHeader) -> bool {
+    let pos = u64::from(header.block_size);
+    let (block, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);
+    let of_former = || header.former_seed().is_some_and(|seed| BatchHeader::decode(&block, &seed, pos).is_some());
+    read.is_ok() && (block.iter().all(|b| *b == 0) || of_former())
 }
 
 /// Bytes of the header block, which callers reserve.

@@ -63,6 +63,7 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyRe
         },
         expected: log.first_offset(),
         before: None,
+        before_is_cut: false,
     };
     check.report.notes.extend_from_slice(log.notes());
     for BrokenSegment { segment, text } in log.faults() {
@@ -84,6 +85,8 @@ struct Check {
     report: VerifyReport,
     expected: u64,
     before: Option<Before>,
+    /// That one has lost its end, which was named there.
+    before_is_cut: bool,
 }
 
 impl Check {
@@ -159,7 +162,8 @@ impl Check {
                 && said != is
             {
                 // The chain of checksums is in the last batch: only the footer behind it is another.
-                if said.last_batch_checksum == is.last_batch_checksum {
+                // And of one that has lost its end another batch is the last.
+                if said.last_batch_checksum == is.last_batch_checksum || self.before_is_cut {
                     let text =
                         format!("segment {}: its footer was made anew after segment {} was", is.number, part.number);
                     self.report.notes.push(text);
@@ -168,6 +172,7 @@ impl Check {
                     self.problem(number, None, None, text);
                 }
             }
+            self.before_is_cut = footer.damage.last().is_some_and(|lost| lost.to == footer.end_offset);
             self.before = Some(Before {
                 number: part.number,
                 footer_checksum: proof.head_checksum,

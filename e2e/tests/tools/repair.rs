@@ -306,7 +306,8 @@ fn a_slot_of_clad_meta_zeroed() {
                 bytes[slot * half..(slot + 1) * half].fill(0);
             });
         };
-        Damage { hit: &hit, ..Damage::default() }.both();
+        let actions = &["one of the two copies in clad.meta did not hold: written anew"];
+        Damage { hit: &hit, actions, ..Damage::default() }.both();
     }
 }
 

@@ -229,7 +229,8 @@ pub(crate) fn open_shared(
     let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
     let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
     let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
-    let left_over = recovery_left_over(&env)?;
+    let mut report = r.report;
+    let left_over = recovery_left_over(&env, &mut report)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
@@ -262,20 +263,26 @@ pub(crate) fn open_shared(
         at_disk: AtomicUsize::new(0),
         complaint: Mutex::new((String::new(), 0)),
         recycled: AtomicU64::new(0),
-        report: r.report,
+        report,
         lock: Mutex::new(Some(r.lock)),
     });
     shared.open_first();
     Ok(shared)
 }
 
-fn recovery_left_over(env: &Env) -> Result<Option<prepare::Prepared>, OpenError> {
+fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<prepare::Prepared>, OpenError> {
     let next = match env.meta.get().highest_segment {
         crate::format::meta::NONE => 0,
         n => n + 1,
     };
     let found = prepare::find_left_over(env, next).map_err(OpenError::io("look at the prepared segment"))?;
     let keep = found.as_ref().map(|p| p.header.number);
-    prepare::remove_left_over(env.storage.as_ref(), next, keep).map_err(OpenError::io("remove unused segments"))?;
+    let (meta, faults) = (env.meta.get(), env.config.faults);
+    let aside = recovery::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
+    for (name, bytes) in aside.map_err(OpenError::io("remove unused segments"))? {
+        report.set_aside_bytes += bytes;
+        report.unknown.push(name.clone());
+        report.set_aside.push(name);
+    }
     Ok(found)
 }

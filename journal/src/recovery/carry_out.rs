@@ -8,7 +8,7 @@ use super::plan::{self, Kept, Plan, Unsealed};
 use super::report::Report;
 use super::scan::{Found, Scan, scan_with};
 use super::survey::{Segment, State, Survey};
-use super::{Recovered, table};
+use super::{Recovered, header, table};
 use crate::active::Active;
 use crate::catalog::Sealed;
 use crate::clock::Moment;
@@ -101,6 +101,11 @@ pub(super) fn carry_out(
         in_use: None,
     };
     c.report.bytes_read = survey.bytes_read;
+    for (byte, header) in survey.corrected {
+        let context = format!("correct the header of segment {}", header.number);
+        header::keep_and_write(storage, &header).map_err(OpenError::io(context))?;
+        c.report.corrected.push((header.number, byte));
+    }
     if let Some(newest) = survey.newest {
         if !said.clean {
             let context = format!("write the footer of segment {} again", newest.number);

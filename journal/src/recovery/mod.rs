@@ -12,7 +12,9 @@
 //! - The work is bounded by the first segment without a footer: everything below is proven by its footer, and only
 //!   the newest of these is read.
 
+mod aside;
 mod carry_out;
+pub(crate) mod header;
 pub mod plan;
 mod report;
 pub mod scan;
@@ -20,6 +22,7 @@ mod survey;
 
 use std::sync::Arc;
 
+pub(crate) use aside::{clear_above, set_name_aside};
 pub(crate) use carry_out::{Ending, end, end_at};
 pub use report::Report;
 
@@ -37,7 +40,7 @@ use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
 pub(crate) use survey::{
-    Segment, State, check_foreign, head, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
     segments as list_segments,
 };
 
@@ -79,7 +82,20 @@ pub(crate) fn start(
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
             let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            carry_out::carry_out(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?
+            let mut recovered = carry_out::carry_out(
+                storage,
+                clock.boot_id(),
+                now,
+                config,
+                meta,
+                lock,
+                survey,
+                greatest_epoch,
+                observer,
+            )?;
+            // It has written that slot anew.
+            recovered.report.meta_slot = !whole;
+            recovered
         }
     };
     survey::tidy_up(storage, &recovered.meta.get(), &entries)?;

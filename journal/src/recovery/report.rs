@@ -39,14 +39,30 @@ pub struct Report {
     pub unreadable: Vec<u64>,
     /// Segments that were sealed once and whose footers are gone: nothing proves where they ended.
     pub footless: Vec<u64>,
+    /// Files of segments that `clad.meta` does not know, which are not empty: in `quarantine/`, whole.
+    pub unknown: Vec<String>,
+    /// One of the two slots of `clad.meta` did not hold; it was written anew from the other.
+    pub meta_slot: bool,
+    /// Segments with one wrong byte in their headers, and which: it was put right, and nothing is lost.
+    pub corrected: Vec<(u64, usize)>,
     /// Time that it took, waiting for a dead process's writes included.
     pub took_ns: u64,
 }
 
 impl Report {
-    /// Whether acknowledged records were lost.
+    /// Whether it is certain that acknowledged records were lost. Of a segment that has lost its footer nobody knows.
+    pub fn has_lost(&self) -> bool {
+        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
+    }
+
+    /// Whether an operator should look, though nothing that was acknowledged is known to be lost.
+    pub fn is_remarkable(&self) -> bool {
+        !self.clean || self.meta_slot || !self.corrected.is_empty() || !self.unknown.is_empty()
+    }
+
+    /// Whether acknowledged records were lost, or may have been.
     pub fn is_damaged(&self) -> bool {
-        !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty() || !self.footless.is_empty()
+        self.has_lost() || !self.footless.is_empty()
     }
 }
 
@@ -58,6 +74,18 @@ impl fmt::Display for Report {
             _ => "unclean end",
         };
         write!(f, "{how}: next offset {}, epoch {}", self.next_offset, self.epoch)?;
+        if self.meta_slot {
+            write!(f, "; one of the two copies in clad.meta did not hold: written anew from the other")?;
+        }
+        for (segment, byte) in &self.corrected {
+            write!(
+                f,
+                "; segment {segment} had a wrong byte in its header, at {byte}: corrected, the disk is not to be trusted"
+            )?;
+        }
+        for name in &self.unknown {
+            write!(f, "; a segment that clad.meta does not know, and that is not empty, was set aside: {name}")?;
+        }
         if self.fresh || self.clean && !self.is_damaged() {
             return Ok(());
         }

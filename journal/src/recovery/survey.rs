@@ -18,6 +18,8 @@ use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage, is_bad_place};
 use crate::recovery::scan::scan;
 use crate::segment_file;
 
+use super::header;
+
 /// A segment's file as the survey saw it.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -67,6 +69,8 @@ pub(crate) struct Survey {
     pub(crate) open: Vec<Segment>,
     /// Numbers that should be there and are not.
     pub(crate) missing: Vec<u64>,
+    /// Segments of these with a wrong byte in their headers: which, and the header as it was.
+    pub(crate) corrected: Vec<(usize, SegmentHeader)>,
     pub(crate) bytes_read: u64,
 }
 
@@ -202,6 +206,7 @@ pub(crate) fn survey(
         newest: None,
         open: Vec::new(),
         missing: Vec::new(),
+        corrected: Vec::new(),
         bytes_read: 2 * crate::format::meta::SLOT as u64,
     };
     if meta.highest_segment == NONE {
@@ -216,8 +221,13 @@ pub(crate) fn survey(
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe_alone(storage, number, observer, faults).map_err(|e| unread(number, e))?;
+        let segment = probe_alone(storage, number, observer, faults);
+        let corrected = segment.and_then(|segment| put_right(storage, segment, &meta.log_id));
+        let (segment, byte) = corrected.map_err(|e| unread(number, e))?;
         survey.bytes_read += segment.bytes_read;
+        if let (Some(byte), State::Sealed { header, .. } | State::Unsealed { header }) = (byte, &segment.state) {
+            survey.corrected.push((byte, header.clone()));
+        }
         check_ours(&segment, meta)?;
         match &segment.state {
             State::Sealed { footer, .. } if footer.supersedes_from.is_none() => {
@@ -230,6 +240,24 @@ pub(crate) fn survey(
     survey.open.reverse();
     survey.missing.reverse();
     Ok(survey)
+}
+
+/// The segment by its header as it was, and which byte of it is wrong now, where one is and nothing else: its checksum, its
+/// number and the log's id say so. Nothing is written.
+fn put_right(storage: &dyn Storage, segment: Segment, log_id: &[u8; 16]) -> io::Result<(Segment, Option<usize>)> {
+    let Segment {
+        number, file_len, state: State::Unreadable(HeaderError::Checksum | HeaderError::NotASegment), ..
+    } = segment
+    else {
+        return Ok((segment, None));
+    };
+    match header::correct(storage, number)? {
+        Some((byte, header)) if header.log_id == *log_id => {
+            let right = probe_as(storage, number, number, file_len, Ok(header))?;
+            Ok((Segment { bytes_read: right.bytes_read + segment.bytes_read, ..right }, Some(byte)))
+        }
+        _ => Ok((segment, None)),
+    }
 }
 
 /// Segments above the highest that `clad.meta` names, and that hold records all the same. Two ways lead there, and in
@@ -260,7 +288,10 @@ pub(crate) fn in_use_above(
                 continue;
             }
             Err(e) => return Err(e),
-            Ok(Segment { state, .. }) => is_used(storage, *number, state, meta, sure)?,
+            Ok(segment) => {
+                let state = put_right(storage, segment, &meta.log_id)?.0.state;
+                is_used(storage, *number, state, meta, sure)?
+            }
         };
         if used {
             above.highest = Some(*number);

@@ -14,7 +14,6 @@
 //! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
 //! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
 
-mod header;
 mod meta;
 
 use std::collections::BTreeMap;
@@ -33,7 +32,7 @@ use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, QUARANTINE, segment_name};
 use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
 use crate::metafile::{self, Loaded};
-use crate::recovery::{self, Ending, State};
+use crate::recovery::{self, Ending, State, header};
 
 /// What was done, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +80,13 @@ pub enum Action {
         /// Which byte of the file.
         byte: usize,
     },
+    /// A `clad.meta` of another log than all segments was moved to `quarantine/`.
+    SetAsideOtherMeta {
+        /// The id of the log that it belongs to.
+        log_id: [u8; 16],
+    },
+    /// One of the two slots of `clad.meta` did not hold: it was written anew from the other.
+    RewroteSlot,
     /// `clad.meta` was made anew from the segments.
     RebuiltMeta {
         /// Lowest and highest segment.
@@ -128,6 +134,13 @@ impl fmt::Display for Action {
             Self::SetAsideOtherLog { segment, log_id } => {
                 let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
                 write!(f, "segment {segment} belongs to the log {id}: moved to {QUARANTINE}/")
+            }
+            Self::SetAsideOtherMeta { log_id } => {
+                let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
+                write!(f, "{META_NAME} belongs to the log {id}, and all segments to another: moved to {QUARANTINE}/")
+            }
+            Self::RewroteSlot => {
+                write!(f, "one of the two copies in {META_NAME} did not hold: written anew from the other")
             }
             Self::SetAsideCopy { segment, of } => {
                 write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
@@ -323,16 +336,33 @@ impl Repair<'_> {
                 corrected.push((byte, header));
             }
         }
-        let meta = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
+        let (mut meta, slot) = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
-            Loaded::Found { meta, .. } => Some(meta),
-            Loaded::Lost => None,
+            Loaded::Found { meta, slot, whole, .. } => (Some(meta), Some(slot).filter(|_| !whole)),
+            Loaded::Lost => (None, None),
         };
         let mut votes: BTreeMap<[u8; 16], usize> = BTreeMap::new();
         for seen in self.files.values() {
             if let Ok(header) = &seen.header {
                 *votes.entry(header.log_id).or_default() += 1;
             }
+        }
+        // Several segments that agree are the log; it is the one file beside them that came from elsewhere.
+        if let (Some(said), [(_, 2..)]) = (&meta, votes.iter().collect::<Vec<_>>().as_slice())
+            && !votes.contains_key(&said.log_id)
+        {
+            let log_id = said.log_id;
+            self.move_aside(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
+            self.report.actions.push(Action::SetAsideOtherMeta { log_id });
+            meta = None;
+        }
+        if let (Some(meta), Some(slot)) = (&meta, slot) {
+            if !self.dry() {
+                let other = metafile::MetaFile::open(self.storage, meta.clone(), slot);
+                let again = other.and_then(|file| file.update(|_| {}));
+                again.map_err(OpenError::io("write clad.meta"))?;
+            }
+            self.report.actions.push(Action::RewroteSlot);
         }
         let most = votes.values().max().copied();
         let mut first = votes.iter().filter(|(_, n)| Some(**n) == most).map(|(id, _)| *id);
@@ -515,12 +545,7 @@ impl Repair<'_> {
         if self.dry() {
             return Ok(());
         }
-        self.storage.create_dir(QUARANTINE)?;
-        let taken: Vec<String> = self.storage.list(QUARANTINE)?.into_iter().map(|entry| entry.name).collect();
-        let free = (0..).map(|n| format!("{name}.{n}")).find(|free| !taken.contains(free)).unwrap_or_default();
-        self.storage.rename(name, &format!("{QUARANTINE}/{free}"))?;
-        self.storage.sync_dir(QUARANTINE)?;
-        self.storage.sync_dir("")
+        recovery::set_name_aside(self.storage, name).map(|_| ())
     }
 }
 

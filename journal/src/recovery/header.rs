@@ -1,4 +1,4 @@
-//! A segment's header with one wrong byte.
+//! A segment's header with one wrong byte: corrected by a start where it needs the segment, and by a repair anywhere.
 //!
 //! What must hold: a header is corrected only where one changed byte makes its own checksum hold **and** it then names
 //! the segment under whose name it lies. By chance that happens to a header of random bytes once in 2^32 / (128 × 255)
@@ -9,16 +9,17 @@ use std::io;
 use crate::format::segment::{HeaderError, LEN, SegmentHeader};
 use crate::format::{QUARANTINE, segment_name};
 use crate::io::{Access, Durability, IoBuf, Storage};
-use crate::recovery;
+
+use super::survey;
 
 /// The header of a segment's file, as it stands there.
-pub(super) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<SegmentHeader, HeaderError>> {
-    Ok(SegmentHeader::decode(&recovery::head(storage, number)?))
+pub(crate) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<SegmentHeader, HeaderError>> {
+    Ok(SegmentHeader::decode(&survey::head(storage, number)?))
 }
 
 /// Which byte is wrong, and the header with it put right; nothing where no single byte does it.
-pub(super) fn correct(storage: &dyn Storage, number: u64) -> io::Result<Option<(usize, SegmentHeader)>> {
-    let block = recovery::head(storage, number)?;
+pub(crate) fn correct(storage: &dyn Storage, number: u64) -> io::Result<Option<(usize, SegmentHeader)>> {
+    let block = survey::head(storage, number)?;
     Ok(block.get(..LEN).and_then(|head| correct_bytes(head, number)))
 }
 
@@ -40,9 +41,9 @@ fn correct_bytes(head: &[u8], number: u64) -> Option<(usize, SegmentHeader)> {
 }
 
 /// Keeps the block as it was in `quarantine/`, then writes the header.
-pub(super) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<()> {
+pub(crate) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<()> {
     let name = segment_name(header.number);
-    let block = recovery::head(storage, header.number)?;
+    let block = survey::head(storage, header.number)?;
     storage.create_dir(QUARANTINE)?;
     let kept = format!("{QUARANTINE}/{:020}.{:08x}.header", header.number, crate::format::checksum::plain(&block));
     match storage.remove(&kept) {
