@@ -120,9 +120,13 @@ impl World {
 
     /// A program with a ring.
     fn program(&mut self, name: u8) -> Program {
+        self.program_of(UID, name)
+    }
+
+    fn program_of(&mut self, uid: u32, name: u8) -> Program {
         let id = RingId::from_bytes([name; 16]);
         let producer = ProducerId::from_bytes([name; 16]);
-        let note = Note { id, producer, uid: UID, ..Note::default() };
+        let note = Note { id, producer, uid, ..Note::default() };
         let log_id = self.journal.meta().log_id;
         let drain = Drain::create(shape(1 << 20).expect("a shape"), 0, log_id, self.journal.marks().epoch);
         let drain = drain.expect("a ring");
@@ -133,7 +137,7 @@ impl World {
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
         self.shared.roll.enter_again(member.clone());
-        let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
+        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0);
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
         self.shared.order(Order::Add(Box::new(ring), done));
@@ -207,6 +211,16 @@ impl World {
 
 fn numbered(many: usize) -> Vec<String> {
     (0..many).map(|n| n.to_string()).collect()
+}
+
+/// Who has many rings can make no more holes than who has one, and what one user spends is not another's.
+#[test]
+fn the_rings_of_a_user_have_one_allowance_for_their_holes() {
+    let mut world = World::new(16);
+    let _programs = [(UID, 1), (UID, 2), (UID + 1, 3), (UID, 4)].map(|(uid, name)| world.program_of(uid, name));
+    let allowances: Vec<_> = world.drainage.rings().iter().map(|ring| ring.drain().allowance()).collect();
+    assert!(allowances[0] == allowances[1] && allowances[0] == allowances[3]);
+    assert!(allowances[0] != allowances[2]);
 }
 
 /// More than a batch holds, from a producer for whom there is no place: the others' rings are drained, whoever comes by a
