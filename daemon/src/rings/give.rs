@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use clad_journal::AppendError;
 use clad_proto::frame::{RingId, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, OpenError, Shape, Stamps, clock};
@@ -122,6 +123,7 @@ impl Shared {
         let shape = shape(bytes.min(most)).ok_or_else(|| unavailable("no ring can be of that size"))?;
         let made = |e: OpenError| unavailable(format!("the ring could not be made: {e}"));
         let refused = |e| crate::ingest::refusal(&e);
+        let producer = self.session(&note).map_err(refused)?;
         let known = self.journal.producer(asker.producer.as_bytes(), asker.owner).map_err(refused)?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let marks = self.journal.marks();
@@ -152,7 +154,6 @@ impl Shared {
             self.roll.leave(&member);
             unavailable(format!("no descriptors for a ring: {e}"))
         })?;
-        let producer = self.session(&note);
         let ring = Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, process(&note));
         let (done, added) = oneshot::channel();
         if !self.order(Order::Add(Box::new(ring), done)) {
@@ -172,7 +173,7 @@ impl Shared {
     }
 
     /// The session of a ring's producer.
-    fn session(&self, note: &Note) -> Producer {
+    fn session(&self, note: &Note) -> Result<Producer, AppendError> {
         Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
     }
 
@@ -200,6 +201,7 @@ impl Shared {
         if note.other_clock {
             drain.set_stamps(Stamps::Drain);
         }
+        let producer = self.session(&note).inspect_err(|e| drop_it(e)).ok()?;
         let Some(member) = member(note, &drain) else {
             drop_it(&"no memory for it");
             return None;
@@ -207,7 +209,7 @@ impl Shared {
         self.roll.enter_again(member.clone());
         let process = process(&note);
         let gone = process.is_none() && note.pid != 0;
-        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), self.session(&note), process);
+        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process);
         if gone {
             ring.leave(false);
         }

@@ -137,7 +137,7 @@ impl World {
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
         self.shared.roll.enter_again(member.clone());
-        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0);
+        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0).expect("its own");
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         let (done, _) = oneshot::channel();
         self.shared.order(Order::Add(Box::new(ring), done));
@@ -231,7 +231,7 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let busy = world.program(1);
     busy.push(AckLevel::Written, "first");
     world.append(9);
-    world.journal.connect(&[9; 16], 0);
+    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
     let poor = world.program(2);
     for text in &numbered(2000) {
         poor.push(AckLevel::Posted, text);
@@ -344,7 +344,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
 fn nothing_overtakes_what_is_refused_for_now() {
     let mut world = World::new(1);
     world.append(9);
-    world.journal.connect(&[9; 16], 0);
+    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
     let program = world.program(1);
     program.push(AckLevel::Written, "a");
     program.push_bad(AckLevel::Written);
