@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::ring::Ring;
 use super::roll::Entry;
-use super::{Order, Rings, Shared, duplicate, member, peer_of, shape};
+use super::{Held, Order, Rings, Shared, duplicate, member, peer_of, shape};
 use crate::ingest::{Peer, Producer, random};
 use crate::keep::{Kept, Note};
 
@@ -59,8 +59,8 @@ fn unavailable(text: impl Into<String>) -> ErrorInfo {
 }
 
 impl Rings {
-    /// Gives out a ring, or the new board of one that the client has.
-    pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<Given, ErrorInfo> {
+    /// Gives out a ring, or the new board of one that the client has; it lasts as long as it is held.
+    pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<(Given, Held), ErrorInfo> {
         let Some(shared) = &self.0 else {
             return Err(unavailable(OFF));
         };
@@ -72,11 +72,10 @@ impl Rings {
         };
         let before = shared.roll.of_producer(&asker.producer);
         if let Some(known) = wanted.known {
-            let theirs = before.as_ref().is_some_and(|m| m.note.id == known && m.note.uid == uid);
-            return match theirs {
-                true => self.go_on(shared, known).await,
-                false => Err(unavailable("there is no such ring any more")),
-            };
+            let theirs = before.filter(|m| m.note.id == known && m.note.uid == uid);
+            let held = theirs.and_then(|member| Held::of(shared, &member));
+            let held = held.ok_or_else(|| unavailable("there is no such ring any more"))?;
+            return Ok((self.go_on(shared, known).await?, held));
         }
         if let Some(before) = before
             && !self.retire(before.note.id).await
@@ -87,9 +86,9 @@ impl Rings {
         let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
         // Memory is brought in and the keeper is asked: not on a worker.
         let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
-        let (given, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
+        let (given, held, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
         let _ = added.await;
-        Ok(given)
+        Ok((given, held))
     }
 
     async fn go_on(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
@@ -106,7 +105,7 @@ impl Shared {
         uid: u32,
         wanted_bytes: u32,
         other_clock: bool,
-    ) -> Result<(Given, oneshot::Receiver<()>), ErrorInfo> {
+    ) -> Result<(Given, Held, oneshot::Receiver<()>), ErrorInfo> {
         let (pid, pid_start) = asker.peer.process();
         let note = Note {
             id: RingId::from_bytes(random()?),
@@ -156,12 +155,15 @@ impl Shared {
         })?;
         let ring = Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, process(&note));
         let (done, added) = oneshot::channel();
-        if !self.order(Order::Add(Box::new(ring), done)) {
-            self.keeper.forget(&note);
-            self.roll.leave(&member);
-            return Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000));
+        let held = Held::of(self, &member);
+        match held.filter(|_| self.order(Order::Add(Box::new(ring), done))) {
+            Some(held) => Ok((given, held, added)),
+            None => {
+                self.keeper.forget(&note);
+                self.roll.leave(&member);
+                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000))
+            }
         }
-        Ok((given, added))
     }
 
     /// One user, but for root, gets half of them at most: the others' programs are there, too.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::format::checksum;
 use clad_journal::{Append, Journal, JournalConfig, Level};
-use clad_proto::frame::{RingAppendHead, RingId};
+use clad_proto::frame::{Hello, RingAppendHead, RingId};
 use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
 use clad_shm::{Drain, Producer as Client};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::Drainage;
-use super::{CatchUp, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Note, Stored};
 
@@ -126,7 +126,7 @@ impl World {
     fn program_of(&mut self, uid: u32, name: u8) -> Program {
         let id = RingId::from_bytes([name; 16]);
         let producer = ProducerId::from_bytes([name; 16]);
-        let note = Note { id, producer, uid, ..Note::default() };
+        let note = Note { id, producer, uid, pid: std::process::id(), pid_start: 1, ..Note::default() };
         let log_id = self.journal.meta().log_id;
         let drain = Drain::create(shape(1 << 20).expect("a shape"), 0, log_id, self.journal.marks().epoch);
         let drain = drain.expect("a ring");
@@ -221,6 +221,29 @@ fn the_rings_of_a_user_have_one_allowance_for_their_holes() {
     let allowances: Vec<_> = world.drainage.rings().iter().map(|ring| ring.drain().allowance()).collect();
     assert!(allowances[0] == allowances[1] && allowances[0] == allowances[3]);
     assert!(allowances[0] != allowances[2]);
+}
+
+/// A client comes back before the end of its old connection is seen: the ring is the new one's.
+#[test]
+fn the_end_of_an_old_connection_leaves_the_ring_to_the_new_one() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let member = world.shared.roll.of_producer(&program.producer).expect("a ring");
+    let hello = Hello { producer_id: program.producer, ..Hello::default() };
+    let peer = peer_of(&member.note);
+    let rings = Rings(Some(world.shared.clone()));
+    let waits = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let old = waits.block_on(rings.meet(&hello, &peer)).expect("its own").expect("it may go on");
+    let new = waits.block_on(rings.meet(&hello, &peer)).expect("its own").expect("it may go on");
+    drop(old);
+    world.drainage.turn();
+    let last = program.push(AckLevel::Written, "still here");
+    world.all_written(&program, last);
+    drop(new);
+    assert!(Held::of(&world.shared, &member).is_none(), "it is ending, though the drain has not heard of it");
+    world.until("the ring is gone", |world| world.shared.roll.of_producer(&program.producer).is_none());
+    assert!(program.ring.is_closed());
+    assert_eq!(world.stored(program.producer), ["still here"]);
 }
 
 /// More than a batch holds, from a producer for whom there is no place: the others' rings are drained, whoever comes by a
