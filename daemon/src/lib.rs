@@ -22,6 +22,7 @@ mod keep;
 mod lifecycle;
 pub mod logging;
 pub mod metrics;
+mod pages;
 mod read;
 pub mod reload;
 mod rings;

@@ -205,7 +205,7 @@ impl Running {
         self.journal.set_retention(setup::retention(&config));
         self.journal.set_rotate_after(config.rotation.max_age);
         self.journal.set_max_producers(config.limits.max_producers as usize);
-        self.listeners.set_max(config.limits.max_connections as usize);
+        self.listeners.set_max(setup::places(&config));
         self.current.set_limits(&config.limits);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;

@@ -25,10 +25,12 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
+use crate::ingest::assembly::Assembly;
 use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
 use crate::keep::{Keeper, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
+use crate::pages::Pages;
 use crate::read::Reads;
 use crate::reload::Outcomes;
 use crate::rings::{self, Rings};
@@ -69,8 +71,13 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         return Exit::Config;
     }
     let files = setup::raise_files();
-    if files < u64::from(loaded.config.limits.max_connections) + 64 {
-        tracing::warn!(files, "the limit of open files is below limits.max_connections: that many cannot be reached");
+    let (wanted, places) = (loaded.config.limits.max_connections, setup::places(&loaded.config));
+    if places < wanted as usize {
+        tracing::warn!(
+            files,
+            "limits.max_connections = {wanted}, but the limit of open files (RLIMIT_NOFILE; LimitNOFILE= in the unit) leaves \
+             room for {places} connections beside the log's own files: no more are taken"
+        );
     }
     // Health, admin and gRPC run here. The framed protocol has threads of its own, which may block; so has the journal.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers()).enable_all().build();
@@ -313,14 +320,14 @@ impl World {
             door: door.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
-            assembly: Budget::new(budget_bytes),
+            assembly: Assembly::new(budget_bytes),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
         let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
-        let listeners = Listeners::new(config.limits.max_connections as usize);
+        let listeners = Listeners::new(setup::places(config));
         let mut told = HashMap::new();
         let mut sockets = Vec::new();
         let access = Arc::new(Access::new(&config.access.read_group));
@@ -350,7 +357,7 @@ impl World {
         if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, &mut held).await? {
             told.insert("metrics".to_owned(), address);
             let pages = router(self.health.clone(), scrape);
-            tokio::spawn(async move { axum::serve(listener, pages).await });
+            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
         }
         if let Some(path) = &config.admin.path {
             let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
@@ -384,8 +391,10 @@ impl World {
     async fn rings(&self, door: &Arc<Door>, stored: Stored) -> Result<Rings, Exit> {
         let Some(socket) = &self.config.ingest.unix.path else { return Ok(Rings::default()) };
         let folder = socket.parent().unwrap_or(Path::new(".")).to_owned();
-        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored)).await;
-        let (keeper, kept) = found.map_err(|e| failed("look for rings that were kept", &e))?;
+        let health = self.health.clone();
+        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored, health)).await;
+        let found = found.map_err(|e| failed("look for rings that were kept", &e))?;
+        let (keeper, kept) = found.map_err(|e| failed("start the keeper of rings", &e))?;
         let settings = rings::Settings::of(&self.config.ingest.shm);
         if !self.config.ingest.shm.enabled && kept.is_empty() {
             return Ok(Rings::default());

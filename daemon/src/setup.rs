@@ -10,6 +10,7 @@ use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
 use crate::config::{Config, Durability, IoEngine, SEGMENT_SLACK};
+use crate::pages;
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
 pub(crate) const WINDOW: u32 = 256;
@@ -110,6 +111,25 @@ pub(crate) fn unix_time() -> std::time::Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Descriptors that are the daemon's own beside its connections and rings: segments that are written, prepared and read,
+/// the folder, sockets, rings' doorbells, what the libraries open. It is about half of this on a busy day.
+const OWN_FILES: usize = 192;
+/// Of each ring: itself, its board, its doorbell, its client.
+const FILES_OF_A_RING: usize = 4;
+
+/// How many connections there may be: what the configuration says, as far as the limit of open files leaves the log its own.
+pub(crate) fn places(config: &Config) -> usize {
+    let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, 0));
+    places_of(soft, config.limits.max_connections as usize, config.ingest.shm.max_rings as usize)
+}
+
+fn places_of(files: u64, wanted: usize, rings: usize) -> usize {
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let own = OWN_FILES + pages::MOST + FILES_OF_A_RING * rings;
+    // With next to no files, the log comes first, but somebody is to be heard.
+    wanted.min(files.saturating_sub(own).max(files / 8)).max(1)
+}
+
 /// Raises the soft limit of open files to the hard one; what it is then.
 pub(crate) fn raise_files() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -117,5 +137,19 @@ pub(crate) fn raise_files() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(_) => soft,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::places_of;
+
+    #[test]
+    fn connections_leave_the_log_its_files() {
+        assert_eq!(places_of(16_384, 4096, 64), 4096, "the shipped unit has room for what it allows");
+        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 64 + 4 * 64));
+        assert_eq!(places_of(256, 4096, 64), 32);
+        assert_eq!(places_of(0, 4096, 64), 1);
+        assert_eq!(places_of(u64::MAX, 7, 1024), 7);
     }
 }

@@ -87,6 +87,11 @@ impl Notifier {
     }
 }
 
+/// Whether it is systemd that started this process, and not something that systemd started.
+pub(crate) fn runs_this_process() -> bool {
+    std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid.parse() == Ok(std::process::id()))
+}
+
 /// A socket to what `$NOTIFY_SOCKET` names, if anything.
 pub(crate) fn notify_socket() -> io::Result<Option<UnixDatagram>> {
     let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());

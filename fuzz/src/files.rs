@@ -53,7 +53,7 @@ fn one_segment(data: &[u8]) {
     }
     for (same_boot, limit) in [(true, None), (false, None), (false, Some(1))] {
         let unsealed = Unsealed { number: header.number, batches: found.batches.clone(), same_boot, limit };
-        let planned = plan(0, &[unsealed], false);
+        let planned = plan(0, 0, &[unsealed], false);
         for kept in &planned.kept {
             assert!(kept.first_offset <= kept.end_offset, "{kept:?}");
             assert!(kept.batches.iter().all(|at| *at < found.batches.len()), "{kept:?}");

@@ -39,6 +39,11 @@ macro_rules! faults {
                 Self::LeavesWork,
                 Self::LeavesTheTime,
                 Self::PatienceForgotten,
+                Self::MarksToldApart,
+                Self::WokenTooEarly,
+                Self::FailureForTheMet,
+                Self::LooksAnew,
+                Self::EndForgotten,
             ];
         }
     };
@@ -121,6 +126,16 @@ faults! {
     LeavesTheTime,
     /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
     PatienceForgotten,
+    /// `durable` is told, and the other marks behind it.
+    MarksToldApart,
+    /// Those who wait for a mark are woken before it is told.
+    WokenTooEarly,
+    /// A failure wakes only those whose mark has come.
+    FailureForTheMet,
+    /// Who waits takes for known what is so when it begins to, not when it looked last.
+    LooksAnew,
+    /// Who comes to wait when the journal has ended is not told that it has.
+    EndForgotten,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.
@@ -164,7 +179,7 @@ impl Faults {
 
     /// Whether this one is on.
     #[cfg(feature = "faults")]
-    pub(crate) fn has(self, fault: Fault) -> bool {
+    pub fn has(self, fault: Fault) -> bool {
         self.on == Some(fault)
     }
 

@@ -64,3 +64,24 @@ impl Marks {
         }
     }
 }
+
+/// What somebody waits for: whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// That `written` is this, or above; `u64::MAX` is never.
+    pub written: u64,
+    /// That `durable` is this, or above; `u64::MAX` is never.
+    pub durable: u64,
+}
+
+impl Wants {
+    /// Whether the marks have it.
+    pub fn met(&self, marks: &Marks) -> bool {
+        marks.written >= self.written || marks.durable >= self.durable
+    }
+}
+
+/// The journal is gone or was given up: its marks do not move any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the journal is closed")]
+pub struct Closed;

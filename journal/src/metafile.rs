@@ -85,6 +85,7 @@ impl MetaFile {
             lowest_offset: 0,
             highest_segment: NONE,
             created_ns,
+            least_epoch: 0,
             epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
         };
         Self::make(storage, meta)

@@ -18,8 +18,8 @@ use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
-use crate::recovery::plan::{self, Unsealed};
-use crate::recovery::scan::{Found, scan};
+use crate::recovery::plan::{self, Kept, Unsealed};
+use crate::recovery::scan::{Found, Scan, scan};
 use crate::recovery::{Segment, State, check_foreign, in_use_above, list_segments, probe};
 use crate::segment_reader::SegmentReader;
 
@@ -54,6 +54,13 @@ fn adopted(
     meta.highest_segment = highest;
     meta.clean = false;
     Ok(meta)
+}
+
+/// A segment without a footer, before it is known what follows it.
+struct Open {
+    number: u64,
+    bytes: u64,
+    header: SegmentHeader,
 }
 
 /// One segment.
@@ -106,20 +113,27 @@ impl OfflineLog {
             notes,
             damage: Vec::new(),
         };
+        let mut open = Vec::new();
         if log.meta.highest_segment != NONE {
             for number in log.meta.lowest_segment..=log.meta.highest_segment {
-                log.add(number, &found)?;
+                log.add(number, &found, &mut open)?;
             }
         }
+        log.add_open(open, None).map_err(OpenError::io("segments without a footer"))?;
+        log.end_at_the_epoch();
         log.limit_superseded();
         log.note_missing_footers();
         Ok(log)
     }
 
-    fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>) -> Result<(), OpenError> {
+    fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>, open: &mut Vec<Open>) -> Result<(), OpenError> {
         let name = segment_name(number);
         let Some(bytes) = found.get(&number).copied() else {
-            self.notes.push(format!("DAMAGE: segment {number} is missing, from offset {} on", self.end_offset));
+            let from = match open.last() {
+                Some(before) => format!("behind segment {}", before.number),
+                None => format!("from offset {} on", self.end_offset),
+            };
+            self.notes.push(format!("DAMAGE: segment {number} is missing, {from}"));
             return Ok(());
         };
         let segment = match probe(self.storage.as_ref(), number, bytes) {
@@ -138,6 +152,9 @@ impl OfflineLog {
                 self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
             }
             State::Sealed { header, footer, head_checksum } => {
+                // It was sealed when all before it was durable: of those that have lost their footers nothing below is a tail.
+                let limit = footer.supersedes_from.unwrap_or(footer.first_offset);
+                self.add_open(std::mem::take(open), Some(limit)).map_err(OpenError::io(name))?;
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
                 if first_offset > self.end_offset {
                     self.damage.push(Damage { from: self.end_offset, to: first_offset });
@@ -151,9 +168,8 @@ impl OfflineLog {
             }
             State::Unsealed { ref header } => {
                 let header = header.clone();
-                self.note_lost_footer(&segment).map_err(OpenError::io(name.clone()))?;
-                let limit = self.proven_by_the_next(number, found).map_err(OpenError::io(name.clone()))?;
-                self.add_unsealed(number, bytes, header, limit).map_err(OpenError::io(name))?;
+                self.note_lost_footer(&segment).map_err(OpenError::io(name))?;
+                open.push(Open { number, bytes, header });
             }
             State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
         }
@@ -172,47 +188,52 @@ impl OfflineLog {
         Ok(())
     }
 
-    /// Where the next sealed segment goes on, which was sealed when all before it was durable: of a segment that has lost its
-    /// footer nothing below that is a tail.
-    fn proven_by_the_next(&self, number: u64, found: &BTreeMap<u64, u64>) -> io::Result<Option<u64>> {
-        let used = found.range(number + 1..).take_while(|(number, _)| **number <= self.meta.highest_segment);
-        for (number, bytes) in used {
-            match probe(self.storage.as_ref(), *number, *bytes) {
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(e) => return Err(e),
-                Ok(Segment { state: State::Sealed { header, footer, .. }, .. })
-                    if header.log_id == self.meta.log_id =>
-                {
-                    return Ok(Some(footer.supersedes_from.unwrap_or(footer.first_offset)));
-                }
-                Ok(_) => {}
-            }
+    /// Segments without a footer, one behind the other; the next sealed one goes on at `limit`.
+    fn add_open(&mut self, open: Vec<Open>, limit: Option<u64>) -> io::Result<()> {
+        let (mut scans, mut seen) = (Vec::new(), Vec::new());
+        for Open { number, header, .. } in &open {
+            let file = self.storage.open(&segment_name(*number), Access::ReadDirect)?;
+            let scan = scan(file, header)?;
+            let same_boot = device::boot_id() == Some(header.boot_id);
+            let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
+            seen.push(Unsealed { number: *number, batches: scan.batches.clone(), same_boot, limit });
+            scans.push(scan);
         }
-        Ok(None)
+        let begun = if limit.is_none() { self.meta.epoch_start().first_offset } else { 0 };
+        let plan = plan::plan(self.end_offset, begun, &seen, self.meta.latched);
+        for ((open, scan), kept) in open.into_iter().zip(scans).zip(plan.kept) {
+            self.add_scanned(open, scan, &kept, plan.next_offset);
+        }
+        Ok(())
     }
 
-    fn add_unsealed(&mut self, number: u64, bytes: u64, header: SegmentHeader, limit: Option<u64>) -> io::Result<()> {
-        let file = self.storage.open(&segment_name(number), Access::ReadDirect)?;
-        let scan = scan(file, &header)?;
-        let same_boot = device::boot_id() == Some(header.boot_id);
-        let seen = Unsealed { number, batches: scan.batches.clone(), same_boot, limit };
-        let plan = plan::plan(self.end_offset, &[seen], self.meta.latched);
-        let kept: Vec<_> = plan.kept[0].batches.iter().map(|i| scan.batches[*i].clone()).collect();
+    fn add_scanned(&mut self, Open { number, bytes, header }: Open, scan: Scan, planned: &Kept, next_offset: u64) {
+        let kept: Vec<_> = planned.batches.iter().map(|i| scan.batches[*i].clone()).collect();
         let end = kept.last().map_or(u64::from(header.block_size), |b| crate::format::align(b.end));
         let behind: u64 = scan.garbage.iter().filter(|g| g.0 >= end).map(|g| g.1 - g.0).sum::<u64>()
             + scan.batches.iter().filter(|b| b.is_data() && b.pos >= end).map(|b| b.end - b.pos).sum::<u64>();
         if behind > 0 {
-            let at = plan.next_offset;
-            self.notes
-                .push(format!("torn tail: {behind} bytes behind offset {at} in segment {number}, never vouched for"));
+            self.notes.push(format!(
+                "torn tail: {behind} bytes behind offset {next_offset} in segment {number}, never vouched for"
+            ));
         }
-        self.damage.extend(plan.kept[0].damage.iter().copied());
+        self.damage.extend(planned.damage.iter().copied());
         let vouched = scan.batches.iter().map(|b| b.header.durable).max().unwrap_or(0);
-        self.durable_end = self.durable_end.max(vouched.min(plan.next_offset));
-        let (first_offset, end_offset) = (self.end_offset, plan.next_offset);
+        self.durable_end = self.durable_end.max(vouched.min(next_offset));
+        let (first_offset, end_offset) = (planned.first_offset, planned.end_offset);
         self.end_offset = end_offset;
         self.parts.push(Part { number, bytes, header, first_offset, end_offset, content: Content::Scanned { kept } });
-        Ok(())
+    }
+
+    /// Everything below the first offset of the newest epoch was given, and durable, also where no segment is left that
+    /// says so.
+    fn end_at_the_epoch(&mut self) {
+        let begun = self.meta.epoch_start().first_offset;
+        if self.end_offset < begun {
+            self.damage.push(Damage { from: self.end_offset, to: begun });
+            self.end_offset = begun;
+        }
+        self.durable_end = self.durable_end.max(begun);
     }
 
     /// Only the last segments may be without a footer: what comes before a sealed one had its own.

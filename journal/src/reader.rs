@@ -100,8 +100,11 @@ impl Reader {
                 return Ok(Some(batch));
             }
             let quiet = if self.fruitless < LOOKS { None } else { self.shared.at_rest() };
+            let before = self.next;
             let mut found = self.read_on()?;
-            if found.is_none() && quiet.is_some() {
+            // Segments that hold nothing of the times that are asked for were passed over: that is no look in vain.
+            let stuck = found.is_none() && self.next == before;
+            if stuck && quiet.is_some() {
                 let behind = self.behind_damage(limit)?;
                 match behind.filter(|_| quiet == self.shared.at_rest()) {
                     Some(Behind::Batch(batch)) => found = Some(batch),
@@ -113,7 +116,7 @@ impl Reader {
                     None => {}
                 }
             }
-            self.fruitless = if found.is_some() { 0 } else { self.fruitless + 1 };
+            self.fruitless = if stuck && found.is_none() { self.fruitless + 1 } else { 0 };
             self.pause()?;
             if let Some(batch) = found {
                 if batch.end_offset() > limit {
@@ -196,7 +199,8 @@ impl Reader {
     /// Looks for what comes next in the active segment over bad places: a reader of one that grows ends at the first. It is
     /// there, or nothing up to the next batch that holds is. `None` where it cannot be looked for.
     fn behind_damage(&mut self, limit: u64) -> Result<Option<Behind>, ReadError> {
-        let Some((number, first, end)) = self.shared.active_extent() else { return Ok(None) };
+        // There is no segment to go on in, and none of those that there are holds it.
+        let Some((number, first, end)) = self.shared.active_extent() else { return Ok(Some(Behind::Gap(limit))) };
         if first > self.next {
             return Ok(Some(Behind::Gap(first.min(limit))));
         }

@@ -78,3 +78,8 @@ mod here {
 }
 
 pub(crate) use here::*;
+
+/// Std's in a model too. Where a file is modelled by itself they are the model's there.
+pub(crate) mod plain {
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}

@@ -9,41 +9,24 @@
 //! - What is no watermark (a failure, a new epoch, no space, the end of the journal) wakes everybody.
 //!
 //! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
+//!
+//! `models/src/watermarks.rs` compiles this file by itself, on the locks of a model, and tells and waits in every order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
 
 use crate::faults::{Fault, Faults};
-use crate::marks::Marks;
+use crate::marks::{Accepting, Closed, Marks, Wants};
 use crate::sync::others_may_run;
-
-/// What somebody waits for: whichever comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
-    /// That `written` is this, or above; `u64::MAX` is never.
-    pub written: u64,
-    /// That `durable` is this, or above; `u64::MAX` is never.
-    pub durable: u64,
-}
-
-impl Wants {
-    fn met(&self, marks: &Marks) -> bool {
-        marks.written >= self.written || marks.durable >= self.durable
-    }
-}
-
-/// The journal is gone or was given up: its marks do not move any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the journal is closed")]
-pub struct Closed;
+use crate::sync::plain::{Mutex, MutexGuard};
 
 /// What wakes everybody when it changes.
-fn standing(marks: &Marks) -> (u32, u32, crate::marks::Accepting) {
+fn standing(marks: &Marks) -> (u32, u32, Accepting) {
     (marks.failures, marks.epoch, marks.accepting)
 }
 
@@ -60,7 +43,7 @@ pub(crate) struct Teller {
 #[derive(Default)]
 struct Listener(OnceLock<Box<Told>>);
 
-type Told = dyn Fn(&Marks) + Send + Sync;
+type Told = dyn Fn() + Send + Sync;
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,28 +69,46 @@ impl Teller {
 
     /// Tells the newest marks; of two tellers, the later value wins.
     pub(crate) fn tell(&self, marks: Marks) {
+        if self.faults.has(Fault::WokenTooEarly) {
+            self.wake(true);
+            self.store(marks);
+            return;
+        }
+        let all = self.store(marks);
+        self.wake(all);
+    }
+
+    /// Says whether it concerns everybody.
+    fn store(&self, marks: Marks) -> bool {
         let mut all = false;
         others_may_run();
+        if self.faults.has(Fault::MarksToldApart) {
+            self.marks.send_modify(|old| old.durable = old.durable.max(marks.durable));
+            others_may_run();
+        }
         self.marks.send_if_modified(|old| {
-            let changed = marks.version == old.version && marks.accepting != old.accepting;
-            let newer = marks.version > old.version || changed || self.faults.has(Fault::OlderMarksWin);
+            let newer = marks.version > old.version || self.faults.has(Fault::OlderMarksWin);
             if newer {
-                all = standing(old) != standing(&marks);
+                all = standing(old) != standing(&marks) && !self.faults.has(Fault::FailureForTheMet);
                 *old = marks;
             }
             newer
         });
         others_may_run();
+        all
+    }
+
+    fn wake(&self, all: bool) {
         // The newest ones: of two tellers at once, the later may have been here first.
         let marks = *self.marks.borrow();
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
         if let Some(told) = self.listener.0.get() {
-            told(&marks);
+            told();
         }
     }
 
-    /// Who is told from now on; the first stays.
-    pub(crate) fn listen(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+    /// Who is told from now on that there are other marks; the first stays.
+    pub(crate) fn listen(&self, told: impl Fn() + Send + Sync + 'static) {
         let _ = self.listener.0.set(Box::new(told));
     }
 
@@ -126,7 +127,7 @@ impl Teller {
 impl Teller {
     /// The marks do not move any more: whoever waits for what they have not, waits for nothing.
     pub(crate) fn end(&self) {
-        self.crowd.wake(Wake::End);
+        self.crowd.wake(if self.faults.has(Fault::EndForgotten) { Wake::All } else { Wake::End });
     }
 }
 
@@ -142,7 +143,8 @@ enum Wake<'a> {
     End,
 }
 
-// Std's lock in a model too: nothing else is asked for under it, and those who wait leave under it when a model ends.
+// Plain in a model of the whole journal: nothing else is asked for under it, and those who wait leave under it when a
+// model ends.
 #[derive(Debug, Default)]
 struct Crowd(Mutex<Inner>);
 
@@ -245,6 +247,9 @@ impl Watcher {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&mut self, wants: Wants) -> Result<(), Closed> {
+        if self.faults.has(Fault::LooksAnew) {
+            self.now();
+        }
         poll_fn(|context| self.poll(context, wants)).await
     }
 
@@ -287,7 +292,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::marks::Accepting;
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -356,8 +360,8 @@ mod tests {
         let mut task = Task::of(&teller);
         let told = [
             Marks { failures: 1, ..marks(1, 0, 0) },
-            Marks { failures: 1, accepting: Accepting::NoSpace, ..marks(1, 0, 0) },
-            Marks { failures: 1, epoch: 2, ..marks(2, 0, 0) },
+            Marks { failures: 1, accepting: Accepting::NoSpace, ..marks(2, 0, 0) },
+            Marks { failures: 1, epoch: 2, ..marks(3, 0, 0) },
         ];
         for (n, told) in (1..).zip(told) {
             assert!(task.poll(NEVER, NEVER).is_pending());

@@ -175,6 +175,38 @@ fn a_reader_behind_retention_is_told_the_gap() {
     assert!(journal.close(Duration::from_secs(10)));
 }
 
+/// Segments that hold nothing of the asked time are passed over, however many: none of them counts as damaged.
+#[test]
+fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
+    const SEGMENTS: u64 = 12;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let timed = |n: u64, payload| Append {
+        min_time_ns: 10 * n as i64,
+        max_time_ns: 10 * n as i64,
+        ..append(n, payload, Level::Durable)
+    };
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    for n in 0..SEGMENTS {
+        journal.append(timed(n, b"one of them")).unwrap();
+        wait(&journal, Level::Durable, n + 1);
+        assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
+    }
+    assert!(journal.close(Duration::from_secs(10)));
+    // Nothing of them is in memory now.
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    journal.append(timed(SEGMENTS, b"the newest")).unwrap();
+    wait(&journal, Level::Durable, SEGMENTS + 1);
+    for wanted in [0, 1, SEGMENTS / 2, SEGMENTS - 1, SEGMENTS] {
+        let time = 10 * wanted as i64;
+        let mut reader = journal.reader(0, Level::Durable).within(time, time);
+        let batch = reader.next_batch().unwrap().unwrap();
+        assert_eq!((batch.first_offset, batch.count), (wanted, 1));
+        assert!(reader.next_batch().unwrap().is_none(), "behind {wanted}");
+        assert_eq!(reader.position(), SEGMENTS + 1);
+    }
+    assert!(journal.close(Duration::from_secs(10)));
+}
+
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
 #[test]
 fn retention_that_is_withdrawn_stops_where_it_is() {

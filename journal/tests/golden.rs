@@ -287,6 +287,7 @@ fn meta(generation: u64, highest_segment: u64) -> Meta {
         lowest_offset: 400,
         highest_segment,
         created_ns: T0 - 1_000_000_000,
+        least_epoch: 0,
         epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: EPOCH, first_offset: 900 }],
     }
 }
@@ -375,6 +376,9 @@ fn a_reader_made_from_the_document_reads_the_sealed_segment() {
 
 #[test]
 fn a_reader_made_from_the_document_tells_what_may_be_believed() {
+    let before = reader::Around { start: 1000, ..reader::Around::default() };
+    let same_boot = reader::Around { same_boot: true, ..before };
+    let latched = reader::Around { latched: true, ..same_boot };
     // Idle: the vouch proves what lies before it, and is itself nothing of the log.
     let idle = reader::segment(&file("idle.clog")).unwrap();
     assert!(idle.footer.is_none());
@@ -382,24 +386,34 @@ fn a_reader_made_from_the_document_tells_what_may_be_believed() {
         idle.batches.iter().map(|b| (b.kind, b.count, b.durable)).collect::<Vec<_>>(),
         [(0, 2, 1000), (2, 0, 1002)]
     );
-    assert_eq!(reader::believe(&idle, 1000, false, false), (vec![0], 1002, vec![]));
+    assert_eq!(reader::believe(&idle, before), (vec![0], 1002, vec![]));
 
     // Torn: the third is cut off, and the whole one behind it with it.
     let bytes = file("torn.clog");
     let torn = reader::segment(&bytes).unwrap();
     assert_eq!(torn.batches.iter().map(|b| b.first_offset).collect::<Vec<_>>(), [1000, 1002, 1004]);
     assert_eq!(torn.bad.len(), 1);
-    assert_eq!(reader::believe(&torn, 1000, false, false), (vec![0, 1], 1003, vec![]));
+    assert_eq!(reader::believe(&torn, before), (vec![0, 1], 1003, vec![]));
     // Under the boot that wrote it, the kernel had completed everything below 1003: nothing changes here.
-    assert_eq!(reader::believe(&torn, 1000, true, false), (vec![0, 1], 1003, vec![]));
+    assert_eq!(reader::believe(&torn, same_boot), (vec![0, 1], 1003, vec![]));
 
     // The second, which the fourth says was written and the third says nothing of, fails as well.
     let mut damaged = bytes;
     damaged[4416 + 100] ^= 1;
     let damaged = reader::segment(&damaged).unwrap();
-    assert_eq!(reader::believe(&damaged, 1000, false, false), (vec![0], 1002, vec![]), "never vouched for as durable");
-    assert_eq!(reader::believe(&damaged, 1000, true, false), (vec![0], 1003, vec![(1002, 1003)]), "damage");
-    assert_eq!(reader::believe(&damaged, 1000, true, true), (vec![0], 1002, vec![]), "a failure was latched");
+    assert_eq!(reader::believe(&damaged, before), (vec![0], 1002, vec![]), "never vouched for as durable");
+    assert_eq!(reader::believe(&damaged, same_boot), (vec![0], 1003, vec![(1002, 1003)]), "damage");
+    assert_eq!(reader::believe(&damaged, latched), (vec![0], 1002, vec![]), "a failure was latched");
+
+    // An epoch behind the segment's, and one that began behind what can be found.
+    let later = reader::Around { epochs: &[(EPOCH, 1000), (EPOCH + 2, 1002)], ..before };
+    assert_eq!(reader::believe(&torn, later), (vec![0], 1002, vec![]), "what was cut off then stays off");
+    let lost = reader::Around { epochs: &[(EPOCH, 1004)], ..before };
+    assert_eq!(
+        reader::believe(&idle, lost),
+        (vec![0], 1004, vec![(1002, 1004)]),
+        "what the epoch began behind is damage"
+    );
 
     let s = reader::segment(&file("superseding.clog")).unwrap();
     let f = s.footer.expect("it is sealed");
@@ -416,7 +430,7 @@ fn what_is_newer_is_refused_and_what_is_unknown_is_skipped() {
     m.batch(1002, 0, (1002, 1002), 77, &[1, 2, 3]);
     let s = reader::segment(&m.unsealed()).unwrap();
     assert_eq!((s.batches[1].kind, s.bad.len()), (77, 0));
-    assert_eq!(reader::believe(&s, 1000, false, false).0, [0]);
+    assert_eq!(reader::believe(&s, reader::Around { start: 1000, ..reader::Around::default() }).0, [0]);
     let mut m = Making::new(8, 1);
     m.header.incompatible = 4;
     assert!(reader::segment(&m.header.encode()).unwrap_err().contains("features"));

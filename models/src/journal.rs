@@ -473,7 +473,8 @@ fn watch(journal: &Journal) -> thread::JoinHandle<()> {
     })
 }
 
-fn follows(before: &Marks, now: &Marks) {
+/// What every reader must find, from one look to the next.
+pub(crate) fn follows(before: &Marks, now: &Marks) {
     assert!(now.version >= before.version, "an older value replaced a newer one: {before:?}, {now:?}");
     assert!(now.received >= now.written && now.written >= now.durable, "{now:?}");
     assert!(

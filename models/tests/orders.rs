@@ -17,7 +17,7 @@ use std::time::Instant;
 use clad_journal::{Fault, Faults};
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{latch, permits};
+use clad_models::{latch, permits, watermarks};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
@@ -31,6 +31,8 @@ const FAULTY_SEED: u64 = 1;
 const WRONG: &str = "CLAD_MODEL_WRONG";
 /// How the line of an order that failed begins.
 const FAILED: &str = "FAILED ";
+/// The model of `journal/src/watcher.rs` alone.
+const TOLD: &str = "the marks as they are told";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -50,10 +52,17 @@ static SCENE: AtomicUsize = AtomicUsize::new(0);
 /// The fault in it: none, or a number in [`Fault::OF_THREADS`].
 static FAULT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-fn scene() {
+fn faults() -> Faults {
     let fault = Fault::OF_THREADS.get(FAULT.load(Ordering::Relaxed));
-    let faults = fault.map_or_else(Faults::default, |fault| Faults::only(*fault));
-    journal::run(&SCENES[SCENE.load(Ordering::Relaxed)], faults);
+    fault.map_or_else(Faults::default, |fault| Faults::only(*fault))
+}
+
+fn scene() {
+    journal::run(&SCENES[SCENE.load(Ordering::Relaxed)], faults());
+}
+
+fn told() {
+    watermarks::right(faults());
 }
 
 /// The model that finds a wrong version of the journal.
@@ -64,6 +73,12 @@ fn finds(fault: Fault) -> &'static str {
         Fault::LeavesWork => "appenders, threads",
         Fault::LeavesTheTime => "appenders, idle, threads",
         Fault::PatienceForgotten => "appenders, rested, a slow write, threads",
+        Fault::WaitsWithoutALook
+        | Fault::MarksToldApart
+        | Fault::WokenTooEarly
+        | Fault::FailureForTheMet
+        | Fault::LooksAnew
+        | Fault::EndForgotten => TOLD,
         _ => "group_commit, threads, rotations",
     }
 }
@@ -108,6 +123,7 @@ fn every_order_keeps_what_must_hold() {
     }
     holds("permits while the total changes", SMALL * orders, permits::right);
     holds("the latch", SMALL * orders, latch::right);
+    holds(TOLD, SMALL * orders, told);
     let wrong: Vec<_> = wrong_versions().into_iter().map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();
     println!(
@@ -132,13 +148,20 @@ fn wrong_versions() -> Vec<Wrong> {
     let latch: Wrong = ("a file without its latch".into(), "the latch".into(), |name| {
         hold(name, FAULTY_SEED, FAULTY, latch::wrong);
     });
-    faults.chain([permits, latch]).collect()
+    let unversioned: Wrong = ("marks published under a version that is there".into(), TOLD.into(), |name| {
+        hold(name, FAULTY_SEED, FAULTY, watermarks::wrong);
+    });
+    faults.chain([permits, latch, unversioned]).collect()
 }
 
 fn with_fault(name: &str) {
     let wrong = std::env::var(WRONG).expect("it is set here");
     let fault = Fault::OF_THREADS.iter().position(|fault| format!("{fault:?}") == wrong).expect("a fault");
     FAULT.store(fault, Ordering::Relaxed);
+    if name == TOLD {
+        hold(name, FAULTY_SEED, FAULTY, told);
+        return;
+    }
     SCENE.store(SCENES.iter().position(|scene| scene.name == name).expect("a model's name"), Ordering::Relaxed);
     hold(name, FAULTY_SEED, FAULTY, scene);
 }

@@ -152,7 +152,7 @@ pub(crate) fn set_answer<M: Memory>(board: &M, shape: Shape, append: u64, answer
     board.store(at, 0, Ordering::Relaxed);
     board.point("answer: open");
     // What follows must not be seen before the 0.
-    board.fence();
+    board.fence_of(Ordering::Release);
     board.store(at + 8, answer.first_offset, Ordering::Relaxed);
     board.point("answer: offset");
     board.store(at + 16, u64::from(answer.epoch) | u64::from(answer.code) << 32, Ordering::Relaxed);
@@ -172,7 +172,7 @@ pub(crate) fn answer<M: Memory>(board: &M, shape: Shape, append: u64) -> Option<
     let first_offset = board.load(at + 8, Ordering::Relaxed);
     let word = board.load(at + 16, Ordering::Relaxed);
     let detail = board.load(at + 24, Ordering::Relaxed);
-    board.fence();
+    board.fence_of(Ordering::Acquire);
     (board.load(at, Ordering::Relaxed) == tag).then_some(Answer {
         first_offset,
         epoch: word as u32,

@@ -137,6 +137,11 @@ impl Memory for Mapped {
     }
 
     #[inline]
+    fn fence_of(&self, order: Ordering) {
+        fence(order);
+    }
+
+    #[inline]
     fn fence_after_exchange(&self) {
         if cfg!(target_arch = "x86_64") {
             // A locked exchange is a full barrier of the processor; only the compiler must keep the order.

@@ -26,7 +26,9 @@ pub(crate) trait Memory {
     fn set_bits(&self, at: usize, bits: u64) -> u64;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// The same right behind an [`Memory::exchange`] that succeeded: free where that is a full barrier already.
+    /// A fence of this order, release or acquire: no instruction where the processor keeps stores, and loads, in their order.
+    fn fence_of(&self, order: Ordering);
+    /// [`Memory::fence`] right behind an [`Memory::exchange`] that succeeded: free where that is a full barrier already.
     fn fence_after_exchange(&self) {
         self.fence();
     }

@@ -1,11 +1,12 @@
 //! Files in memory, seals, wake-ups.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::futex;
 
 use crate::error::{OpenError, WaitError};
@@ -51,10 +52,12 @@ pub(crate) fn wake(waker: impl AsFd) {
     let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
 }
 
-/// Takes the wake-ups that have come.
+/// Takes the wake-ups that have come, if any. Never blocks: that the descriptor does not is a flag of what the client
+/// holds too, and may clear (`F_SETFL`), so each call says it of itself. An eventfd allows that since Linux 5.8.
 pub(crate) fn take_wakes(waker: impl AsFd) {
     let mut count = [0; 8];
-    let _ = rustix::io::read(waker, &mut count);
+    let whole = &mut [IoSliceMut::new(&mut count)];
+    let _ = rustix::io::preadv2(waker, whole, u64::MAX, ReadWriteFlags::NOWAIT);
 }
 
 /// Waits until the word is not `seen`, a wake-up, a signal, or the deadline; the caller looks which.

@@ -1,7 +1,7 @@
 //! The client's end of one ring.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::board::{self, Answer, Level, Marks};
 use crate::clock;
@@ -27,7 +27,7 @@ pub struct Producer {
     ring: Mapped,
     shape: Shape,
     waker: OwnedFd,
-    board: RwLock<Arc<Mapped>>,
+    board: RwLock<Mapped>,
 }
 
 impl Producer {
@@ -38,7 +38,7 @@ impl Producer {
     pub fn attach(ring: &OwnedFd, board: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
         let (ring, shape) = map_ring(ring)?;
         let board = map_board(board, shape)?;
-        Ok(Self { ring, shape, waker, board: RwLock::new(Arc::new(board)) })
+        Ok(Self { ring, shape, waker, board: RwLock::new(board) })
     }
 
     /// Takes the board of a new life of the daemon. Its marks begin at what was given back before; read what the old
@@ -51,7 +51,7 @@ impl Producer {
         if !self.ring.is_ours() {
             return Ok(());
         }
-        *self.board.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        *self.board.write().unwrap_or_else(PoisonError::into_inner) = new;
         self.ring.add(at::ACK_BELL, 1);
         os::futex_wake(self.ring.futex(at::ACK_BELL));
         Ok(())
@@ -214,8 +214,41 @@ impl Producer {
         !self.ring.is_ours() || Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
     }
 
-    fn board(&self) -> Arc<Mapped> {
-        Arc::clone(&self.board.read().unwrap_or_else(PoisonError::into_inner))
+    /// The board for several looks: a new one is not attached meanwhile.
+    #[must_use]
+    pub fn look(&self) -> Look<'_> {
+        Look { board: self.board(), shape: self.shape }
+    }
+
+    fn board(&self) -> RwLockReadGuard<'_, Mapped> {
+        self.board.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One board, as long as this lives: [`Producer::attach_board`] waits for it.
+#[derive(Debug)]
+pub struct Look<'a> {
+    board: RwLockReadGuard<'a, Mapped>,
+    shape: Shape,
+}
+
+impl Look<'_> {
+    /// As [`Producer::marks`].
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        board::marks(&*self.board)
+    }
+
+    /// As [`Producer::answer`].
+    #[must_use]
+    pub fn answer(&self, append: u64) -> Option<Answer> {
+        board::answer(&*self.board, self.shape, append)
+    }
+
+    /// As [`Producer::refused`].
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        board::refused(&*self.board)
     }
 }
 

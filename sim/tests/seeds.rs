@@ -134,6 +134,26 @@ fn found_seeds() {
     run_each("found", FOUND.len() as u64, false, FOUND.into_iter());
 }
 
+/// The same with bit rot.
+const FOUND_ROTTEN: [u64; 11] = [
+    1795271512125788803,
+    1795271512125789562,
+    1795272098036797173,
+    1795272098036809270,
+    1795272098036810242,
+    1795272098036810825,
+    1795272098036811593,
+    1795272098036848198,
+    1795273247555879707,
+    1795273247555880879,
+    1795274278569470734,
+];
+
+#[test]
+fn found_rotten_seeds() {
+    run_each("found rot", FOUND_ROTTEN.len() as u64, true, FOUND_ROTTEN.into_iter());
+}
+
 #[test]
 fn fixed_seeds() {
     run_all("fixed", 0, 300);

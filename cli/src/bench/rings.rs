@@ -169,8 +169,7 @@ impl Ringed {
             Id { connection: self.number, record }.stamp(&mut self.body);
             self.batch.push_body(time, 0, Severity::INFO.0, Body::Text(&self.body))?;
         }
-        let room = self.producer.try_reserve(self.batch.len_bytes())?;
-        let ticket = room.at(level).submit_batch(&mut self.batch)?;
+        let ticket = self.producer.try_append_batch(&mut self.batch, Some(level))?;
         self.offsets.push(NOT_ACKED);
         Ok(ticket)
     }

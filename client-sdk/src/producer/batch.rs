@@ -63,6 +63,10 @@ impl Batch {
         self.builder.clear();
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.builder.as_bytes()
+    }
+
     pub(crate) fn take(&mut self) -> Result<Payload, SubmitError> {
         if self.builder.is_empty() { Err(SubmitError::Empty) } else { Ok(self.builder.finish()) }
     }

@@ -128,7 +128,8 @@ impl ProducerBuilder {
     }
 
     /// How many bytes may be reserved or wait for a receipt, 256 for each append included: the bound of this producer's
-    /// memory. At most 4 GiB, at least what one append needs. Default: 16 MiB.
+    /// memory. What is in a ring of shared memory is bounded by the ring, and does not count. At most 4 GiB, at least what one
+    /// append needs. Default: 16 MiB.
     pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
         self.0.max_buffered_bytes = bytes.clamp(1024, MAX_BUFFERED_BYTES);
         self

@@ -3,7 +3,7 @@
 use super::{
     batch::Batch,
     shared::{APPEND_OVERHEAD, Shared},
-    ticket::{Ticket, TicketSender},
+    ticket::Ticket,
 };
 use crate::SubmitError;
 use clad_proto::{AckLevel, Record};
@@ -44,12 +44,19 @@ impl Reservation {
     /// # Errors
     /// The record is not handed over, has no place in the order and is certainly not written.
     pub fn submit(self, record: &Record) -> Result<Ticket, SubmitError> {
+        if let Some(ticket) = self.shared.push_record(record, self.level) {
+            return ticket;
+        }
         let (sender, ticket) = Ticket::new(&self.shared);
-        self.submit_with(record, Some(sender)).map(|()| ticket)
+        self.shared.submit_record(record, self.level, self.permit, Some(sender)).map(|()| ticket)
     }
 
-    pub(crate) fn submit_with(self, record: &Record, ticket: Option<TicketSender>) -> Result<(), SubmitError> {
-        self.shared.submit_record(record, self.level, self.permit, ticket)
+    /// As [`Self::submit`], where nobody wants a ticket.
+    pub(crate) fn send(self, record: &Record) -> Result<(), SubmitError> {
+        match self.shared.push_record(record, self.level) {
+            Some(ticket) => ticket.map(drop),
+            None => self.shared.submit_record(record, self.level, self.permit, None),
+        }
     }
 
     /// Hands over records as one append: taken or refused whole. Never waits.
@@ -58,6 +65,9 @@ impl Reservation {
     /// As [`Self::submit`]; no record is handed over then.
     pub fn submit_many(self, records: &[Record]) -> Result<Ticket, SubmitError> {
         let payload = self.shared.encode(records)?;
+        if let Some(ticket) = self.shared.push(&payload.bytes, payload.count, self.level) {
+            return ticket;
+        }
         let (sender, ticket) = Ticket::new(&self.shared);
         self.shared.submit_payload(payload, self.level, self.permit, Some(sender)).map(|()| ticket)
     }
@@ -67,6 +77,9 @@ impl Reservation {
     /// # Errors
     /// As [`Self::submit`]. On [`SubmitError::ReservationTooSmall`] and [`SubmitError::Empty`] the batch is as before.
     pub fn submit_batch(self, batch: &mut Batch) -> Result<Ticket, SubmitError> {
+        if let Some(ticket) = self.shared.push_batch(batch, self.level) {
+            return ticket;
+        }
         let (mut permit, len) = (self.permit, batch.len_bytes());
         self.shared.fit(&mut permit, len)?;
         let payload = batch.take()?;

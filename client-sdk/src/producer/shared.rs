@@ -7,15 +7,16 @@
 //! * Once it has ended nothing goes in, and what was in has been told so.
 
 use super::{
+    batch::Batch,
     builder::Options,
     stats::{Counters, Stats, Summary},
-    ticket::TicketSender,
+    ticket::{Ticket, TicketSender},
     waiters::{Claim, Share, Waiters},
 };
 use crate::{
     AppendError, ConnectError, LogInfo, SubmitError,
     clock::now,
-    ring::{Port, Posted},
+    ring::{Due, Port, Posted, Pushed},
     session::Append,
 };
 use clad_proto::{
@@ -130,6 +131,8 @@ impl Shared {
         let (have, needed) = (permit.num_permits(), len.saturating_add(APPEND_OVERHEAD));
         if have > needed {
             drop(permit.split(have - needed));
+        }
+        if have >= needed {
             return Ok(());
         }
         let more =
@@ -167,13 +170,6 @@ impl Shared {
     ) -> Result<(), SubmitError> {
         let bad = |error| SubmitError::Record { index: 0, error };
         let waiters = |ticket: Option<TicketSender>| ticket.map_or(Waiters::Nobody, Waiters::Whole);
-        if self.options.max_records <= 1
-            && let Some(port) = self.direct()
-        {
-            let payload = self.encode_apart(record).map_err(bad)?;
-            self.fit(&mut permit, payload.bytes.len())?;
-            return self.post(&port, payload, level, permit, waiters(ticket));
-        }
         let mut inbox = self.open_inbox()?;
         if self.options.max_records > 1 {
             inbox.scratch.push(record).map_err(bad)?;
@@ -197,11 +193,6 @@ impl Shared {
     ) -> Result<(), SubmitError> {
         self.fit(&mut permit, payload.bytes.len())?;
         let waiters = ticket.map_or(Waiters::Nobody, Waiters::Whole);
-        if self.options.max_records <= 1
-            && let Some(port) = self.direct()
-        {
-            return self.post(&port, payload, level, permit, waiters);
-        }
         let mut inbox = self.open_inbox()?;
         self.close_group(&mut inbox);
         self.put(&mut inbox, payload, level, permit, waiters)
@@ -287,7 +278,7 @@ impl Shared {
     fn queue(&self, inbox: &mut Inbox, append: Append, claim: Claim) {
         // From here on everything queues behind it.
         self.direct.store(false, Ordering::Release);
-        self.push(inbox, Item::Append(append, claim));
+        self.enqueue(inbox, Item::Append(append, claim));
     }
 
     /// The ring, if submits may go there at once.
@@ -303,23 +294,6 @@ impl Shared {
         self.port.try_read().ok()?.clone()
     }
 
-    /// An append goes to the ring, or queues for it.
-    fn post(
-        &self,
-        port: &Arc<Port>,
-        payload: Payload,
-        level: Option<AckLevel>,
-        permit: OwnedSemaphorePermit,
-        waiters: Waiters,
-    ) -> Result<(), SubmitError> {
-        let (append, claim) = self.append_of(payload, level, permit, waiters);
-        if let Some((append, claim)) = self.try_post(port, append, claim)? {
-            let mut inbox = self.open_inbox()?;
-            self.queue(&mut inbox, append, claim);
-        }
-        Ok(())
-    }
-
     /// An append goes to the ring; given back where it must wait.
     fn try_post(&self, port: &Arc<Port>, append: Append, claim: Claim) -> Result<Option<(Append, Claim)>, SubmitError> {
         match port.post(append, claim) {
@@ -333,18 +307,73 @@ impl Shared {
         }
     }
 
-    /// Encodes one record without the inbox: several threads at once do not wait for each other.
-    fn encode_apart(&self, record: &Record) -> Result<Payload, EncodeError> {
+    /// Puts one append into the ring in the calling thread, if submits may go there and it has room. No permit is needed:
+    /// what bounds it is the ring's own space. Nothing: it goes the long way.
+    #[inline]
+    pub(crate) fn push(
+        &self,
+        payload: &[u8],
+        count: u32,
+        level: Option<AckLevel>,
+    ) -> Option<Result<Ticket, SubmitError>> {
+        let port = self.port_of_single()?;
+        self.push_to(&port, payload, count, level)
+    }
+
+    /// The ring, if every append goes there by itself and at once.
+    fn port_of_single(&self) -> Option<Arc<Port>> {
+        if self.options.max_records > 1 { None } else { self.direct() }
+    }
+
+    fn push_to(
+        &self,
+        port: &Arc<Port>,
+        payload: &[u8],
+        count: u32,
+        level: Option<AckLevel>,
+    ) -> Option<Result<Ticket, SubmitError>> {
+        let ticket = match port.push(payload, count, level) {
+            Pushed::Done(due) => Ticket::from(due),
+            Pushed::Ended(error) => Ticket::from(Due::Known(Err(error))),
+            Pushed::Forked => return Some(Err(SubmitError::Forked)),
+            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
+                self.counters.submitted.add(count.into());
+                self.counters.dropped.add(count.into());
+                return Some(Err(SubmitError::RingFull));
+            }
+            Pushed::Wait => return None,
+        };
+        self.counters.submitted.add(count.into());
+        Some(Ok(ticket))
+    }
+
+    /// As [`Self::push`], of a batch, which is empty then.
+    pub(crate) fn push_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
+        if batch.is_empty() {
+            return None;
+        }
+        let ticket = self.push(batch.as_bytes(), batch.count(), level)?;
+        batch.clear();
+        Some(ticket)
+    }
+
+    /// As [`Self::push`], of a record, which is encoded without the inbox: several threads at once do not wait for each
+    /// other.
+    pub(crate) fn push_record(&self, record: &Record, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
+        let port = self.port_of_single()?;
         let spare = self.builders.try_lock().ok().and_then(|mut builders| builders.pop());
         let mut builder = spare.unwrap_or_else(|| self.new_builder());
-        builder.push(record)?;
-        let payload = builder.finish();
+        if let Err(error) = builder.push(record) {
+            return Some(Err(SubmitError::Record { index: 0, error }));
+        }
+        let ticket = self.push_to(&port, builder.as_bytes(), 1, level);
+        builder.clear();
         if let Ok(mut builders) = self.builders.try_lock()
             && builders.len() < SPARE_BUILDERS
         {
             builders.push(builder);
         }
-        Ok(payload)
+        ticket
     }
 
     /// Another ring, or none.
@@ -382,7 +411,7 @@ impl Shared {
         lock(&self.no_ring).clone()
     }
 
-    fn push(&self, inbox: &mut Inbox, item: Item) {
+    fn enqueue(&self, inbox: &mut Inbox, item: Item) {
         inbox.items.push(item);
         if inbox.items.len() == 1 {
             self.wake.notify_one(); // else the task was woken already and has not come yet
@@ -420,7 +449,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(level, sender, now()));
+            self.enqueue(&mut inbox, Item::Flush(level, sender, now()));
         }
         receiver.await.unwrap_or_else(|_| Err(self.why_ended()))
     }
@@ -431,7 +460,7 @@ impl Shared {
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
             self.close_group(&mut inbox);
-            self.push(&mut inbox, Item::Flush(self.options.level, sender, now()));
+            self.enqueue(&mut inbox, Item::Flush(self.options.level, sender, now()));
             inbox.life = Life::Closing(None);
             self.direct.store(false, Ordering::Release);
             self.budget.close();

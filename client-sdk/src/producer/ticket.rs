@@ -1,7 +1,10 @@
 //! What an append gives back: a ticket, and what it resolves to.
 
 use super::shared::Shared;
-use crate::{Address, AppendError};
+use crate::{
+    Address, AppendError,
+    ring::{Due, Later},
+};
 use clad_proto::{AckLevel, LogId};
 use std::{
     future::Future,
@@ -52,17 +55,27 @@ pub(crate) type TicketSender = oneshot::Sender<Result<Receipt, AppendError>>;
 /// awaited again.
 #[derive(Debug)]
 #[must_use = "the ticket tells whether the records have reached their level"]
-pub struct Ticket {
-    answer: oneshot::Receiver<Result<Receipt, AppendError>>,
-    /// Where there may be a ring, whose board whoever waits looks at himself.
-    shared: Option<Arc<Shared>>,
+pub struct Ticket(Way);
+
+/// How the outcome comes.
+#[derive(Debug)]
+enum Way {
+    /// From the task.
+    Channel(oneshot::Receiver<Result<Receipt, AppendError>>, Option<Arc<Shared>>),
+    /// It is in the ring.
+    Ring(Later),
+    /// It is there.
+    Known(Result<Receipt, AppendError>),
+    /// It was given.
+    Over,
 }
 
 impl Ticket {
     pub(crate) fn new(shared: &Arc<Shared>) -> (TicketSender, Self) {
         let (sender, answer) = oneshot::channel();
+        // Where there may be a ring, whoever waits looks at its board himself.
         let shared = matches!(shared.options.address, Address::Shm(_)).then(|| shared.clone());
-        (sender, Self { answer, shared })
+        (sender, Self(Way::Channel(answer, shared)))
     }
 
     /// Waits in the calling thread. With a ring it looks at the ring's board for `spin` without sleeping, then sleeps
@@ -73,26 +86,50 @@ impl Ticket {
     /// As the ticket, awaited.
     ///
     /// # Panics
-    /// In a task of a runtime, where there is no ring: await it there.
-    pub fn wait(mut self, spin: Duration) -> Result<Receipt, AppendError> {
-        // Who looked at the board before has told others, too.
-        if let Ok(answer) = self.answer.try_recv() {
-            return answer;
+    /// In a task of a runtime, where there is no ring: await it there. And once it was polled to its end.
+    pub fn wait(self, spin: Duration) -> Result<Receipt, AppendError> {
+        match self.0 {
+            Way::Channel(answer, shared) => wait_for_task(answer, shared.as_deref(), spin),
+            Way::Ring(later) => later.wait(spin, LOOK),
+            Way::Known(outcome) => outcome,
+            Way::Over => panic!("{OVER}"),
         }
-        let start = std::time::Instant::now();
-        while let Some(port) = self.shared.as_ref().and_then(|shared| shared.port()) {
-            let seen = port.marks();
-            port.pump();
-            match self.answer.try_recv() {
-                Ok(answer) => return answer,
-                Err(oneshot::error::TryRecvError::Closed) => return gone(),
-                Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
-                // It may queue for room, or the ring end: then nothing on the board says so.
-                Err(oneshot::error::TryRecvError::Empty) => port.wait_change(seen, LOOK),
-            }
-        }
-        self.answer.blocking_recv().unwrap_or_else(|_| gone())
     }
+}
+
+impl From<Due> for Ticket {
+    fn from(due: Due) -> Self {
+        Self(match due {
+            Due::Known(outcome) => Way::Known(outcome),
+            Due::Later(later) => Way::Ring(later),
+        })
+    }
+}
+
+const OVER: &str = "a ticket gives its outcome once";
+
+fn wait_for_task(
+    mut answer: oneshot::Receiver<Result<Receipt, AppendError>>,
+    shared: Option<&Shared>,
+    spin: Duration,
+) -> Result<Receipt, AppendError> {
+    // Who looked at the board before has told others, too.
+    if let Ok(answer) = answer.try_recv() {
+        return answer;
+    }
+    let start = std::time::Instant::now();
+    while let Some(port) = shared.and_then(Shared::port) {
+        let seen = port.marks();
+        port.pump();
+        match answer.try_recv() {
+            Ok(answer) => return answer,
+            Err(oneshot::error::TryRecvError::Closed) => return gone(),
+            Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
+            // It may queue for room, or the ring end: then nothing on the board says so.
+            Err(oneshot::error::TryRecvError::Empty) => port.wait_change(seen, LOOK),
+        }
+    }
+    answer.blocking_recv().unwrap_or_else(|_| gone())
 }
 
 /// The task went away with its runtime; what it had sent by then nobody knows.
@@ -104,11 +141,25 @@ impl Future for Ticket {
     type Output = Result<Receipt, AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut answer = Pin::new(&mut self.answer).poll(cx);
-        if let (Poll::Pending, Some(shared)) = (&answer, &self.shared) {
-            shared.look_at_board();
-            answer = Pin::new(&mut self.answer).poll(cx);
+        let polled = match &mut self.0 {
+            Way::Channel(answer, shared) => {
+                let mut polled = Pin::new(&mut *answer).poll(cx);
+                if let (Poll::Pending, Some(shared)) = (&polled, shared) {
+                    shared.look_at_board();
+                    polled = Pin::new(answer).poll(cx);
+                }
+                polled.map(|answer| answer.unwrap_or_else(|_| gone()))
+            }
+            Way::Ring(later) => later.poll(cx),
+            Way::Known(_) => match std::mem::replace(&mut self.0, Way::Over) {
+                Way::Known(outcome) => Poll::Ready(outcome),
+                _ => unreachable!("it was just looked at"),
+            },
+            Way::Over => panic!("{OVER}"),
+        };
+        if polled.is_ready() {
+            self.0 = Way::Over;
         }
-        answer.map(|answer| answer.unwrap_or_else(|_| gone()))
+        polled
     }
 }

@@ -13,18 +13,23 @@
 //!   whatever it posts, and for whatever waits in a ring when it is shown to all.
 //! - A submit makes no system call, but one where the daemon sleeps, and what the allocator asks for. What it does: the
 //!   record is encoded into a buffer that is used again (the one copy), its checksum is taken, it is copied into the ring
-//!   with a second checksum over the entry; a permit, and a channel where there is a ticket, are allocated.
+//!   with a second checksum over the entry, and where an answer is due an entry is made in a row ([`dues`]). Its permit is
+//!   free at once: the ring's own space bounds what is in it. What had to wait for room has a permit, and a channel for
+//!   its ticket, until it is answered.
 //! - What is longer than a quarter of the ring is refused where it is encoded or, encoded before the ring was known, by its
 //!   ticket, with the limit; nothing is cut, and nothing goes another way, where it would have another order.
 //! - A child of `fork` is told so by every submit.
 //! - The order of submits is the order in the ring: while anything waits for room, everything queues behind it.
 
 mod attach;
+mod dues;
 mod port;
 mod waiting;
 
 #[cfg(test)]
+mod dues_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use attach::{Asked, ask};
-pub(crate) use port::{Port, Posted};
+pub(crate) use port::{Due, Later, Port, Posted, Pushed};

@@ -4,17 +4,20 @@ use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
+use std::task::{Context, Poll};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_proto::{
     AckLevel, ErrorCode, ErrorInfo, LogId,
     frame::{RingAppendHead, RingId},
+    payload_checksum,
 };
-use clad_shm::{Marks, Producer, PushError, clock};
+use clad_shm::{Look, Marks, Producer, PushError, clock};
 
 use tokio::sync::Notify;
 
+use super::dues::{Asked, Dues, Settled};
 use super::waiting::{Queues, Waiting};
 use crate::{
     AppendError,
@@ -35,6 +38,35 @@ pub(crate) enum Posted {
     Forked(Append, Claim),
 }
 
+/// What became of a push in its caller's thread.
+pub(crate) enum Pushed {
+    /// It is in the ring: what is due for it.
+    Done(Due),
+    /// It will never be in the ring, and that is its outcome.
+    Ended(AppendError),
+    /// There is no room for it now, or no ring any more: it must wait.
+    Wait,
+    /// This process is a fork of the one that has the ring.
+    Forked,
+}
+
+/// Who waits: for what was pushed, and for what came through the queue.
+#[derive(Debug)]
+struct Waiters {
+    dues: Dues,
+    queues: Queues,
+}
+
+impl Waiters {
+    fn len(&self) -> usize {
+        self.dues.len() + self.queues.len()
+    }
+
+    fn oldest(&mut self) -> Option<u64> {
+        self.dues.oldest().into_iter().chain(self.queues.oldest()).min()
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -46,7 +78,7 @@ pub(crate) struct Port {
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
-    waiting: Mutex<Queues>,
+    waiting: Mutex<Waiters>,
     /// One past the last append of which a ticket is due: for flushes.
     last: AtomicU64,
     /// Appends below it, if they still wait, were not refused.
@@ -82,10 +114,10 @@ impl Port {
         Self {
             id,
             other_clock,
+            waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
             ring,
             log_id,
             highest: AtomicU8::new(highest.code()),
-            waiting: Mutex::default(),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             met: AtomicU64::new(0),
@@ -135,6 +167,68 @@ impl Port {
         }
     }
 
+    /// Puts an append into the ring in its caller's thread. Never waits. Its caller has counted it as submitted.
+    pub(crate) fn push(self: &Arc<Self>, payload: &[u8], count: u32, level: Option<AckLevel>) -> Pushed {
+        let highest = self.highest();
+        let level = level.unwrap_or(highest);
+        let ended = |error| {
+            self.counters.failed.add(count.into());
+            Pushed::Ended(error)
+        };
+        if level > highest {
+            return ended(unreachable_level(level));
+        }
+        let head = RingAppendHead { level, payload_crc: payload_checksum(payload) }.encode();
+        match self.ring.push(&[&head, payload], count) {
+            Ok(append) => {
+                self.counters.sent.add(count.into());
+                if level >= AckLevel::Received {
+                    return self.pushed(Asked { append, count, level });
+                }
+                self.counters.acked.add(count.into());
+                Pushed::Done(Due::Known(Ok(self.receipt(None, count, level))))
+            }
+            Err(PushError::Forked) => Pushed::Forked,
+            Err(PushError::Size { len, max }) => {
+                let head = RingAppendHead::BYTES as u64;
+                ended(AppendError::TooLarge { len: len as u64 - head, max: max as u64 - head })
+            }
+            Err(_) => Pushed::Wait,
+        }
+    }
+
+    /// An append is in the ring, and an answer is due.
+    fn pushed(self: &Arc<Self>, asked: Asked) -> Pushed {
+        let append = asked.append;
+        self.last.fetch_max(append + 1, Ordering::AcqRel);
+        let mut waiting = lock(&self.waiting);
+        if let Some(error) = waiting.queues.ended() {
+            let error = error.clone();
+            drop(waiting);
+            self.counters.failed.add(asked.count.into());
+            return Pushed::Ended(error);
+        }
+        waiting.dues.insert(asked);
+        let late = self.is_late(&mut waiting, append);
+        drop(waiting);
+        self.look_behind(append, asked.level, late);
+        Pushed::Done(Due::Later(Later { port: self.clone(), append, fetched: false }))
+    }
+
+    /// An answer is kept for as many appends as the ring has slots: it is to be fetched well before.
+    fn is_late(&self, waiting: &mut Waiters, append: u64) -> bool {
+        let patience = u64::from(self.ring.shape().slots() / 2);
+        waiting.oldest().is_some_and(|oldest| append.saturating_sub(oldest) >= patience)
+    }
+
+    /// The answer may have come before it was waited for. Whoever polls looks at the board himself; the port's thread sleeps
+    /// until that changes. (The marks are not looked at for each append: the daemon writes them all the time.)
+    fn look_behind(&self, append: u64, level: AckLevel, late: bool) {
+        if late || self.wanted.load(Ordering::Acquire) && mark(&self.ring.marks(), level) > append {
+            self.pump();
+        }
+    }
+
     pub(super) fn posted(self: &Arc<Self>, waiting: Waiting) {
         let (number, level) = (waiting.append, waiting.level);
         if level < AckLevel::Received {
@@ -142,79 +236,89 @@ impl Port {
             return self.resolve(waiting.claim, waiting.count, Ok(receipt));
         }
         self.last.fetch_max(number + 1, Ordering::AcqRel);
-        let mut queues = lock(&self.waiting);
-        if let Some(error) = queues.ended() {
+        let mut waiters = lock(&self.waiting);
+        if let Some(error) = waiters.queues.ended() {
             let error = error.clone();
-            drop(queues);
+            drop(waiters);
             return self.resolve(waiting.claim, waiting.count, Err(error));
         }
-        queues.insert(waiting);
-        // An answer is kept for as many appends as the ring has slots: fetch it well before.
-        let late = queues
-            .oldest()
-            .is_some_and(|oldest| number - oldest.min(number) >= u64::from(self.ring.shape().slots() / 2));
-        drop(queues);
-        // The answer may have come before it was waited for. Whoever polls looks at the board himself; the port's thread sleeps
-        // until that changes. (The marks are not looked at for each append: the daemon writes them all the time.)
+        waiters.queues.insert(waiting);
+        let late = self.is_late(&mut waiters, number);
+        drop(waiters);
         let refused = self.ring.refused() > number;
         if refused {
             self.looked.fetch_min(number, Ordering::AcqRel);
         }
-        if late || refused || self.wanted.load(Ordering::Acquire) && mark(&self.ring.marks(), level) > number {
-            self.pump();
-        }
+        self.look_behind(number, level, late || refused);
     }
 
     /// Looks at the board and tells those whose level is reached. True when anybody was told.
     pub(crate) fn pump(&self) -> bool {
         let mut covered = Vec::new();
-        let marks = self.ring.marks();
+        let mut settled = Settled::default();
+        let look = self.ring.look();
+        let (marks, refusals) = (look.marks(), look.refused());
         {
-            let mut queues = lock(&self.waiting);
+            let mut waiting = lock(&self.waiting);
+            let Waiters { dues, queues } = &mut *waiting;
+            if dues.is_due(&marks, refusals) {
+                let answer = |append| self.place(&look, append);
+                dues.settle(&marks, refusals, answer, |append| is_refused(&look, append), &mut settled);
+            }
             queues.covered(&marks, &mut covered);
             // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
-            let refused = self.ring.refused().min(marks.received);
+            let refused = refusals.min(marks.received);
             let looked = self.looked.load(Ordering::Acquire);
             if looked < refused {
                 self.looked.store(refused, Ordering::Release);
-                queues.refused(looked..refused, |append| self.is_refused(append), &mut covered);
+                queues.refused(looked..refused, |append| is_refused(&look, append), &mut covered);
             }
         }
-        let any = !covered.is_empty();
-        for waiting in covered {
-            let result = self.answer(&waiting);
+        let any = !covered.is_empty() || !settled.is_nothing();
+        let places: Vec<_> = covered.iter().map(|waiting| self.place(&look, waiting.append)).collect();
+        drop(look); // a receipt may look once more
+        for (waiting, place) in covered.into_iter().zip(places) {
+            let result = place.map(|place| self.receipt(place, waiting.count, waiting.level));
             self.resolve(waiting.claim, waiting.count, result);
         }
+        self.tell(settled);
         any
     }
 
-    fn is_refused(&self, append: u64) -> bool {
-        let code = self.ring.answer(append).map_or(0, |answer| answer.code);
-        code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
+    fn tell(&self, settled: Settled) {
+        let Settled { acked, failed, unheard, wakers } = settled;
+        if acked > 0 {
+            self.counters.acked.add(acked);
+        }
+        if failed > 0 {
+            self.counters.failed.add(failed);
+        }
+        if let Some(error) = unheard {
+            lock(&self.unheard).get_or_insert(error);
+        }
+        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
-    fn answer(&self, waiting: &Waiting) -> Result<Receipt, AppendError> {
-        let Some(answer) = self.ring.answer(waiting.append) else {
-            if waiting.append < self.ring.refused() {
+    /// Where an append is whose mark has passed it, or why it is not.
+    fn place(&self, look: &Look<'_>, append: u64) -> Result<Option<(u32, u64)>, AppendError> {
+        let Some(answer) = look.answer(append) else {
+            if append < look.refused() {
                 // The answer went with the daemon that gave it, or is overwritten, and it may have been a refusal.
                 return Err(AppendError::Forgotten);
             }
             // It is as safe as was asked for; where it lies was overwritten by later answers.
-            return Ok(self.receipt(None, waiting.count, waiting.level));
+            return Ok(None);
         };
         let code = ErrorCode::from_number(u16::try_from(answer.code).unwrap_or(u16::MAX));
         match (answer.code, code) {
-            (0, _) => {
-                let place = Some((answer.epoch, answer.first_offset));
-                Ok(self.receipt(place, waiting.count, waiting.level))
-            }
+            (0, _) => Ok(Some((answer.epoch, answer.first_offset))),
             // Stored by a daemon before this one, so long ago that the offset is not known any more.
-            (_, ErrorCode::SequenceTooOld) => Ok(self.receipt(None, waiting.count, waiting.level)),
+            (_, ErrorCode::SequenceTooOld) => Ok(None),
             _ => {
                 let mut error = ErrorInfo::new(code, "the daemon refused it as it drained the ring");
                 error.record_index = (code == ErrorCode::BadRecord || code == ErrorCode::RecordTooLarge)
                     .then(|| u32::try_from(answer.detail).unwrap_or(u32::MAX));
-                error.maybe_written |= waiting.append < self.met.load(Ordering::Acquire);
+                error.maybe_written |= append < self.met.load(Ordering::Acquire);
                 let maybe_written = error.maybe_written;
                 Err(AppendError::Refused { error: Box::new(error), maybe_written })
             }
@@ -224,6 +328,21 @@ impl Port {
     fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
         let epoch = place.map_or_else(|| self.ring.log().1, |(epoch, _)| epoch);
         Receipt { log_id: self.log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+    }
+
+    /// The outcome of an append that was pushed, if it is there.
+    fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
+        // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
+        let outcome = lock(&self.waiting).dues.take(append)?;
+        Some(outcome.map(|(place, count, level)| self.receipt(place, count, level)))
+    }
+
+    /// As [`Port::outcome`], with a look at the board.
+    fn outcome_now(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
+        self.outcome(append).or_else(|| {
+            self.pump();
+            self.outcome(append)
+        })
     }
 
     pub(crate) fn resolve(&self, claim: Claim, count: u32, result: Result<Receipt, AppendError>) {
@@ -287,6 +406,7 @@ impl Port {
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
+        lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
     }
@@ -323,13 +443,13 @@ impl Port {
             if self.pump() {
                 self.answered.notify_one();
             }
-            if !lock(&self.waiting).is_empty() {
+            if self.pending() > 0 {
                 let _ = self.ring.wait_change(seen, clock::now() + LOOK_NS);
                 continue;
             }
             self.wanted.store(false, Ordering::Release);
             // Whoever came in between finds it unwanted, and wakes this thread; or it finds him here.
-            if lock(&self.waiting).is_empty() && !self.over.load(Ordering::Acquire) {
+            if self.pending() == 0 && !self.over.load(Ordering::Acquire) {
                 std::thread::park_timeout(Duration::from_nanos(LOOK_NS));
             }
         }
@@ -341,7 +461,13 @@ impl Port {
         self.pump();
         self.over.store(true, Ordering::Release);
         // A thread that was putting something in comes to wait for it only now: it is told the same.
-        let waiting = lock(&self.waiting).end(error);
+        let mut settled = Settled::default();
+        let waiting = {
+            let mut waiting = lock(&self.waiting);
+            waiting.dues.end_all(error, &mut settled);
+            waiting.queues.end(error)
+        };
+        self.tell(settled);
         for waiting in waiting {
             self.resolve(waiting.claim, waiting.count, Err(error.clone()));
         }
@@ -349,6 +475,83 @@ impl Port {
             thread.unpark();
         }
     }
+}
+
+/// What is due for an append that was pushed.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// It is there already.
+    Known(Result<Receipt, AppendError>),
+    Later(Later),
+}
+
+/// The outcome of an append that is in the ring. Dropped before it was fetched, an error is the next flush's to tell.
+#[derive(Debug)]
+pub(crate) struct Later {
+    port: Arc<Port>,
+    append: u64,
+    fetched: bool,
+}
+
+impl Later {
+    /// Waits in the calling thread; looks without sleeping for `spin`, then sleeps until the board changes, for `most` at
+    /// a time.
+    pub(crate) fn wait(mut self, spin: Duration, most: Duration) -> Result<Receipt, AppendError> {
+        // Who looked at the board before has settled others, too.
+        if let Some(outcome) = self.fetch(Port::outcome) {
+            return outcome;
+        }
+        let mut start = None;
+        loop {
+            let seen = self.port.marks();
+            if let Some(outcome) = self.fetch(Port::outcome_now) {
+                return outcome;
+            }
+            let now = Instant::now();
+            match now - *start.get_or_insert(now) < spin {
+                true => std::thread::yield_now(),
+                // It may be told by another's look, or the ring end: then nothing on the board says so.
+                false => self.port.wait_change(seen, most),
+            }
+        }
+    }
+
+    /// As a future is polled.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Receipt, AppendError>> {
+        if let Some(outcome) = self.fetch(Port::outcome_now) {
+            return Poll::Ready(outcome);
+        }
+        lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        self.port.want();
+        // It may have come since.
+        self.fetch(Port::outcome_now).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn fetch(
+        &mut self,
+        by: impl FnOnce(&Port, u64) -> Option<Result<Receipt, AppendError>>,
+    ) -> Option<Result<Receipt, AppendError>> {
+        let outcome = by(&self.port, self.append);
+        self.fetched |= outcome.is_some();
+        outcome
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        if self.fetched {
+            return;
+        }
+        let error = lock(&self.port.waiting).dues.let_go(self.append);
+        if let Some(error) = error {
+            lock(&self.port.unheard).get_or_insert(error);
+        }
+    }
+}
+
+fn is_refused(look: &Look<'_>, append: u64) -> bool {
+    let code = look.answer(append).map_or(0, |answer| answer.code);
+    code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
 }
 
 fn mark(marks: &Marks, level: AckLevel) -> u64 {

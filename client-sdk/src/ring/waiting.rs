@@ -27,10 +27,6 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn is_empty(&self) -> bool {
-        self.received.is_empty() && self.written.is_empty() && self.durable.is_empty()
-    }
-
     pub(super) fn len(&self) -> usize {
         self.received.len() + self.written.len() + self.durable.len()
     }

@@ -22,7 +22,6 @@ use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use clad_proto::grpc::to_status;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::Status;
@@ -31,12 +30,11 @@ use tonic::server::NamedService;
 
 use super::weight::weight;
 use super::{WEIGHT, max_message_bytes};
-use crate::ingest::{Budget, Current, FramedService, count_refusal};
+use crate::ingest::assembly::{BEGUN, Held, Owner, Part};
+use crate::ingest::{Current, FramedService, count_refusal};
 
 /// Flag and length before each message.
 const HEADER: usize = 5;
-/// Messages up to this length need no share of the budget.
-const SMALL: usize = 64 * 1024;
 /// Time for the rest of a message whose first byte came.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,7 +48,7 @@ enum State {
     None,
     /// In the queue. One that is due is kept for who asked first, whether that looks or not: it counts as held.
     Asked,
-    Held(#[expect(dead_code, reason = "it is there to be dropped")] OwnedSemaphorePermit),
+    Held(#[expect(dead_code, reason = "it is there to be dropped")] Held),
 }
 
 impl Share {
@@ -72,7 +70,7 @@ impl Share {
 /// What all messages share.
 #[derive(Clone)]
 struct Limits {
-    budget: Arc<Budget>,
+    budget: Part,
     max: usize,
     max_weight: usize,
     patience: Duration,
@@ -82,7 +80,7 @@ impl Limits {
     fn of(service: &FramedService) -> Self {
         let max_append = service.door.max_append as usize;
         Self {
-            budget: service.assembly.clone(),
+            budget: service.assembly.part(Owner::Network),
             max: max_message_bytes(max_append),
             max_weight: WEIGHT * max_append,
             patience: PATIENCE,
@@ -131,7 +129,7 @@ where
     }
 }
 
-type Acquiring = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Option<Held>> + Send>>;
 
 /// The bytes of a request, handed out message by message.
 struct Messages {
@@ -142,13 +140,15 @@ struct Messages {
     rest: BytesMut,
     /// Length of the message under way, with its header; 0 before that is known.
     whole: usize,
+    /// A share was asked for the message under way.
+    asked: bool,
     acquiring: Option<Acquiring>,
     patience: Option<Pin<Box<Sleep>>>,
 }
 
 impl Messages {
     fn new(body: BodyDataStream, limits: Limits, share: Share) -> Self {
-        Self { body, limits, share, rest: BytesMut::new(), whole: 0, acquiring: None, patience: None }
+        Self { body, limits, share, rest: BytesMut::new(), whole: 0, asked: false, acquiring: None, patience: None }
     }
 
     /// Looks at the header of the next message, if it is there.
@@ -161,12 +161,13 @@ impl Messages {
             return Err(ErrorInfo::new(ErrorCode::FrameTooLarge, text).limited_to(self.limits.max as u64));
         }
         self.whole = HEADER + len;
-        if len > SMALL {
-            // It is there twice for a moment: here and in tonic's buffer, then there and encoded.
-            self.acquiring = Some(Box::pin(self.limits.budget.take(2 * len)));
-            self.share.set(State::Asked);
-        }
+        self.asked = false;
         Ok(())
+    }
+
+    /// Whether the message under way is to have a share now: it is large, and has begun to come.
+    fn needs_share(&self) -> bool {
+        !self.asked && self.whole > HEADER + BEGUN && self.rest.len() >= BEGUN
     }
 
     /// Takes the message under way, which is whole.
@@ -191,7 +192,8 @@ impl Messages {
         if self.rest.is_empty() {
             self.rest = data.into();
         } else {
-            self.rest.reserve(self.whole.saturating_sub(self.rest.len()).max(data.len()));
+            let whole = if self.asked { self.whole } else { self.whole.min(BEGUN) };
+            self.rest.reserve(whole.saturating_sub(self.rest.len()).max(data.len()));
             self.rest.extend_from_slice(&data);
         }
     }
@@ -211,9 +213,13 @@ impl Stream for Messages {
                 if let Err(error) = me.begin() {
                     return me.refuse(&error);
                 }
-                if me.acquiring.is_some() {
-                    continue;
-                }
+            }
+            if me.needs_share() {
+                me.asked = true;
+                // It is there twice for a moment: here and in tonic's buffer, then there and encoded.
+                me.acquiring = Some(Box::pin(me.limits.budget.take(2 * (me.whole - HEADER))));
+                me.share.set(State::Asked);
+                continue;
             }
             if me.whole > 0 && me.rest.len() >= me.whole {
                 return match me.hand_out() {
@@ -251,6 +257,7 @@ mod tests {
     use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
+    use crate::ingest::assembly::Assembly;
 
     fn message(len: usize) -> Vec<u8> {
         let mut bytes = vec![0];
@@ -260,7 +267,7 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Budget::new(budget_bytes);
+        let budget = Assembly::new(budget_bytes).part(Owner::Network);
         Limits { budget, max: 1 << 20, max_weight: 1 << 20, patience: Duration::from_millis(50) }
     }
 

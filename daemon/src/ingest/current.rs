@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::budget::Budget;
 use super::door::Door;
 use super::framed::Service;
 use crate::config::Limits;
@@ -25,10 +24,8 @@ impl Current {
     /// Puts new limits in force: the budgets for everybody at once, the rest for connections to come.
     pub(crate) fn set_limits(&self, limits: &Limits) {
         let mut service = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let budgets: [&Arc<Budget>; 2] = [&service.door.budget, &service.assembly];
-        for budget in budgets {
-            budget.resize(limits.max_inflight_bytes as usize);
-        }
+        service.door.budget.resize(limits.max_inflight_bytes as usize);
+        service.assembly.resize(limits.max_inflight_bytes as usize);
         service.handshake_timeout = limits.handshake_timeout;
         service.idle_timeout = limits.idle_timeout;
         service.door = Arc::new(Door {

@@ -7,6 +7,7 @@
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
+pub(crate) mod assembly;
 mod budget;
 #[cfg(test)]
 mod budget_tests;

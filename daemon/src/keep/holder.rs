@@ -19,7 +19,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +28,7 @@ use rustix::net::{
 
 use super::{Kept, Note, PARTS};
 use crate::exit::Exit;
-use crate::fds;
+use crate::{fds, metrics};
 
 /// How long it stays with no ring and no daemon.
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
@@ -73,66 +72,85 @@ fn is_ours(socket: impl AsFd) -> bool {
 
 /// The daemon's side.
 #[derive(Debug)]
-pub(crate) struct Holder {
+pub(super) struct Holder {
     path: PathBuf,
-    line: Mutex<Line>,
-}
-
-#[derive(Debug, Default)]
-struct Line {
     socket: Option<OwnedFd>,
     /// The one that we started, so that it is waited for when it has ended.
     child: Option<Child>,
+    /// What it is to keep, with descriptors of our own: when it ends, another is given all of them.
+    wanted: Vec<Kept>,
 }
 
 impl Holder {
     pub(super) fn at(path: PathBuf) -> Self {
-        Self { path, line: Mutex::default() }
+        Self { path, socket: None, child: None, wanted: Vec::new() }
     }
 
     /// What is kept; nothing where there is no holder.
-    pub(super) fn all(&self) -> io::Result<Vec<Kept>> {
-        let mut line = self.line();
-        match self.reach(&mut line) {
+    pub(super) fn all(&mut self) -> io::Result<Vec<Kept>> {
+        match self.reach() {
             Ok(()) => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(Vec::new());
             }
             Err(e) => return Err(e),
         }
-        self.ask(&mut line, ALL, &Note::default(), &[])
+        let kept = self.ask(ALL, &Note::default(), &[])?;
+        self.wanted = kept.iter().map(Kept::again).collect::<io::Result<_>>()?;
+        Ok(kept)
     }
 
     /// Has a ring kept; starts a holder where there is none.
-    pub(super) fn keep(&self, note: &Note, fds: [BorrowedFd<'_>; PARTS]) -> io::Result<()> {
-        let mut line = self.line();
-        if line.socket.is_some() && self.ask(&mut line, KEEP, note, &fds).is_ok() {
-            return Ok(());
+    pub(super) fn keep(&mut self, ring: Kept) -> io::Result<()> {
+        if self.socket.is_none() || self.ask(KEEP, &ring.note, &ring.parts()).is_err() {
+            self.mend()?; // with all that it is to keep
+            self.ask(KEEP, &ring.note, &ring.parts())?;
         }
-        // It may have ended since we last spoke; what it kept then was nothing.
-        if self.reach(&mut line).is_err() {
-            self.start(&mut line)?;
-            self.reach(&mut line)?;
-        }
-        self.ask(&mut line, KEEP, note, &fds).map(drop)
+        self.wanted.push(ring);
+        Ok(())
     }
 
-    pub(super) fn forget(&self, note: &Note) -> io::Result<()> {
-        let line = self.line();
-        match &line.socket {
-            Some(socket) => fds::send(socket, &message(FORGET, note), &[]).map(drop),
-            None => Ok(()),
+    pub(super) fn forget(&mut self, note: &Note) -> io::Result<()> {
+        self.wanted.retain(|ring| ring.note.id != note.id);
+        let Some(socket) = &self.socket else { return Ok(()) };
+        fds::send(socket, &message(FORGET, note), &[]).map(drop).inspect_err(|_| self.ended())
+    }
+
+    /// Has something to read, but for an answer, only when it has ended.
+    pub(super) fn line(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// It has ended, or does not answer: what it was to keep is kept by nobody that we know of.
+    pub(super) fn ended(&mut self) {
+        if self.socket.take().is_some() && !self.wanted.is_empty() {
+            metrics::ring_keeper_lost();
+            tracing::warn!(rings = self.wanted.len(), "the holder of the rings has ended, or does not answer");
         }
     }
 
-    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many rings nobody is known to keep.
+    pub(super) fn unkept(&self) -> usize {
+        if self.socket.is_some() { 0 } else { self.wanted.len() }
     }
 
-    fn reach(&self, line: &mut Line) -> io::Result<()> {
-        line.socket = None;
-        if let Some(Ok(Some(_))) = line.child.as_mut().map(Child::try_wait) {
-            line.child = None;
+    /// Finds the holder again, or starts another, and gives it all that is to be kept: of what it has already it takes the
+    /// later one.
+    pub(super) fn mend(&mut self) -> io::Result<()> {
+        if self.reach().is_err() {
+            self.start()?;
+            self.reach()?;
+        }
+        let wanted = std::mem::take(&mut self.wanted);
+        let given = wanted.iter().try_for_each(|ring| self.ask(KEEP, &ring.note, &ring.parts()).map(drop));
+        self.wanted = wanted;
+        given.inspect(|()| tracing::info!(rings = self.wanted.len(), "the holder has all rings"))
+    }
+
+    fn reach(&mut self) -> io::Result<()> {
+        self.socket = None;
+        if let Some(Ok(Some(_))) = self.child.as_mut().map(Child::try_wait) {
+            self.child = None;
         }
         let socket = seqpacket(SocketFlags::empty())?;
         for which in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
@@ -143,12 +161,12 @@ impl Holder {
             let text = format!("{} is answered by a process of another user", self.path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        line.socket = Some(socket);
+        self.socket = Some(socket);
         Ok(())
     }
 
     /// Starts one. Its socket is made here, so that it can be reached at once.
-    fn start(&self, line: &mut Line) -> io::Result<()> {
+    fn start(&mut self) -> io::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -167,15 +185,15 @@ impl Holder {
             .stderr(Stdio::null())
             .spawn()?;
         tracing::info!(pid = child.id(), socket = %self.path.display(), "started a holder for rings");
-        line.child = Some(child);
+        self.child = Some(child);
         Ok(())
     }
 
-    fn ask(&self, line: &mut Line, op: u8, note: &Note, parts: &[BorrowedFd<'_>]) -> io::Result<Vec<Kept>> {
-        let Some(socket) = &line.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+    fn ask(&mut self, op: u8, note: &Note, parts: &[BorrowedFd<'_>]) -> io::Result<Vec<Kept>> {
+        let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
         let answered = fds::send(socket, &message(op, note), parts).and_then(|_| answers(socket));
         if answered.is_err() {
-            line.socket = None;
+            self.ended();
         }
         answered
     }

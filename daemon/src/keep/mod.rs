@@ -4,21 +4,32 @@
 //! descriptor, so somebody else than the daemon and the client must have one: under systemd its descriptor store
 //! (`store`), elsewhere a small process that does nothing else (`holder`).
 //!
+//! One thread (`clerk`) speaks with whoever keeps, and with nobody else: neither a client nor the drain waits for it, but
+//! for a client whose ring is new. It also watches a holder: one that ends is told, and another is given all rings.
+//!
 //! What must hold: a ring is given to a client only once it is kept; it is let go only once it is drained to its end
-//! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken.
+//! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken; while a ring
+//! that was given out is kept by nobody, the daemon says so and tries again.
 
+mod clerk;
 mod holder;
 mod note;
 mod store;
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::health::Health;
 pub(crate) use holder::hold;
 pub(crate) use note::Note;
 pub(crate) use store::Stored;
 
+use clerk::{Ask, Clerk, Place};
 use holder::Holder;
 use store::Store;
 
@@ -26,6 +37,9 @@ use store::Store;
 pub(crate) const PARTS: usize = 2;
 /// The socket of the holder, beside the socket for records.
 pub(crate) const HOLDER_SOCKET: &str = "rings.sock";
+
+/// Most that is asked for and not done: more than there are rings, so that nobody waits to have one let go.
+const MAX_ASKS: usize = 4096;
 
 /// A ring that was kept.
 #[derive(Debug)]
@@ -35,59 +49,97 @@ pub(crate) struct Kept {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// Who keeps them.
+impl Kept {
+    fn of(note: &Note, parts: &[BorrowedFd<'_>]) -> io::Result<Self> {
+        let fds = parts.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
+        Ok(Self { note: *note, fds })
+    }
+
+    /// The same, with descriptors of its own.
+    fn again(&self) -> io::Result<Self> {
+        Self::of(&self.note, &self.parts())
+    }
+
+    fn parts(&self) -> Vec<BorrowedFd<'_>> {
+        self.fds.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+/// Who keeps them, for everybody else.
 #[derive(Debug)]
-pub(crate) enum Keeper {
-    /// systemd.
-    Store(Store),
-    /// A process of ours.
-    Holder(Holder),
+pub(crate) struct Keeper {
+    name: &'static str,
+    asks: mpsc::SyncSender<Ask>,
+    /// Wakes the thread.
+    bell: Arc<OwnedFd>,
 }
 
 impl Keeper {
     /// The one for this process, and what it has kept for us. `folder` is that of the socket for records. Blocks, for a
     /// moment.
-    pub(crate) fn find(folder: &Path, stored: Stored) -> (Self, Vec<Kept>) {
-        match Store::of_process() {
+    ///
+    /// # Errors
+    /// Where the kernel has no descriptor or thread for it.
+    pub(crate) fn find(folder: &Path, stored: Stored, health: Health) -> io::Result<(Self, Vec<Kept>)> {
+        let (place, kept) = match Store::of_process() {
             Some(store) => {
                 let kept = store.sort(stored);
-                (Self::Store(store), kept)
+                (Place::Store(store), kept)
             }
             None => {
-                let holder = Holder::at(folder.join(HOLDER_SOCKET));
+                let mut holder = Holder::at(folder.join(HOLDER_SOCKET));
                 let kept = holder.all().unwrap_or_else(|e| {
                     tracing::error!(error = %e, "the rings that were kept could not be asked for");
                     Vec::new()
                 });
-                (Self::Holder(holder), kept)
+                (Place::Holder(holder), kept)
             }
-        }
+        };
+        Ok((Self::over(place, health)?, kept))
+    }
+
+    fn over(place: Place, health: Health) -> io::Result<Self> {
+        let name = place.name();
+        let (asks, asked) = mpsc::sync_channel(MAX_ASKS);
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let clerk = Clerk::new(place, asked, bell.clone(), health);
+        std::thread::Builder::new().name("clad-keep".to_owned()).spawn(move || clerk.run())?;
+        Ok(Self { name, asks, bell })
     }
 
     /// What it is, for people.
     pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Store(_) => "systemd's descriptor store",
-            Self::Holder(_) => "a holder process",
-        }
+        self.name
     }
 
-    /// Has a ring kept. Blocks, for at most [`holder::PATIENCE`].
+    /// Has a ring kept. Blocks, for a few times [`holder::PATIENCE`] at most for each that is asked for at once.
     pub(crate) fn keep(&self, note: &Note, fds: [BorrowedFd<'_>; PARTS]) -> io::Result<()> {
-        match self {
-            Self::Store(store) => store.keep(note, fds),
-            Self::Holder(holder) => holder.keep(note, fds),
-        }
+        let (done, kept) = mpsc::sync_channel(1);
+        self.ask(Ask::Keep(Kept::of(note, &fds)?, done));
+        kept.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
     /// Lets a ring go. Does not wait.
     pub(crate) fn forget(&self, note: &Note) {
-        let told = match self {
-            Self::Store(store) => store.forget(note),
-            Self::Holder(holder) => holder.forget(note),
-        };
-        if let Err(e) = told {
-            tracing::warn!(ring = %note.id, error = %e, "a ring that was given back is still kept");
-        }
+        self.ask(Ask::Forget(*note));
+    }
+
+    /// Waits until everything that was asked for before is done.
+    pub(crate) fn settle(&self, until: Instant) {
+        let (done, settled) = mpsc::sync_channel(1);
+        self.ask(Ask::Settle(done));
+        let _ = settled.recv_timeout(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100)));
+    }
+
+    fn ask(&self, ask: Ask) {
+        // A thread that has ended answers nobody: what was asked with is dropped, and that is seen.
+        let _ = self.asks.send(ask);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.ask(Ask::End);
     }
 }

@@ -121,6 +121,20 @@ pub fn ring_cut_off() {
     }
 }
 
+/// Rings that were given out and are kept by nobody else.
+pub fn rings_unkept(count: u64) {
+    if let Some(m) = meters() {
+        m.rings_unkept.set(float(count));
+    }
+}
+
+/// Who keeps the rings has ended.
+pub fn ring_keeper_lost() {
+    if let Some(m) = meters() {
+        m.ring_keepers_lost.increment(1);
+    }
+}
+
 /// The drain of the rings was woken.
 pub fn ring_wakeup() {
     if let Some(m) = meters() {

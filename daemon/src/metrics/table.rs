@@ -71,6 +71,8 @@ metrics_table! {
     RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that are given out or not drained to their end.";
     RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory that they take.";
     RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because what lay in them was nonsense.";
+    RINGS_UNKEPT = "clad_shm_rings_unkept", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
+    RING_KEEPERS_LOST = "clad_shm_keepers_lost_total", Counter, "", "Times the process that keeps the rings ended, or did not answer, while it kept some.";
     RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times the drain of the rings was woken from its sleep.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
@@ -175,6 +177,8 @@ pub(super) struct Meters {
     pub(super) rings: Gauge,
     pub(super) ring_bytes: Gauge,
     pub(super) rings_cut_off: Arc<Total>,
+    pub(super) rings_unkept: Gauge,
+    pub(super) ring_keepers_lost: Arc<Total>,
     pub(super) ring_wakeups: Arc<Total>,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
@@ -243,6 +247,8 @@ impl Meters {
             rings: gauge!(RINGS),
             ring_bytes: gauge!(RING_BYTES),
             rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
+            rings_unkept: gauge!(RINGS_UNKEPT),
+            ring_keepers_lost: totals.total(counter!(RING_KEEPERS_LOST)),
             ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),

@@ -55,6 +55,7 @@ mod tests {
             lowest_offset: 0,
             highest_segment: 0,
             created_ns: 0,
+            least_epoch: 0,
             epochs: vec![epoch(1, 0), epoch(3, 100), epoch(4, 250)],
         }
     }

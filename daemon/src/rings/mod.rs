@@ -210,7 +210,7 @@ impl Rings {
             tracing::info!(rings = adopted.len(), keeper = shared.keeper.name(), "rings of an earlier daemon go on");
         }
         let told = Arc::downgrade(&shared);
-        journal.on_marks(move |_| {
+        journal.on_marks(move || {
             if let Some(shared) = told.upgrade() {
                 shared.marks_moved();
             }
@@ -314,6 +314,8 @@ impl Rings {
         while shared.roll.totals().0 > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // What was drained is let go before the process ends, or the next one would find it.
+        shared.keeper.settle(deadline);
         shared.roll.totals().0
     }
 

@@ -3,12 +3,21 @@
 //! What must hold: whoever asked for an answer is not kept waiting for a doze, neither for that answer nor with what he
 //! sends next; only where nobody has asked for a while is a record left to the next look. And an answer is work like a
 //! record: who has it may send the next at once, so the spin begins anew with it.
+//!
+//! Under load it rests between two passes for [`GATHER`]: a pass costs about as much as thirty records, and a look takes
+//! the lines of the rings away from who writes there. That is load where [`CROWD`] appends come in that time: more than
+//! clients that each wait for their answer bring, so nobody's answer waits for a rest but in a crowd.
 
 use std::time::{Duration, Instant};
 
 /// How long after the last record it dozes before it sleeps, and how long after the last that wanted an answer it does
 /// not doze.
 pub(super) const DOZES: Duration = Duration::from_millis(10);
+
+/// The rest between two passes under load.
+pub(super) const GATHER: Duration = Duration::from_micros(50);
+/// So many appends in [`GATHER`] are load.
+const CROWD: u32 = 16;
 
 /// What the thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +36,34 @@ pub(super) struct Pace {
     spin: Duration,
     worked: Instant,
     asked: Option<Instant>,
+    /// Appends that were handed over since then.
+    counted: (u32, Instant),
+    /// There were enough of them.
+    crowd: bool,
 }
 
 impl Pace {
     pub(super) fn new(spin: Duration, now: Instant) -> Self {
-        Self { spin, worked: now, asked: None }
+        Self { spin, worked: now, asked: None, counted: (0, now), crowd: false }
     }
 
-    /// Records were handed over; `asked`: an answer to some of them was asked for.
-    pub(super) fn handed_over(&mut self, now: Instant, asked: bool) {
+    /// So many appends were handed over; `asked`: an answer to some of them was asked for.
+    pub(super) fn handed_over(&mut self, now: Instant, appends: usize, asked: bool) {
         self.worked = now;
         if asked {
             self.asked = Some(now);
         }
+        self.counted.0 = self.counted.0.saturating_add(u32::try_from(appends).unwrap_or(u32::MAX));
+        let time = now.saturating_duration_since(self.counted.1);
+        if time >= GATHER {
+            self.crowd = GATHER.saturating_mul(self.counted.0) >= time.saturating_mul(CROWD);
+            self.counted = (0, now);
+        }
+    }
+
+    /// Whether more comes than is worth a pass each.
+    pub(super) fn is_crowd(&self) -> bool {
+        self.crowd
     }
 
     /// Clients were told that the marks have moved.
@@ -70,7 +94,7 @@ mod tests {
     fn what_asks_nobody_is_dozed_for_and_then_slept() {
         let start = Instant::now();
         let mut pace = Pace::new(SPIN, start);
-        pace.handed_over(start, false);
+        pace.handed_over(start, 1, false);
         assert_eq!(pace.rest(start + SPIN - MICRO, false), Rest::Spin);
         assert_eq!(pace.rest(start + SPIN, false), Rest::Doze);
         assert_eq!(pace.rest(start + SPIN, true), Rest::Sleep, "space is due: the marks wake it");
@@ -82,8 +106,8 @@ mod tests {
         let start = Instant::now();
         for spin in [Duration::ZERO, SPIN] {
             let mut pace = Pace::new(spin, start);
-            pace.handed_over(start, true);
-            pace.handed_over(start + MICRO, false); // somebody else's, who did not
+            pace.handed_over(start, 1, true);
+            pace.handed_over(start + MICRO, 1, false); // somebody else's, who did not
             let told = start + 3 * SPIN;
             pace.told(told);
             let next: Vec<Rest> = (0..200).map(|step| pace.rest(told + step * SPIN / 2, false)).collect();
@@ -95,10 +119,31 @@ mod tests {
     fn an_answer_begins_the_spin_anew() {
         let start = Instant::now();
         let mut pace = Pace::new(SPIN, start);
-        pace.handed_over(start, true);
+        pace.handed_over(start, 1, true);
         let told = start + 2 * SPIN; // the disk took longer than the spin
         assert_eq!(pace.rest(told, true), Rest::Sleep);
         pace.told(told);
         assert_eq!(pace.rest(told + SPIN - MICRO, false), Rest::Spin, "the next record is due now");
+    }
+
+    #[test]
+    fn a_crowd_is_let_gather_and_one_that_waits_for_each_answer_is_none() {
+        let start = Instant::now();
+        let mut pace = Pace::new(SPIN, start);
+        // As many as a hundred clients in turn, an answer every four microseconds.
+        for step in 1..=200 {
+            pace.handed_over(start + 4 * step * MICRO, 1, true);
+            assert!(!pace.is_crowd(), "{step}");
+        }
+        let flood = start + 1000 * MICRO;
+        for step in 1..=200 {
+            pace.handed_over(flood + step * MICRO, 1, true);
+        }
+        assert!(pace.is_crowd());
+        // They rest between passes, and more comes in one.
+        pace.handed_over(flood + 400 * MICRO, 60, true);
+        assert!(pace.is_crowd());
+        pace.handed_over(flood + 4000 * MICRO, 60, true);
+        assert!(!pace.is_crowd(), "a burst that is over");
     }
 }

@@ -38,6 +38,16 @@ struct Taken {
     ring: usize,
     bytes: (usize, usize),
     entry: Entry,
+    /// What its answer waits for; known once it was looked into.
+    level: AckLevel,
+    /// Why it is not handed over.
+    refused: Option<Box<ErrorInfo>>,
+}
+
+impl Taken {
+    fn payload_bytes(&self) -> usize {
+        (self.bytes.1 - self.bytes.0).saturating_sub(RingAppendHead::BYTES)
+    }
 }
 
 /// What was taken and not yet handed over.
@@ -50,6 +60,10 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.taken.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.taken.len()
     }
 
     fn is_full(&self) -> bool {
@@ -72,7 +86,8 @@ impl Batch {
             {
                 let from = self.bytes.len();
                 if let Some(entry) = rings[at].take(&mut self.bytes) {
-                    self.taken.push(Taken { ring: at, bytes: (from, self.bytes.len()), entry });
+                    let bytes = (from, self.bytes.len());
+                    self.taken.push(Taken { ring: at, bytes, entry, level: AckLevel::None, refused: None });
                 }
                 frontier = frontier.min(rings[at].look(before));
             }
@@ -86,42 +101,32 @@ impl Batch {
 
     /// Hands it to the journal. `None`: there is no room for it now, nothing was done.
     pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Option<Handed> {
-        let mut prepared = Vec::with_capacity(self.taken.len());
-        for taken in &self.taken {
-            let bytes = &self.bytes[taken.bytes.0..taken.bytes.1];
-            prepared.push(prepare(&mut rings[taken.ring], &taken.entry, bytes, at));
+        let Self { bytes, taken } = self;
+        let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
+        let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
+        let mut cost = 0;
+        for taken in taken.iter_mut() {
+            let bytes = &bytes[taken.bytes.0..taken.bytes.1];
+            let (level, item) = prepare(&mut rings[taken.ring], &taken.entry, bytes, at);
+            taken.level = level;
+            match item {
+                Ok(item) => {
+                    cost += item.share;
+                    items.push(item);
+                    match runs.last_mut() {
+                        Some((ring, end)) if *ring == taken.ring => *end = items.len(),
+                        _ => runs.push((taken.ring, items.len())),
+                    }
+                    taken.refused = None;
+                }
+                Err(error) => taken.refused = Some(Box::new(error)),
+            }
         }
-        let cost: usize = prepared.iter().filter_map(|p| p.item.as_ref().ok()).map(|item| item.share).sum();
         let permit = match cost {
             0 => None,
             // More than there is in all can only be one append of the largest size; it waits for everything.
             cost => Some(door.try_admit_burst(door.cost_in_all(cost))?),
         };
-        let verdicts = self.append(rings, door, &prepared, permit, at);
-        let handed = self.settle(rings, &prepared, verdicts, at);
-        self.bytes.clear();
-        self.taken.clear();
-        Some(handed)
-    }
-
-    fn append(
-        &self,
-        rings: &[Ring],
-        door: &Door,
-        prepared: &[Prepared<'_>],
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-        at: Arrival,
-    ) -> Vec<Result<Accepted, AppendError>> {
-        let mut items = Vec::with_capacity(prepared.len());
-        let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
-        for (taken, prepared) in self.taken.iter().zip(prepared) {
-            let Ok(item) = &prepared.item else { continue };
-            items.push(*item);
-            match runs.last_mut() {
-                Some((ring, end)) if *ring == taken.ring => *end = items.len(),
-                _ => runs.push((taken.ring, items.len())),
-            }
-        }
         let senders: Vec<Sender<'_>> = runs.iter().map(|(ring, _)| rings[*ring].sender()).collect();
         let mut from = 0;
         let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
@@ -129,60 +134,10 @@ impl Batch {
         if !items.is_empty() {
             door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v));
         }
-        verdicts
-    }
-
-    /// Tells the rings what became of it.
-    fn settle(
-        &self,
-        rings: &mut [Ring],
-        prepared: &[Prepared<'_>],
-        verdicts: Vec<Result<Accepted, AppendError>>,
-        at: Arrival,
-    ) -> Handed {
-        let mut handed = Handed::default();
-        let mut counts = Counts::default();
-        let mut verdicts = verdicts.into_iter();
-        let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
-        for (taken, prepared) in self.taken.iter().zip(prepared) {
-            let verdict = match &prepared.item {
-                Ok(item) => verdicts.next().map(|v| (v.map_err(Refused::ByTheLog), item.payload.len())),
-                Err(error) => Some((Err(Refused::AtTheDoor(error)), 0)),
-            };
-            let (Some((verdict, bytes)), false) = (verdict, stopped[taken.ring]) else { continue };
-            let ring = &mut rings[taken.ring];
-            touched[taken.ring] = true;
-            handed.asked |= prepared.level >= AckLevel::Received;
-            let error = match verdict {
-                Ok(accepted) => {
-                    counts.add(&accepted, bytes, prepared.level);
-                    ring.accepted(&taken.entry, prepared.level, &accepted, at.since);
-                    continue;
-                }
-                // What is refused for now waits in its ring, and so does all behind it.
-                Err(Refused::ByTheLog(why)) if why.is_for_now() => {
-                    stopped[taken.ring] = true;
-                    ring.put_back(&taken.entry);
-                    match why.is_for_all() {
-                        true => {
-                            let until = Instant::now() + PAUSE;
-                            handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
-                        }
-                        false => ring.hold(refusal(&why)),
-                    }
-                    continue;
-                }
-                Err(Refused::ByTheLog(why)) => refusal(&why),
-                Err(Refused::AtTheDoor(error)) => error.clone(),
-            };
-            let failures = ring.door.journal.marks().failures;
-            ring.refused(&taken.entry, prepared.level, &error, failures, at.since);
-        }
-        counts.tell(at.since);
-        for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
-            ring.announce();
-        }
-        handed
+        let handed = settle(taken, rings, verdicts, at);
+        bytes.clear();
+        taken.clear();
+        Some(handed)
     }
 
     /// A ring begins anew: what was taken of it and not handed over comes again.
@@ -192,6 +147,53 @@ impl Batch {
             self.bytes.clear();
         }
     }
+}
+
+/// Tells the rings what became of it.
+fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, AppendError>>, at: Arrival) -> Handed {
+    let mut handed = Handed::default();
+    let mut counts = Counts::default();
+    let mut verdicts = verdicts.into_iter();
+    let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
+    for taken in taken {
+        let verdict = match &taken.refused {
+            None => verdicts.next().map(|verdict| verdict.map_err(Refused::ByTheLog)),
+            Some(error) => Some(Err(Refused::AtTheDoor(error))),
+        };
+        let (Some(verdict), false) = (verdict, stopped[taken.ring]) else { continue };
+        let ring = &mut rings[taken.ring];
+        touched[taken.ring] = true;
+        handed.asked |= taken.level >= AckLevel::Received;
+        let error = match verdict {
+            Ok(accepted) => {
+                counts.add(&accepted, taken.payload_bytes(), taken.level);
+                ring.accepted(&taken.entry, taken.level, &accepted, at.since);
+                continue;
+            }
+            // What is refused for now waits in its ring, and so does all behind it.
+            Err(Refused::ByTheLog(why)) if why.is_for_now() => {
+                stopped[taken.ring] = true;
+                ring.put_back(&taken.entry);
+                match why.is_for_all() {
+                    true => {
+                        let until = Instant::now() + PAUSE;
+                        handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
+                    }
+                    false => ring.hold(refusal(&why)),
+                }
+                continue;
+            }
+            Err(Refused::ByTheLog(why)) => refusal(&why),
+            Err(Refused::AtTheDoor(error)) => error.clone(),
+        };
+        let failures = ring.door.journal.marks().failures;
+        ring.refused(&taken.entry, taken.level, &error, failures, at.since);
+    }
+    counts.tell(at.since);
+    for (ring, _) in rings.iter_mut().zip(touched).filter(|(_, touched)| *touched) {
+        ring.announce();
+    }
+    handed
 }
 
 /// Who refused an append.
@@ -227,27 +229,25 @@ pub(super) struct Handed {
     pub(super) asked: bool,
 }
 
-/// An append as the journal takes it, or why it is not.
-struct Prepared<'a> {
-    level: AckLevel,
-    item: Result<Item<'a>, ErrorInfo>,
-}
-
-fn prepare<'a>(ring: &mut Ring, entry: &Entry, bytes: &'a [u8], at: Arrival) -> Prepared<'a> {
+/// An append as the journal takes it, or why it does not get it; and the level that it asks for.
+#[inline]
+fn prepare<'a>(
+    ring: &mut Ring,
+    entry: &Entry,
+    bytes: &'a [u8],
+    at: Arrival,
+) -> (AckLevel, Result<Item<'a>, ErrorInfo>) {
     let Some((head, payload)) = RingAppendHead::split(bytes) else {
         let text = "the head of the append is not what belongs there";
         // Whatever level it was to have: who waits for it is told.
-        return Prepared { level: AckLevel::Received, item: Err(ErrorInfo::new(ErrorCode::BadRecord, text)) };
+        return (AckLevel::Received, Err(ErrorInfo::new(ErrorCode::BadRecord, text)));
     };
     // What wants no answer is taken like what has it with its offset.
     let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
-    let item = match ring.door.item(&view, at, &mut ring.known_group) {
-        Some(item) => Ok(item),
-        None => Err(ring.door.why_not(&view)),
-    };
-    Prepared { level: head.level, item }
+    let item = ring.door.item(&view, at, &mut ring.known_group);
+    (head.level, item.ok_or_else(|| ring.door.why_not(&view)))
 }
 
 /// The ring with the oldest front below the frontier, and the time of the next oldest one.

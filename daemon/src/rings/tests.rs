@@ -19,6 +19,7 @@ use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::Drainage;
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Note, Stored};
 
@@ -105,7 +106,7 @@ impl World {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
             journal: journal.clone(),
             door: Arc::new(door),
-            keeper: Keeper::find(dir.path(), Stored::default()).0,
+            keeper: Keeper::find(dir.path(), Stored::default(), Health::default()).expect("a keeper").0,
             roll: Roll::default(),
             orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),

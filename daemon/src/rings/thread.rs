@@ -20,7 +20,7 @@ use clad_shm::{Allowance, Patience, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
-use super::pace::{Pace, Rest};
+use super::pace::{GATHER, Pace, Rest};
 use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
 use super::{CatchUp, Order, Shared};
@@ -97,6 +97,7 @@ impl Drainage {
             }
             match next {
                 Next::Again => {}
+                Next::Gather => self.gather(),
                 Next::Soon => self.rest(Some(SOON)),
                 Next::At(until) => self.sleep(Some(until)),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
@@ -203,11 +204,12 @@ impl Drainage {
         if worked {
             let door = self.shared.door();
             let arrival = door.arrival();
+            let appends = self.batch.len();
             match self.batch.hand_over(&mut self.rings, &door, arrival) {
                 None => return Next::Soon,
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
-                    self.pace.handed_over(Instant::now(), handed.asked);
+                    self.pace.handed_over(Instant::now(), appends, handed.asked);
                 }
             }
         }
@@ -217,6 +219,7 @@ impl Drainage {
             None => self.caught_up(upto),
         }
         match left {
+            Fill::All if worked && self.pace.is_crowd() && self.catching_up.is_empty() => Next::Gather,
             _ if worked => Next::Again,
             Fill::More => Next::Again,
             Fill::Held => Next::Soon,
@@ -291,6 +294,20 @@ impl Drainage {
         self.rings.iter_mut().for_each(Ring::awake);
     }
 
+    /// Lets a crowd gather, but for who has an order.
+    fn gather(&self) {
+        let time = Timespec { tv_sec: 0, tv_nsec: GATHER.subsec_nanos().into() };
+        let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
+        if let Ok(1..) = poll(&mut bell, Some(&time)) {
+            self.still_bell();
+        }
+    }
+
+    fn still_bell(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.shared.bell, &mut count);
+    }
+
     /// Waits for a wake-up, or for so long.
     pub(super) fn rest(&mut self, time: Option<Duration>) {
         let shared = self.shared.clone();
@@ -314,8 +331,7 @@ impl Drainage {
         let rung: Vec<usize> = doorbells.map(|(at, _)| at).collect();
         drop(fds);
         if belled {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&shared.bell, &mut count);
+            self.still_bell();
         }
         if time.is_none() {
             crate::metrics::ring_wakeup();
@@ -333,6 +349,8 @@ impl Drainage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Again,
+    /// At once, but under load.
+    Gather,
     Soon,
     /// Then, or when it is woken.
     At(Instant),

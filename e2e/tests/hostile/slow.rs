@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use clad_e2e::raw::payload;
+use clad_e2e::raw::{hello, payload};
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::AckLevel;
 use clad_proto::frame::{AppendHead, append_prefix, encode_append};
@@ -64,6 +64,36 @@ fn half_frames_of_a_hundred() {
 #[ignore = "cargo xtask ci hostile"]
 fn half_frames_of_thousands() {
     half_frames(3000);
+}
+
+/// A large append of somebody else is put together beside those that only claim much, and beside those of another owner
+/// that begin and never end. None of them has run out of time by then: they are there, and did not make room.
+#[test]
+fn large_appends_beside_half_frames() {
+    const HALVES: usize = 40;
+    let daemon = daemon(2 * HALVES);
+    let large = half(1 << 20);
+    let line = vec![b'l'; 100 << 10];
+    let mut crowd = Vec::new();
+    let mut crowded = |bytes: usize| {
+        for _ in 0..HALVES {
+            let (mut raw, _) = Raw::producer(&daemon.socket());
+            raw.send_some(&large[..bytes], Duration::from_millis(1));
+            crowd.push(raw);
+        }
+    };
+    let served = |mut raw: Raw, first: u64| {
+        raw.append_acked(first, AckLevel::Durable, &[line.as_slice()]);
+        let there = daemon.status().connections.values().sum::<u64>() as usize;
+        assert!(there > HALVES, "{there} connections: they have made room, and it was waited for");
+    };
+    crowded(100);
+    served(Raw::producer(&daemon.socket()).0, 0);
+    // These hold what one owner may, and wait for it. Whoever comes by the network is another one.
+    crowded(70 << 10);
+    let mut network = Raw::tcp(daemon.port("tcp"));
+    network.greet(&hello()).expect("WELCOME");
+    served(network, 0);
 }
 
 /// They append as fast as they can and never look at an answer.

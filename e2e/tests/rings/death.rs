@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use clad_client::AckLevel;
+use clad_e2e::readback::Stored;
 use clad_e2e::{Daemon, Rng, Setup, readback, seed};
 
 use crate::{producer, runtime, submit};
@@ -34,14 +35,14 @@ fn the_client() {
     }
 }
 
-struct Client {
+pub(crate) struct Client {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     name: String,
 }
 
 impl Client {
-    fn start(daemon: &Daemon, name: String) -> Self {
+    pub(crate) fn start(daemon: &Daemon, name: String) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this test"))
             .args(["death::the_client", "--exact", "--nocapture"])
             .env(SERVER, format!("{} {name}", daemon.address("shm")))
@@ -55,7 +56,7 @@ impl Client {
     }
 
     /// Reads until so many are posted, kills it, and says how many were posted by then.
-    fn posts_and_dies(mut self, many: u64) -> (String, u64) {
+    pub(crate) fn posts_and_dies(mut self, many: u64) -> (String, u64) {
         let mut posted = 1;
         let mut killed = false;
         while let Some(Ok(line)) = self.lines.next() {
@@ -110,10 +111,15 @@ fn what_was_posted_outlives_its_client_and_the_daemon() {
     runtime.block_on(submit(&last, AckLevel::Written, "last".to_owned())).expect("written");
     let all = runtime.block_on(readback::served(&daemon.address("unix")));
     for (name, many) in posted {
-        let prefix = format!("{name}:");
-        let found: Vec<u64> =
-            all.iter().filter_map(|s| std::str::from_utf8(&s.body).ok()?.strip_prefix(&prefix)?.parse().ok()).collect();
-        assert!(found.iter().zip(0..).all(|(number, place)| *number == place), "{name}: once and in order");
-        assert!(found.len() as u64 >= many, "{name}: {many} were posted, {} are there", found.len());
+        once_and_in_order(&all, &name, many);
     }
+}
+
+/// All that a client said was posted is there.
+pub(crate) fn once_and_in_order(all: &[Stored], name: &str, many: u64) {
+    let prefix = format!("{name}:");
+    let found: Vec<u64> =
+        all.iter().filter_map(|s| std::str::from_utf8(&s.body).ok()?.strip_prefix(&prefix)?.parse().ok()).collect();
+    assert!(found.iter().zip(0..).all(|(number, place)| *number == place), "{name}: once and in order");
+    assert!(found.len() as u64 >= many, "{name}: {many} were posted, {} are there", found.len());
 }

@@ -3,13 +3,14 @@
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
 //! `held` and `refused`: what the journal does not take now is waited for, and passed by nobody. `sdk`: long records,
-//! threads, forks, other clocks. `by_hand`: a client made of frames and a ring.
+//! threads, forks, other clocks. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and a ring.
 
 mod by_hand;
 mod calls;
 mod death;
 mod held;
 mod hostile;
+mod keeper;
 mod order;
 mod quiet;
 mod refused;

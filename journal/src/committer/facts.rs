@@ -53,11 +53,11 @@ impl Committer {
         self.active.as_ref().map(|a| (a.number, a.first_offset, a.seek(offset)))
     }
 
-    /// The active segment and its epoch, while nothing but batches is under way: twice the same answer, and no record has
-    /// changed its segment in between.
-    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
-        let active = self.active.as_ref().filter(|_| self.state == State::Running && !self.busy)?;
-        Some((active.number, self.marks.epoch))
+    /// The active segment, if there is one, and its epoch, while nothing but batches is under way: twice the same answer, and
+    /// no record that was there the first time has changed its segment in between.
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
+        let rests = self.state == State::Running && !self.busy;
+        rests.then(|| (self.active.as_ref().map(|active| active.number), self.marks.epoch))
     }
 
     pub(crate) fn active_summary(&self) -> Option<(u64, u64, u64, u64)> {

@@ -289,6 +289,13 @@ impl Committer {
         Marks { accepting, ..self.marks }
     }
 
+    /// To be told without a result of a job. Whether appends are taken changes with what is begun, too: under one version
+    /// there would be two values, and the older could be told last.
+    pub(crate) fn marks_anew(&mut self) -> Marks {
+        self.marks.version += 1;
+        self.marks()
+    }
+
     pub(crate) fn failure(&self) -> Option<String> {
         match &self.state {
             State::Failed { reason, .. } => Some(reason.clone()),

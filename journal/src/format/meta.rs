@@ -6,7 +6,7 @@
 //! ```text
 //!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched)   12 length u32
 //! 16 generation u64    24 log id       40 lowest segment kept u64   48 lowest offset kept u64
-//! 56 highest segment put to use u64    64 created i64   72 epochs u32   76 zero u32
+//! 56 highest segment put to use u64    64 created i64   72 epochs u32   76 least epoch to go on in u32
 //! 80 epochs: (epoch u32, first offset u64) each, oldest first; then the CRC-32C of all before it
 //! ```
 //! The highest segment is `u64::MAX` while none was put to use.
@@ -55,6 +55,9 @@ pub struct Meta {
     pub highest_segment: u64,
     /// When the log was made.
     pub created_ns: i64,
+    /// The log must not go on in an epoch below this one; 0: any. A start that found records lost writes it before it
+    /// changes anything: should it be cut, the next one finds what it has sealed, and no damage.
+    pub least_epoch: u32,
     /// All epochs that are remembered, oldest first; never empty.
     pub epochs: Vec<EpochStart>,
 }
@@ -84,6 +87,12 @@ impl Meta {
         self.epochs.last().copied().unwrap_or(EpochStart { epoch: 0, first_offset: 0 })
     }
 
+    /// Where the first epoch behind this one began: from there on nothing that was given in it, or before, is in the log.
+    pub fn end_of(&self, epoch: u32) -> Option<u64> {
+        // Epoch 0 was never in force: it stands in a header that was made anew.
+        self.epochs.iter().filter(|e| epoch > 0 && e.epoch > epoch).map(|e| e.first_offset).min()
+    }
+
     /// Adds an epoch, forgetting the oldest where there is no room.
     pub fn push_epoch(&mut self, epoch: u32, first_offset: u64) {
         // Epochs in which nothing was given say nothing that the next one does not.
@@ -109,7 +118,7 @@ impl Meta {
         b.extend_from_slice(&self.highest_segment.to_le_bytes());
         b.extend_from_slice(&self.created_ns.to_le_bytes());
         b.extend_from_slice(&(self.epochs.len() as u32).to_le_bytes());
-        b.extend_from_slice(&0u32.to_le_bytes());
+        b.extend_from_slice(&self.least_epoch.to_le_bytes());
         for e in &self.epochs {
             b.extend_from_slice(&e.epoch.to_le_bytes());
             b.extend_from_slice(&e.first_offset.to_le_bytes());
@@ -152,6 +161,7 @@ impl Meta {
             lowest_offset: u64_at(b, 48),
             highest_segment: u64_at(b, 56),
             created_ns: i64_at(b, 64),
+            least_epoch: u32_at(b, 76),
             epochs: b[HEAD..len - 4]
                 .chunks_exact(EPOCH)
                 .map(|e| EpochStart { epoch: u32_at(e, 0), first_offset: u64_at(e, 4) })
@@ -174,6 +184,7 @@ mod tests {
             lowest_offset: 100,
             highest_segment: 9,
             created_ns: 77,
+            least_epoch: 6,
             epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 4, first_offset: 200 }],
         }
     }
@@ -198,6 +209,7 @@ mod tests {
         let mut meta = example();
         meta.push_epoch(5, 200);
         assert_eq!(meta.epochs.len(), 2, "epoch 4 gave no offset");
+        assert_eq!([0, 1, 5, 6].map(|epoch| meta.end_of(epoch)), [None, Some(200), None, None]);
         for i in 0..MAX_EPOCHS as u64 + 10 {
             meta.push_epoch(10 + i as u32, 300 + i);
         }

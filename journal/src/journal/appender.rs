@@ -20,10 +20,11 @@ use super::{Core, Journal, Shared};
 use crate::committer::{Accepted, Append, Step, Turn};
 use crate::error::CommitError;
 use crate::io::IoBuf;
+use crate::marks::Wants;
 use crate::marks::{Level, Marks};
 use crate::sync::MutexGuard;
 use crate::sync::thread::{self, Thread};
-use crate::watcher::{Wants, Watcher};
+use crate::watcher::Watcher;
 
 /// For a thread that appends and waits: see [`Journal::appender`].
 pub struct Appender<'a> {

@@ -217,9 +217,10 @@ impl Journal {
         self.shared.marks.subscribe()
     }
 
-    /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. For one
-    /// listener: a second call changes nothing.
-    pub fn on_marks(&self, told: impl Fn(&Marks) + Send + Sync + 'static) {
+    /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. It is not told
+    /// where they are: of two threads that move them, the later may be here first. For one listener: a second call
+    /// changes nothing.
+    pub fn on_marks(&self, told: impl Fn() + Send + Sync + 'static) {
         self.shared.marks.listen(told);
     }
 

@@ -110,7 +110,7 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
-    pub(crate) fn at_rest(&self) -> Option<(u64, u32)> {
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
         self.core().committer.at_rest()
     }
 
@@ -140,7 +140,8 @@ impl Shared {
 
     /// Tells the newest marks.
     pub(crate) fn publish(&self) {
-        self.marks.tell(self.marks());
+        let marks = self.with(Committer::marks_anew);
+        self.marks.tell(marks);
     }
 
     /// Waits for one tick; `true` when the journal closes.

@@ -17,7 +17,7 @@ use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
-use crate::format::footer::{Before, Footer, IndexEntry};
+use crate::format::footer::{Before, Damage, Footer, IndexEntry};
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
@@ -38,10 +38,14 @@ struct Work {
     kept: Kept,
     /// Its header could not be read, a new one was made: nothing in it can be believed.
     headless: bool,
+    /// From this offset on nothing in it counts.
+    limit: Option<u64>,
 }
 
 struct Carrier<'a> {
     storage: &'a dyn Storage,
+    /// What a start knows from `clad.meta`; recovery in the process raises the epoch itself.
+    meta: Option<&'a MetaFile>,
     observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
@@ -56,6 +60,8 @@ struct Carrier<'a> {
     greatest_epoch: u32,
     /// Epochs of the segments that were looked at, with the first offset of the first in each.
     epochs: BTreeMap<u32, u64>,
+    /// A recovery that was cut had found damage, and sealed it: no report has told of it.
+    untold: bool,
     faults: Faults,
     /// The segment that goes on being used: none but for [`Fault::CutInPlace`].
     in_use: Option<Active>,
@@ -74,8 +80,10 @@ pub(super) fn carry_out(
     observer: &Observer,
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
+    let seen = survey.newest.iter().chain(&survey.open).filter_map(Segment::epoch).max();
     let mut c = Carrier {
         storage,
+        meta: Some(&meta),
         observer,
         boot_id,
         now,
@@ -86,8 +94,9 @@ pub(super) fn carry_out(
         sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes, said.log_id))).collect(),
         before: None,
         next_offset: said.lowest_offset,
-        greatest_epoch: greatest_epoch.max(said.epoch()),
+        greatest_epoch: greatest_epoch.max(said.epoch()).max(seen.unwrap_or(0)),
         epochs: BTreeMap::new(),
+        untold: false,
         faults: config.faults,
         in_use: None,
     };
@@ -102,18 +111,20 @@ pub(super) fn carry_out(
     let footless = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
     c.report.footless = footless.collect();
     c.recover(survey.open, said.latched)?;
+    let begun = said.epoch_start().first_offset;
+    if c.next_offset < begun {
+        // What lay there is in no segment that is left: none has a footer that could name it.
+        c.report.damage.push(Damage { from: c.next_offset, to: begun });
+        c.next_offset = begun;
+    }
     let clean = said.clean && c.report.scanned == 0 && !c.report.is_damaged();
     c.report.clean = clean;
-    let epoch = match (clean, c.report.is_damaged()) {
-        (true, _) => said.epoch(),
-        (_, false) => c.greatest_epoch + 1,
-        // A watermark covers what was given one epoch before, up to where this one begins; below that lies a hole.
-        (_, true) => c.greatest_epoch + 2,
-    };
+    let epoch = if clean { said.epoch() } else { c.next_epoch().max(meta.get().least_epoch) };
     let next = c.next_offset;
     meta.update(|m| {
         m.clean = false;
         m.latched = false;
+        m.least_epoch = 0;
         if !clean && !config.faults.has(Fault::EpochNotRaised) {
             // A lost slot may have taken the word of an epoch along: its first segment has it too.
             for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
@@ -123,17 +134,16 @@ pub(super) fn carry_out(
         }
     })
     .map_err(OpenError::io("write clad.meta"))?;
-    c.report.epoch = epoch;
-    c.report.next_offset = next;
+    let Carrier { report, producers, sealed, before, in_use, .. } = c;
     Ok(Recovered {
         meta,
         lock,
-        producers: c.producers,
-        sealed: c.sealed.into_values().collect(),
+        producers,
+        sealed: sealed.into_values().collect(),
         next_offset: next,
-        before: c.before,
-        in_use: c.in_use,
-        report: c.report,
+        before,
+        in_use,
+        report: Report { epoch, next_offset: next, ..report },
     })
 }
 
@@ -187,6 +197,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
     let storage = e.storage;
     let mut c = Carrier {
         storage,
+        meta: None,
         observer: e.observer,
         boot_id: e.boot_id,
         now: e.now,
@@ -199,6 +210,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         next_offset: e.first_offset,
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
+        untold: false,
         faults: e.faults,
         in_use: None,
     };
@@ -241,6 +253,8 @@ impl Carrier<'_> {
         // appends are not stored, and their offsets will be others'.
         self.producers.lose(footer.end_offset, u64::MAX);
         self.next_offset = footer.end_offset;
+        let begun = self.meta.map_or(u64::MAX, |meta| meta.get().epoch_start().first_offset);
+        self.untold |= footer.damage.iter().any(|d| d.to > begun);
         self.before = Some(Before {
             number: segment.number,
             footer_checksum: head_checksum,
@@ -249,6 +263,29 @@ impl Carrier<'_> {
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
         self.epochs.entry(header.epoch).or_insert(footer.first_offset);
         self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
+    }
+
+    /// The epoch in which the log goes on after an unclean end.
+    fn next_epoch(&self) -> u32 {
+        // A watermark covers what was given one epoch before, up to where this one begins; below that may lie a hole.
+        let hole = self.report.is_damaged() || self.untold;
+        self.greatest_epoch + if hole { 2 } else { 1 }
+    }
+
+    /// Says in `clad.meta`, before anything is changed, what the next start could not see any more should this one be cut:
+    /// the segments sealed, the damage in them named, and a mark of a clean end from before.
+    fn announce(&mut self, plan: &Plan) -> Result<(), OpenError> {
+        self.untold |= plan.kept.iter().any(|kept| !kept.damage.is_empty());
+        let (Some(meta), epoch) = (self.meta, self.next_epoch()) else { return Ok(()) };
+        let (said, hole) = (meta.get(), epoch > self.greatest_epoch + 1);
+        if !said.clean && (!hole || said.least_epoch >= epoch) {
+            return Ok(());
+        }
+        let announced = meta.update(|m| {
+            m.clean = false;
+            m.least_epoch = if hole { m.least_epoch.max(epoch) } else { m.least_epoch };
+        });
+        announced.map_err(OpenError::io("write clad.meta"))
     }
 
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
@@ -277,19 +314,21 @@ impl Carrier<'_> {
         let mut works = Vec::new();
         for segment in group {
             let name = segment_name(segment.number);
-            works.push(self.open_and_scan(segment).map_err(OpenError::io(name))?);
+            works.push(self.open_and_scan(segment, limit).map_err(OpenError::io(name))?);
         }
-        let mut seen: Vec<_> = works.iter().map(|w| self.unsealed(w, limit)).collect();
+        let mut seen: Vec<_> = works.iter().map(|w| self.unsealed(w)).collect();
         if self.faults.has(Fault::DamageCutOff) {
             let headers = seen.iter_mut().flat_map(|s| s.batches.iter_mut()).map(|b| &mut b.header);
             headers.for_each(|h| (h.durable, h.written) = (0, 0));
         }
-        let plan = plan::plan(self.next_offset, &seen, latched);
+        let begun = self.meta.filter(|_| limit.is_none()).map_or(0, |meta| meta.get().epoch_start().first_offset);
+        let plan = plan::plan(self.next_offset, begun, &seen, latched);
+        self.announce(&plan)?;
         for (work, kept) in works.iter_mut().zip(&plan.kept) {
             work.kept = kept.clone();
             let context = format!("set aside the tail of segment {}", work.number);
             if !self.faults.has(Fault::TailNotSetAside) {
-                self.set_aside(work, limit).map_err(OpenError::io(context))?;
+                self.set_aside(work).map_err(OpenError::io(context))?;
             }
         }
         let last = works.len() - 1;
@@ -304,13 +343,13 @@ impl Carrier<'_> {
         Ok(())
     }
 
-    fn unsealed(&self, w: &Work, limit: Option<u64>) -> Unsealed {
+    fn unsealed(&self, w: &Work) -> Unsealed {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
         let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
-        Unsealed { number: w.number, batches: w.scan.batches.clone(), same_boot, limit }
+        Unsealed { number: w.number, batches: w.scan.batches.clone(), same_boot, limit: w.limit }
     }
 
-    fn open_and_scan(&mut self, segment: Segment) -> io::Result<Work> {
+    fn open_and_scan(&mut self, segment: Segment, limit: Option<u64>) -> io::Result<Work> {
         let number = segment.number;
         let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer, self.faults)?;
         (self.observer)(&Event::Scanning { segment: number });
@@ -327,7 +366,10 @@ impl Carrier<'_> {
             scan_with(file.clone(), &header, self.faults)?
         };
         self.report.bytes_read += scan.bytes_read;
-        Ok(Work { number, header, file, scan, kept: Kept::default(), headless })
+        // What was cut off when a later epoch began may still lie behind the end that its footer had.
+        let end = self.meta.filter(|_| !headless).and_then(|meta| meta.get().end_of(header.epoch));
+        let limit = limit.into_iter().chain(end).min();
+        Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit })
     }
 
     /// A header for a segment whose own is gone: it only has to carry an empty footer.
@@ -350,15 +392,15 @@ impl Carrier<'_> {
     }
 
     /// Copies to `quarantine/` what will not be kept: damage below the proven end, and everything behind the cut.
-    fn set_aside(&mut self, w: &Work, limit: Option<u64>) -> io::Result<()> {
+    fn set_aside(&mut self, w: &Work) -> io::Result<()> {
         let data_end = kept_end(w);
         let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
         let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
         ranges.extend(lost.map(|g| (g.0, g.1, "damaged")));
         let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
-        // What a later segment repeats is no loss.
+        // What a later segment repeats is no loss; what ended with its epoch was set aside then.
         let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {
-            b.is_data() && !w.kept.batches.contains(i) && limit.is_none_or(|l| b.header.first_offset < l)
+            b.is_data() && !w.kept.batches.contains(i) && w.limit.is_none_or(|l| b.header.first_offset < l)
         });
         let behind: Vec<_> = behind_garbage.chain(behind_batches.map(|(_, b)| (b.pos, b.end))).collect();
         if let (Some(from), Some(to)) = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max()) {

@@ -4,13 +4,16 @@
 //! - A batch **continues the log** when its first offset is the one expected and its chain names the batch before it
 //!   in the same segment (zero for the first).
 //! - The **proven end** is the greatest `durable` that any intact batch vouches for, or the greatest `written` where
-//!   the segment was used under this very boot and no failure was latched.
+//!   the segment was used under this very boot and no failure was latched; and it is never below the first offset of
+//!   the newest epoch in `clad.meta`, which was written when everything below that was durable, or told to be lost.
 //! - A failure **below** the proven end is damage: it is named, and the rest is kept. The **cut** is the first failure
 //!   at or above it: what lies behind is certain of nothing and is set aside.
 //! - A batch that begins where the damage ends is kept though its chain names a batch that cannot be read: what it follows
 //!   was proven, a segment is written by one process in one epoch, and so no other batch ever had its offset there. It may
 //!   have been acknowledged; that the batch before it has rotted is no reason to drop it.
 //! - Offsets that were proven are never given again in this history: the log goes on at the proven end at least.
+//! - A batch that repeats what was kept is passed over, and the next one may name it: a segment that recovery in the process
+//!   wrote repeats what it supersedes, also when it has lost the footer that says so.
 //! - The same input gives the same plan, and a plan that was carried out in part gives the same result when made anew.
 //!
 //! | next batch           | expected < proven end                  | expected >= proven end |
@@ -20,9 +23,12 @@
 //! | starts at the proven end | damage up to it; keep it             | cut before it          |
 //! | starts above the proven end | damage up to the proven end; cut there | cut before it     |
 //! | right offset, other chain | keep it, counted as unchained     | cut before it          |
-//! | repeats or overlaps  | skip it                                | cut before it          |
+//! | repeats: ends at or below expected | skip it; the next may name it | likewise          |
+//! | overlaps             | skip it                                | cut before it          |
 //! | none left            | damage up to the proven end            | end of the log         |
-//! | at or above the limit (superseded) | skip it                  | skip it                |
+//! | at or above the limit | skip it                               | skip it                |
+//!
+//! The limit is where a later segment repeats the log, or where an epoch later than the segment's began.
 
 use super::scan::Found;
 use crate::format::footer::Damage;
@@ -36,7 +42,8 @@ pub struct Unsealed {
     pub batches: Vec<Found>,
     /// It was used under the boot that runs now.
     pub same_boot: bool,
-    /// A later segment repeats the log from this offset on.
+    /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there. Everything
+    /// below was durable when that came to be, or told to be lost.
     pub limit: Option<u64>,
 }
 
@@ -72,10 +79,11 @@ pub struct Plan {
     pub cut_at: Option<u64>,
 }
 
-/// Concludes. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
-pub fn plan(start: u64, segments: &[Unsealed], latched: bool) -> Plan {
+/// Concludes. `start` is where the last sealed segment ended; `said`: where the newest epoch in `clad.meta` began (0 where
+/// other segments follow these); `latched`: a failure was latched and not recovered.
+pub fn plan(start: u64, said: u64, segments: &[Unsealed], latched: bool) -> Plan {
     let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
-    let durable = all().map(|(_, b)| b.header.durable).max().unwrap_or(0).max(start);
+    let durable = all().map(|(_, b)| b.header.durable).max().unwrap_or(0).max(start).max(said);
     let written = all().filter(|(s, _)| s.same_boot && !latched).map(|(_, b)| b.header.written).max().unwrap_or(0);
     let proven = durable.max(written);
     let mut plan = Plan { proven_durable: durable, proven_end: proven, ..Plan::default() };
@@ -84,7 +92,7 @@ pub fn plan(start: u64, segments: &[Unsealed], latched: bool) -> Plan {
         let kept = walk(segment, &mut expected, proven, &mut plan.cut_at);
         plan.kept.push(kept);
     }
-    let proven = segments.last().and_then(|s| s.limit).unwrap_or(proven);
+    let proven = segments.last().and_then(|s| s.limit).map_or(proven, |limit| limit.max(said));
     if expected < proven
         && let Some(last) = plan.kept.last_mut()
     {
@@ -112,6 +120,10 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
         }
         let continues = h.first_offset == *expected && h.previous == chain;
         if !continues {
+            if h.end_offset() <= *expected {
+                chain = batch.checksum;
+                continue;
+            }
             if *expected >= proven {
                 *cut = Some(*expected);
                 kept.cut = true;
@@ -207,7 +219,7 @@ mod tests {
                         proof.header.written = proven;
                         batches.push(proof);
                         let s = Unsealed { same_boot: by_written, ..segment(batches.clone()) };
-                        let got = plan(0, &[s], latched);
+                        let got = plan(0, 0, &[s], latched);
                         let proven = if by_written && latched { 0 } else { proven };
                         check(present, proven, &got, &batches);
                         cases += 1;
@@ -244,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_cut_in_one_segment_puts_the_following_ones_behind_it() {
-        let got = plan(0, &[segment(vec![data(0, 0, 0), data(2, 0, 0)]), segment(vec![data(10, 0, 0)])], false);
+        let got = plan(0, 0, &[segment(vec![data(0, 0, 0), data(2, 0, 0)]), segment(vec![data(10, 0, 0)])], false);
         assert_eq!(got.kept[0].batches, [0]);
         assert_eq!((got.cut_at, got.next_offset), (Some(1), 1));
         assert!(got.kept[1].cut && got.kept[1].batches.is_empty());
@@ -254,21 +266,55 @@ mod tests {
     #[test]
     fn a_wrong_chain_is_a_cut_unless_it_is_proven() {
         let stranger = |durable| vec![data(0, 0, 0), chained(1, durable, durable, 99)];
-        assert_eq!(plan(0, &[segment(stranger(0))], false).next_offset, 1);
-        let kept = plan(0, &[segment(stranger(2))], false);
+        assert_eq!(plan(0, 0, &[segment(stranger(0))], false).next_offset, 1);
+        let kept = plan(0, 0, &[segment(stranger(2))], false);
         assert_eq!((kept.next_offset, kept.kept[0].unchained), (2, 1));
     }
 
     #[test]
     fn what_a_later_segment_supersedes_is_not_kept_twice() {
         let s = Unsealed { limit: Some(1), ..segment(vec![data(0, 0, 0), data(1, 0, 0), data(2, 0, 0)]) };
-        let got = plan(0, &[s], true);
+        let got = plan(0, 0, &[s], true);
         assert_eq!((got.kept[0].batches.clone(), got.kept[0].end_offset, got.cut_at), (vec![0], 1, None));
     }
 
     #[test]
+    fn what_the_newest_epoch_began_behind_is_proven() {
+        // Whatever rots in the last segments, their header included: the log goes on where the epoch began.
+        for segments in [vec![segment(Vec::new())], vec![segment(vec![data(10, 0, 0), data(12, 0, 0)])]] {
+            let got = plan(10, 14, &segments, false);
+            assert_eq!((got.next_offset, got.cut_at), (14, None));
+            assert_eq!(got.kept[0].damage.last().map(|d| d.to), Some(14));
+        }
+        // Also where the last one is of an epoch before.
+        let older = Unsealed { limit: Some(12), ..segment(vec![data(10, 0, 0)]) };
+        let got = plan(10, 14, &[older], false);
+        assert_eq!((got.next_offset, got.kept[0].damage.clone()), (14, vec![Damage { from: 11, to: 14 }]));
+    }
+
+    #[test]
+    fn what_was_cut_off_before_a_later_epoch_does_not_come_back() {
+        let older = Unsealed { limit: Some(11), ..segment(vec![data(10, 0, 0), data(11, 0, 0)]) };
+        let newer = segment(vec![chained(11, 11, 11, 0)]);
+        let got = plan(10, 11, &[older, newer], false);
+        assert_eq!(got.kept.iter().map(|k| k.batches.clone()).collect::<Vec<_>>(), [[0], [0]]);
+        assert_eq!((got.next_offset, got.cut_at), (12, None));
+    }
+
+    /// What recovery in the process wrote, without the footer that says what it supersedes.
+    #[test]
+    fn what_repeats_the_log_is_passed_over_and_what_follows_it_is_kept() {
+        let repeats = |proven| vec![chained(10, 0, 0, 0), data(11, 0, 0), data(12, proven, proven)];
+        for proven in [0, 13] {
+            let got = plan(10, 0, &[segment(vec![data(10, 0, 0), data(11, 0, 0)]), segment(repeats(proven))], false);
+            assert_eq!((got.kept[0].batches.as_slice(), got.kept[1].batches.as_slice()), (&[0, 1][..], &[2][..]));
+            assert_eq!((got.next_offset, got.cut_at, got.kept[1].unchained), (13, None, 0));
+        }
+    }
+
+    #[test]
     fn a_missing_segment_is_damage_that_the_next_one_proves() {
-        let got = plan(5, &[segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
+        let got = plan(5, 0, &[segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
         assert_eq!(got.kept[0].damage, [Damage { from: 5, to: 10 }]);
         assert_eq!(got.next_offset, 12);
     }

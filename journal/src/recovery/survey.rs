@@ -38,6 +38,14 @@ pub(crate) enum State {
 }
 
 impl Segment {
+    /// The epoch in its header, if that can be read.
+    pub(crate) fn epoch(&self) -> Option<u32> {
+        match &self.state {
+            State::Sealed { header, .. } | State::Unsealed { header } => Some(header.epoch),
+            State::Unreadable(_) => None,
+        }
+    }
+
     /// Whether it was sealed once, and its footer is gone: what it held at its end may be gone too. A segment is made
     /// shorter only when its footer is durable, and a clean end leaves none without one.
     pub(crate) fn has_lost_its_footer(&self, clean: bool) -> bool {
@@ -341,6 +349,7 @@ mod tests {
             lowest_offset: 0,
             highest_segment,
             created_ns: 0,
+            least_epoch: 0,
             epochs: vec![EpochStart { epoch: 3, first_offset: 0 }],
         }
     }

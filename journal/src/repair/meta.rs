@@ -21,6 +21,7 @@ pub(super) fn from_segments(repair: &Repair<'_>) -> io::Result<Meta> {
         lowest_offset: 0,
         highest_segment: lowest,
         created_ns: repair.clock.real_ns(),
+        least_epoch: 0,
         epochs: Vec::new(),
     };
     let mut lowest_offset = None;

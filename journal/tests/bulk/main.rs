@@ -3,6 +3,7 @@
 mod failing;
 mod model;
 mod without;
+mod workers;
 
 use std::path::{Path, PathBuf};
 

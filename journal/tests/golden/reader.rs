@@ -392,16 +392,38 @@ fn producers(mut c: &[u8]) -> Vec<Producer> {
     all
 }
 
-/// What of an unsealed segment is in the log, by the rules of the document: the indices of the batches that are kept,
-/// the offset where the log goes on, and the offsets that are lost.
-pub(crate) fn believe(s: &Segment, start: u64, same_boot: bool, latched: bool) -> (Vec<usize>, u64, Vec<(u64, u64)>) {
-    let durable = s.batches.iter().map(|b| b.durable).max().unwrap_or(0).max(start);
+/// What is known of the log around a segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Around<'a> {
+    /// The end of the segment before.
+    pub(crate) start: u64,
+    /// Those of `clad.meta`, with their first offsets.
+    pub(crate) epochs: &'a [(u32, u64)],
+    pub(crate) same_boot: bool,
+    pub(crate) latched: bool,
+}
+
+/// What of the last, unsealed segment is in the log, by the rules of the document: the indices of the batches that are
+/// kept, the offset where the log goes on, and the offsets that are lost.
+pub(crate) fn believe(s: &Segment, around: Around<'_>) -> (Vec<usize>, u64, Vec<(u64, u64)>) {
+    let Around { start, epochs, same_boot, latched } = around;
+    let begun = epochs.last().map_or(0, |e| e.1);
+    let limit = epochs.iter().filter(|e| e.0 > s.header.epoch).map(|e| e.1).min().unwrap_or(u64::MAX);
+    let durable = s.batches.iter().map(|b| b.durable).max().unwrap_or(0).max(start).max(begun);
     let written = s.batches.iter().map(|b| b.written).max().unwrap_or(0);
     let proven = if same_boot && !latched { durable.max(written) } else { durable };
     let (mut expected, mut chain, mut kept, mut lost) = (start, 0, Vec::new(), Vec::new());
     for (i, b) in s.batches.iter().enumerate().filter(|(_, b)| b.kind == 0 && b.count > 0) {
+        let end = b.first_offset + u64::from(b.count);
+        if end > limit {
+            continue;
+        }
         let continues = b.first_offset == expected && b.previous == chain;
         if !continues {
+            if end <= expected {
+                chain = b.checksum;
+                continue;
+            }
             if expected >= proven {
                 break; // the cut
             }
@@ -419,7 +441,7 @@ pub(crate) fn believe(s: &Segment, start: u64, same_boot: bool, latched: bool) -
         }
         chain = b.checksum;
         kept.push(i);
-        expected = b.first_offset + u64::from(b.count);
+        expected = end;
     }
     if expected < proven {
         lost.push((expected, proven));

@@ -27,8 +27,7 @@ impl Sdk {
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.batch.push_body(0, 0, 9, Body::Bytes(bytes)).expect("it fits");
-        let room = self.producer.try_reserve(self.batch.len_bytes()).expect("there is room");
-        drop(room.at(AckLevel::Posted).submit_batch(&mut self.batch).expect("submitted"));
+        drop(self.producer.try_append_batch(&mut self.batch, Some(AckLevel::Posted)).expect("submitted"));
     }
 
     /// Everything is written, and so the ring empty.

@@ -4,8 +4,11 @@
 //! taken still has rising numbers, times that do not fall and sequences that add up. Another client's ring is not
 //! touched. Seeded: `CLAD_SEED=N` runs one history again, `CLAD_SHM_RUNS=N` makes more.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::entry::{HEADER, Header};
 use crate::error::Corrupt;
@@ -225,6 +228,36 @@ fn no_row_of_abandoned_slots_is_longer_than_the_ring() {
         drain.peek(1).expect("not corrupt, only silly");
     }
     assert_eq!(drain.next(), u64::from(SHAPE.slots()), "no more than the ring holds is remembered");
+}
+
+/// What a descriptor's open file says of itself is the client's to change: it has the same one.
+#[test]
+fn a_doorbell_that_the_client_made_blocking_holds_up_nobody() {
+    let (mut drain, producer, _) = pair();
+    let fds = drain.client_fds();
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+    let (ring, waker) = (own(fds.ring), own(fds.waker));
+    rustix::fs::fcntl_setfl(&waker, rustix::fs::OFlags::empty()).expect("the client's to say");
+    let rung = |waker: &OwnedFd| {
+        let mut fds = [PollFd::new(waker, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
+    };
+    let (told, hears) = std::sync::mpsc::sync_channel(4);
+    // Without an end it would not come back: then the thread is left behind.
+    std::thread::spawn(move || {
+        drain.awake(); // nobody has rung
+        told.send(rung(&waker)).expect("somebody hears");
+        assert!(drain.sleep());
+        producer.push(&[b"it rings"], 1).expect("pushed");
+        told.send(rung(&waker)).expect("somebody hears");
+        drain.awake();
+        told.send(rung(&waker)).expect("somebody hears");
+        drop(Drain::adopt(ring, waker, [0; 16], 2).expect("adopted")); // the next daemon
+        told.send(false).expect("somebody hears");
+    });
+    for (at, wanted) in [false, true, false, false].into_iter().enumerate() {
+        assert_eq!(hears.recv_timeout(Duration::from_secs(30)), Ok(wanted), "step {at}");
+    }
 }
 
 #[test]

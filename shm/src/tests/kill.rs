@@ -57,6 +57,9 @@ impl Memory for Deadly<'_> {
     fn fence(&self) {
         self.memory.fence();
     }
+    fn fence_of(&self, order: Ordering) {
+        self.memory.fence_of(order);
+    }
     fn write(&self, at: usize, bytes: &[u8]) {
         self.memory.write(at, bytes);
     }

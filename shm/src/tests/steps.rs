@@ -126,6 +126,10 @@ impl Memory for Steps {
         fence(SeqCst);
     }
 
+    fn fence_of(&self, order: Ordering) {
+        fence(order);
+    }
+
     /// One store for those who count; who dies or stops may do so in the middle of it.
     fn write(&self, at: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {

@@ -9,7 +9,8 @@
 //!    comes back, unless it is sent again.
 //! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
 //! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
-//!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose.
+//!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose. It is greater by
+//!    two at least where something is lost that was given in the last of them: a watermark speaks for the epoch before, too.
 //! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
 
 use clad_journal::{Accepting, Marks};
@@ -114,6 +115,8 @@ pub(super) struct Model {
     /// How many of `lost` the marks have spoken of, or need not.
     lost_before: usize,
     epoch: u32,
+    /// Where the last epoch began that anybody was shown.
+    epoch_first: u64,
     log_id: Option<[u8; 16]>,
 }
 
@@ -247,6 +250,7 @@ impl Model {
         }
         self.failed = m.accepting == Accepting::Failed;
         self.epoch = self.epoch.max(m.epoch);
+        self.epoch_first = m.epoch_first;
         self.written = self.written.max(m.written);
         self.durable = self.durable.max(m.durable);
         self.last = Some(m);
@@ -293,12 +297,17 @@ impl Model {
         }
     }
 
-    /// A start succeeded and showed these marks. `cut`: where rot allows it to have cut the log.
-    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16], cut: Option<u64>) -> Check {
+    /// A start succeeded and showed these marks. `cut`: where rot allows it to have cut the log. `holes`: what the files say
+    /// is lost.
+    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16], cut: Option<u64>, holes: &[(u64, u64)]) -> Check {
         ensure(self.log_id.is_none_or(|id| id == log_id), || "another log id".to_owned())?;
         let whole = self.clean || self.maybe_clean && m.received == self.end();
         let raised = if whole { m.epoch >= self.epoch } else { m.epoch > self.epoch };
         ensure(raised, || format!("epoch {} after {} (clean: {})", m.epoch, self.epoch, self.clean))?;
+        let given = self.entries.iter().filter(|e| e.offset >= self.epoch_first);
+        let lost = given.into_iter().find(|e| holes.iter().any(|(from, to)| e.offset < *to && *from < e.end()));
+        let lost = lost.filter(|_| m.epoch <= self.epoch + 1).map(Found::name);
+        ensure(lost.is_none(), || format!("epoch {} after {} speaks for what is lost: {lost:?}", m.epoch, self.epoch))?;
         let next = m.received;
         ensure(m.written == next && m.durable == next, || format!("marks after a start: {m:?}"))?;
         let cut = cut.is_some_and(|cut| next >= cut);
@@ -316,6 +325,7 @@ impl Model {
         self.lost_before = self.lost.len(); // what a start tells is no loss of this life
         self.log_id = Some(log_id);
         (self.epoch, self.clean, self.maybe_clean, self.failed) = (m.epoch, false, false, false);
+        self.epoch_first = m.epoch_first;
         (self.written, self.durable, self.floor) = (next, next, next);
         self.maybe_lost.clear();
         self.last = Some(m);

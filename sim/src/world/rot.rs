@@ -25,6 +25,8 @@ pub(super) struct Spot {
     /// What is there since.
     byte: u8,
     part: Part,
+    /// First of the offsets that were hit.
+    first_offset: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +126,8 @@ impl World {
         self.sealed.remove(&name);
         // Nobody misses a vouch; and what no footer proves yet may come to be a tail.
         let part = if part == Part::Batch && (hit.is_none() || !sealed) { Part::Nothing } else { part };
-        self.spots.push(Spot { name, pos, mask, byte, part });
+        let first_offset = hit.map_or(0, |(from, _)| from);
+        self.spots.push(Spot { name, pos, mask, byte, part, first_offset });
         self.stats.rotten += 1;
         self.whole_segments();
     }
@@ -144,6 +147,15 @@ impl World {
         }
     }
 
+    /// What the footers say is lost.
+    pub(super) fn holes(&self) -> Vec<(u64, u64)> {
+        let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
+        let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
+        let names = self.disk.names().into_iter().filter(there);
+        let footers = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)?.footer);
+        footers.flat_map(|(_, footer)| footer.damage).map(|d| (d.from, d.to)).collect()
+    }
+
     fn newest_meta(&self) -> Option<Meta> {
         let slots = self.disk.peek("clad.meta").unwrap_or_default();
         slots.chunks(SLOT).filter_map(|s| Meta::decode(s).ok()).max_by_key(|m| m.generation)
@@ -154,9 +166,13 @@ impl World {
     pub(super) fn may_be_cut_at(&self, by_boot: bool) -> Option<u64> {
         let newest = self.newest_meta();
         // A late write may be that of the latch.
-        let latched = newest.is_none_or(|m| m.latched) || self.disk.late_writes() > 0;
+        let latched = newest.as_ref().is_none_or(|m| m.latched) || self.disk.late_writes() > 0;
+        // What was there when the newest epoch began is known from `clad.meta` as well.
+        let (lowest, begun) = newest.as_ref().map_or((0, 0), |m| (m.lowest_segment, m.epoch_start().first_offset));
         let mut proven = 0;
-        let names = self.disk.names().into_iter().filter(|n| parse_segment_name(n).is_some());
+        // A power cut may bring back what was removed.
+        let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
+        let names = self.disk.names().into_iter().filter(there);
         for layout in names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)) {
             let same_boot = by_boot && !latched && layout.header.boot_id == self.disk.boot_id();
             let marks = |h: &BatchHeader| if same_boot { h.durable.max(h.written) } else { h.durable };
@@ -166,7 +182,7 @@ impl World {
             };
         }
         // What a failed sync took along proves nothing.
-        let proven = if self.shaken { 0 } else { proven };
+        let proven = if self.shaken { begun } else { proven.max(begun) };
         self.model.rotten.iter().filter(|(_, to)| *to > proven).map(|(from, _)| *from).min()
     }
 
@@ -192,7 +208,14 @@ impl World {
                 && self.sealed_bytes(&s.name).get(s.pos as usize) == Some(&s.byte)
                 && self.disk.is_sealed_mode(&s.name)
         };
-        self.spots.iter().filter(still).any(|s| s.part == Part::Batch)
+        self.spots.iter().filter(still).any(|s| s.part == Part::Batch && !self.is_superseded(s))
+    }
+
+    /// Whether a later segment repeats what was hit: then that is the copy that counts.
+    fn is_superseded(&self, spot: &Spot) -> bool {
+        let names = self.disk.names().into_iter().filter(|n| parse_segment_name(n) > parse_segment_name(&spot.name));
+        let mut later = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)?.footer?.1.supersedes_from);
+        later.any(|from| from <= spot.first_offset)
     }
 
     /// Whether a segment was hit.

@@ -234,7 +234,9 @@ impl World {
         }
         let floor = self.model.floor().min(cut.unwrap_or(u64::MAX));
         self.model.check_found(&found, &gaps, marks.received, floor)?;
-        self.model.opened(marks, log_id, cut)?;
+        let holes = if self.settings.rot { self.holes() } else { Vec::new() };
+        let holes: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(holes).collect();
+        self.model.opened(marks, log_id, cut, &holes)?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[

@@ -409,11 +409,7 @@ pub(crate) fn late_write(faults: Faults) {
         stage.die();
         stage.start();
         let report = stage.journal().report();
-        assert_eq!(
-            (report.damage.as_slice(), report.unreadable.as_slice()),
-            (&[][..], &[][..]),
-            "seed {seed}: {report}"
-        );
+        assert!(!report.is_damaged(), "seed {seed}: {report}");
         assert_eq!(stage.read(after), Some(vec![after as u8 + 1; 700]), "seed {seed}: {report}");
         for offset in 0..3 {
             assert_eq!(stage.read(offset), Some(vec![offset as u8 + 1; 500]), "seed {seed}: {report}");

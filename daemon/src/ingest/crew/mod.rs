@@ -12,7 +12,9 @@
 //! - **An owed write is soon made, or handed over**: at the end of a round, and after [`ROUND`] tasks at the latest.
 //! - **Nobody polls for long ([`Pace`]), and no wake-up is lost**: a thread rests only when, under the lock of the queue,
 //!   nothing is ready; who makes something ready wakes one who sleeps, unless one is awake who will look.
-//! - A task that panics ends alone; one that never has enough gives way after [`OPERATIONS`] operations.
+//! - **Tasks that are always ready keep nobody's socket from being looked at**: with no leader there, who runs tasks looks
+//!   at the sockets each [`LOOK`] at the latest.
+//! - A task that panics ends alone; one that never has enough gives way after [`OPERATIONS`] operations, or [`LOOK`].
 //!
 //! Timers, and what connections spawn, are the runtime's.
 
@@ -29,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use clad_journal::{Hand, Owed};
@@ -44,6 +46,8 @@ use self::socket::Source;
 const ROUND: u32 = 64;
 /// Reads and writes of a task in one turn.
 const OPERATIONS: u32 = 32;
+/// For so long one task goes on at most before others have their turn, and a thread with tasks looks at no socket.
+const LOOK: Duration = Duration::from_millis(1);
 /// Events that are taken at once: what is above goes to another thread that rests.
 const EVENTS: usize = 32;
 /// Ready tasks that one thread makes of its own events before it asks for help.
@@ -120,6 +124,7 @@ enum At {
 thread_local! {
     static AT: Cell<At> = const { Cell::new(At::Elsewhere) };
     static OPERATIONS_LEFT: Cell<u32> = const { Cell::new(0) };
+    static TURN_ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
     static OWED: Cell<Option<Owed>> = const { Cell::new(None) };
 }
 
@@ -137,7 +142,8 @@ pub(crate) fn owe(owed: Owed) {
 fn operate() -> bool {
     let left = OPERATIONS_LEFT.get();
     OPERATIONS_LEFT.set(left.saturating_sub(1));
-    left > 0
+    // A turn's first operation is always allowed: it is what the task was woken for.
+    left == OPERATIONS || (left > 0 && TURN_ENDS.get().is_none_or(|ends| Instant::now() < ends))
 }
 
 impl Crew {
@@ -216,6 +222,7 @@ impl Shared {
     fn work(&self, at: usize) {
         let (mut hand, mut since_owed) = (Hand::default(), 0);
         let (mut pace, mut events) = (Pace::new(), Vec::with_capacity(EVENTS));
+        let mut looked = Instant::now();
         loop {
             let task = self.ready().tasks.pop_front();
             let owed = OWED.take();
@@ -224,22 +231,29 @@ impl Shared {
                 (Some(task), owed) => {
                     // Dropped, it is handed over.
                     OWED.set(owed.filter(|_| since_owed <= ROUND));
-                    self.run(task, at);
+                    let now = Instant::now();
+                    self.run(task, at, now);
+                    if now.duration_since(looked) >= LOOK {
+                        looked = now;
+                        self.glance(&mut events);
+                    }
                 }
                 (None, Some(owed)) => OWED.set(owed.write(&mut hand)),
                 (None, None) => {
                     if !self.rest(&mut pace, &mut events) {
                         return;
                     }
+                    looked = Instant::now();
                 }
             }
         }
     }
 
-    fn run(&self, task: Runnable, at: usize) {
+    fn run(&self, task: Runnable, at: usize, now: Instant) {
         let turn = || self.turns.get(at).map(|turns| turns.fetch_add(1, Ordering::Relaxed));
         AT.set(At::Task);
         OPERATIONS_LEFT.set(OPERATIONS);
+        TURN_ENDS.set(now.checked_add(LOOK));
         turn();
         if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
             tracing::error!("a connection ended by a bug of clad's; the others go on");
@@ -289,12 +303,33 @@ impl Shared {
             self.ready().leader = Leader::Looks;
         }
         pace.waited(began.elapsed());
+        self.tell(events);
+        self.lead_no_more();
+    }
+
+    /// Makes ready what the sockets have by now, unless there is a leader, who does.
+    fn glance(&self, events: &mut Vec<epoll::Event>) {
+        let mut ready = self.ready();
+        if ready.leader != Leader::None {
+            return;
+        }
+        ready.leader = Leader::Looks; // so that nobody else begins to sleep over a bell that is taken here
+        drop(ready);
+        self.sockets.wait(events, Some(&NOW));
+        self.tell(events);
+        self.lead_no_more();
+    }
+
+    fn tell(&self, events: &[epoll::Event]) {
         for event in events.iter().filter(|event| event.data.u64() != BELL) {
             let source = self.sources().known.get(&event.data.u64()).and_then(Weak::upgrade);
             if let Some(source) = source {
                 source.happened(event.flags);
             }
         }
+    }
+
+    fn lead_no_more(&self) {
         let mut ready = self.ready();
         self.watch_for_helpers(true);
         ready.leader = Leader::None;

@@ -31,6 +31,8 @@ const READ: u8 = 1;
 const WRITE: u8 = 2;
 /// The other side has closed, or there is an error to be read.
 const ENDED: u8 = 4;
+/// Room to write is asked for.
+const ASKED: u8 = 8;
 
 const INPUT: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
@@ -93,6 +95,7 @@ impl Source {
             if self.state.load(Ordering::Acquire) & (wanted | sticky) == 0 {
                 self.wait(context);
                 if wanted == WRITE {
+                    self.state.fetch_or(ASKED, Ordering::AcqRel);
                     self.ask(INPUT | EventFlags::OUT)?;
                 }
                 if self.state.load(Ordering::Acquire) & (wanted | sticky) == 0 {
@@ -131,9 +134,9 @@ impl Source {
         context: &Context<'_>,
         mut call: impl FnMut(&OwnedFd) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let had_room = self.state.load(Ordering::Acquire) & WRITE != 0;
         let sent = self.poll(context, WRITE, || Ok((call(&self.fd)?, true)));
-        if sent.is_ready() && !had_room {
+        if sent.is_ready() && self.state.load(Ordering::Acquire) & ASKED != 0 {
+            self.state.fetch_and(!ASKED, Ordering::AcqRel);
             self.ask(INPUT)?;
         }
         sent

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -174,20 +174,53 @@ fn who_never_has_enough_starves_nobody_and_who_panics_ends_alone() {
     }
 }
 
-/// The kernel tells room to write each time a peer has read; who waits for none is not woken for it.
+/// More tasks than threads that are ready again as soon as they have had their turn: no thread ever has nothing to do.
+#[test]
+fn tasks_that_are_always_ready_keep_nobody_from_being_heard() {
+    let (_runtime, crew) = crew(2);
+    let (mut there_before, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { echo(&mut rd, &mut wr).await });
+    ask(&mut there_before, 1);
+    let ended = Arc::new(AtomicBool::new(false));
+    for _ in 0..3 {
+        let ended = ended.clone();
+        crew.spawn(async move {
+            while !ended.load(Ordering::SeqCst) {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_micros(200) {}
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    thread::sleep(Duration::from_millis(50)); // all of them are on their way, and nobody looks any more
+    let (mut new, (mut rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { echo(&mut rd, &mut wr).await });
+    for n in 0..20 {
+        ask(&mut there_before, n);
+        ask(&mut new, n);
+    }
+    ended.store(true, Ordering::SeqCst);
+}
+
+/// The kernel tells room to write each time a peer has read; who waits for none is not woken for it, also if it once did.
 #[test]
 fn who_takes_an_answer_wakes_nobody() {
     const ANSWERS: usize = 100;
+    const MORE_THAN_FITS: usize = 4 << 20;
     let (_runtime, crew) = crew(2);
     let (mut near, (mut rd, mut wr)) = pair(&crew);
     crew.spawn(async move {
         let mut asked = [0];
+        rd.read_exact(&mut asked).await.unwrap();
+        wr.write_all(&vec![0; MORE_THAN_FITS]).await.unwrap();
         while let Ok(1) = rd.read(&mut asked).await {
             for n in 0..ANSWERS {
                 wr.write_all(&[n as u8]).await.unwrap();
             }
         }
     });
+    near.write_all(&[0]).unwrap();
+    near.read_exact(&mut vec![0; MORE_THAN_FITS]).unwrap();
     near.write_all(&[0]).unwrap();
     near.write_all(&[0]).unwrap();
     near.read_exact(&mut [0; ANSWERS]).unwrap();

@@ -7,7 +7,8 @@ use clad_proto::frame::{ErrorFrame, Frame, FrameType, peek};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{CHUNK_MIN, Connection, SMALL_FRAME, count_refusal};
+use super::{CHUNK_MIN, Connection, count_refusal};
+use crate::ingest::assembly::BEGUN;
 
 impl Connection {
     /// HELLO and WELCOME; `false` when the peer was told why not.
@@ -30,7 +31,7 @@ impl Connection {
                 }
                 self.buf.reserve(CHUNK_MIN);
                 match rd.read_buf(&mut self.buf).await {
-                    Ok(1..) if self.buf.len() <= SMALL_FRAME => {}
+                    Ok(1..) if self.buf.len() <= BEGUN => {}
                     _ => return Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the connection ended before HELLO")),
                 }
             }

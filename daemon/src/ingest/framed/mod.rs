@@ -2,7 +2,7 @@
 //!
 //! What must hold:
 //! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
-//!   against a budget of their own, so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
+//!   against a budget of their own, [`super::assembly`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
 //!   that does not read its answers is not read from either), its appends by its window and its share of bytes.
 //! - Half a frame is given [`FRAME_TIMEOUT`] to become whole.
 //! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
@@ -31,12 +31,12 @@ use clad_journal::{AppendError, Watcher};
 use clad_proto::frame::{ErrorFrame, KnownHeader};
 use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use self::alarm::Alarm;
 use self::quiet::Quiet;
-use super::budget::Budget;
+use super::assembly::{self, Assembly};
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
@@ -47,8 +47,6 @@ use crate::rings::{Given, Held, Rings};
 const OUT_LIMIT: usize = 256 * 1024;
 /// Time for the rest of a frame whose first byte came.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Frames up to this length need no share of the assembly budget.
-const SMALL_FRAME: usize = 64 * 1024;
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
@@ -63,7 +61,7 @@ pub(crate) struct Service {
     pub(crate) reads: Arc<Reads>,
     pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
-    pub(crate) assembly: Arc<Budget>,
+    pub(crate) assembly: Arc<Assembly>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
@@ -117,8 +115,9 @@ pub(super) struct Connection {
     catching_up: Waiting<Result<(), ErrorInfo>>,
     /// It is, for all that was read so far; or why not.
     caught_up: Option<Result<(), ErrorInfo>>,
-    assembling: Waiting<Option<OwnedSemaphorePermit>>,
-    assembled: Option<OwnedSemaphorePermit>,
+    assembly: assembly::Part,
+    assembling: Waiting<Option<assembly::Held>>,
+    assembled: Option<assembly::Held>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
     reads: HashMap<u32, OpenRead>,
     partial_since: Option<Instant>,
@@ -149,6 +148,7 @@ where
 {
     let name = peer.name.clone();
     let marks = service.door.journal.watcher();
+    let owner = peer.uid.map_or(assembly::Owner::Network, assembly::Owner::Uid);
     let mut connection = Connection {
         peer,
         producer: None,
@@ -163,6 +163,7 @@ where
         share_since: None,
         catching_up: None,
         caught_up: None,
+        assembly: service.assembly.part(owner),
         assembling: None,
         assembled: None,
         records: mpsc::channel(2),
@@ -261,6 +262,7 @@ impl Connection {
                 permit = poll_some(&mut self.assembling), if self.assembling.is_some() => {
                     self.assembling = None;
                     self.assembled = permit;
+                    self.partial_since = Some(Instant::now()); // from now on the rest can come
                 }
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);

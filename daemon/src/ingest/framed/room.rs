@@ -7,7 +7,8 @@ use clad_proto::frame::FrameHeader;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow, SMALL_FRAME};
+use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow};
+use crate::ingest::assembly::BEGUN;
 use crate::ingest::door::ADMISSION_WAIT;
 
 impl Connection {
@@ -15,15 +16,16 @@ impl Connection {
     pub(super) fn make_room(&mut self) {
         let header = self.buf.first_chunk::<FRAME_HEADER_BYTES>();
         let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
-        let missing = header.map_or(0, |h| (FRAME_HEADER_BYTES + h.body_len as usize).saturating_sub(self.buf.len()));
-        if missing > SMALL_FRAME && self.assembled.is_none() {
-            let (assembly, wanted) = (&self.service.assembly, missing + self.buf.len());
-            match assembly.try_take(assembly.share(wanted)) {
-                Some(permit) => self.assembled = Some(permit),
-                None => {
-                    self.assembling = Some(Box::pin(assembly.take(wanted)));
-                    return;
-                }
+        let whole = header.map_or(0, |h| FRAME_HEADER_BYTES + h.body_len as usize);
+        let mut missing = whole.saturating_sub(self.buf.len());
+        if whole > BEGUN && missing > 0 && self.assembled.is_none() {
+            if self.buf.len() < BEGUN {
+                missing = BEGUN - self.buf.len(); // nothing is taken for what is only claimed
+            } else if let Some(held) = self.assembly.try_take(whole) {
+                self.assembled = Some(held);
+            } else {
+                self.assembling = Some(Box::pin(self.assembly.take(whole)));
+                return;
             }
         }
         if self.buf.capacity() == self.buf.len() {
@@ -38,7 +40,7 @@ impl Connection {
     }
 
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
-        let half = self.partial_since.map(|t| t + FRAME_TIMEOUT);
+        let half = self.partial_since.filter(|_| self.assembling.is_none()).map(|t| t + FRAME_TIMEOUT);
         let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
         // Where an append waits, that is looked at again; when the connection ends, nothing is.
         let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow();
@@ -57,7 +59,10 @@ impl Connection {
             self.say_all();
         }
         let text = match self.partial_since {
-            Some(t) if t.elapsed() >= FRAME_TIMEOUT => format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}"),
+            // Who waits for a share is not late with the rest: it is not read.
+            Some(t) if self.assembling.is_none() && t.elapsed() >= FRAME_TIMEOUT => {
+                format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}")
+            }
             _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
                 "nothing came for too long".to_owned()
             }

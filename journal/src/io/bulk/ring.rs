@@ -2,6 +2,12 @@
 //!
 //! What must hold: memory that the kernel writes from stays where it is until its completion was seen. It belongs to
 //! the slot meanwhile; a ring that breaks, so that completions can no longer be had, never frees it.
+//!
+//! A write that makes a file longer is one that the kernel gives to a worker thread, and of those ext4 has one at a time go
+//! about: several workers wait for each other's lock, and the disk for whichever wakes up next. So there is one worker,
+//! which takes the next write from its queue when it is done with the last. What needs no worker (a write over space that
+//! is there) is in flight beside others all the same. The number is the kernel's for all rings of a thread: it is set back
+//! when the writer goes.
 #![allow(unsafe_code)] // entries that point to memory, and its registration
 
 use std::io;
@@ -22,6 +28,8 @@ pub(super) struct Ring {
     slots: Vec<Option<(Write, Arc<Target>)>>,
     in_flight: usize,
     broken: bool,
+    /// How many workers the kernel would take at most, for files and for anything else, where this ring made it one.
+    workers: Option<[u32; 2]>,
 }
 
 impl Ring {
@@ -41,7 +49,12 @@ impl Ring {
             }
         }
         let slots = bufs.iter().map(|_| None).collect();
-        Ok((Self { ring, registered, slots, in_flight: 0, broken: false }, why))
+        // A kernel that does not know this (before 5.15) takes as many as it likes.
+        let mut workers = [1, 0];
+        let told = ring.submitter().register_iowq_max_workers(&mut workers);
+        // Where it was one before, another writer of this thread made it so, and sets it back.
+        let workers = told.ok().map(|()| workers).filter(|before| before[0] > 1);
+        Ok((Self { ring, registered, slots, in_flight: 0, broken: false, workers }, why))
     }
 
     pub(super) fn is_registered(&self) -> bool {
@@ -119,8 +132,11 @@ impl Drop for Ring {
             if self.wait().is_err() {
                 // The kernel may read that memory yet: it is never given to anybody else.
                 let _kept = ManuallyDrop::new(std::mem::take(&mut self.slots));
-                return;
+                break;
             }
+        }
+        if let Some(mut before) = self.workers {
+            let _ = self.ring.submitter().register_iowq_max_workers(&mut before);
         }
     }
 }

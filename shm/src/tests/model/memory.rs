@@ -193,6 +193,12 @@ impl Memory for Modelled {
         }
     }
 
+    fn fence_of(&self, order: Ordering) {
+        if !self.is(Flaw::NoFences) {
+            fence(order);
+        }
+    }
+
     fn write(&self, at: usize, bytes: &[u8]) {
         for (index, piece) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];

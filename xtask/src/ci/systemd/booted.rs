@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::disk::{EXT4, Kind, Mount};
+use super::super::disk::{EXT4, Kind, Mount, built_tests};
 use super::super::{Run, build, need, output, target};
 use super::machine::{Machine, until};
 use super::{manual, tree};
@@ -34,6 +34,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("mkfs.ext4", &["e2fsprogs"])?;
     let cache = target(&run.root).join("ci");
     let programs = [build(&run.root, "clad")?, build(&run.root, "clactl")?];
+    let ring_tests = built_tests(&run.root, "rings")?;
     let debian = tree::debian(&cache)?;
     let place = tempfile::Builder::new().prefix("machine-").tempdir_in(&cache).context("no folder for the machine")?;
     let small = Mount::new(&SMALL)?;
@@ -51,6 +52,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         newer: inside(newer)?,
         machine: Machine::new(&root, vec![(small.point.clone(), PathBuf::from("/srv/small"))])?,
         small: small.point.clone(),
+        ring_tests,
     };
     run.case("a Debian tree boots", || booted.machine.boot());
     let b = &booted;
@@ -71,6 +73,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("what a client is, is seen through the sandbox", || b.sees_clients());
     run.case("io_uring and registered buffers work in the sandbox", || b.ring());
     run.case("what was posted to a ring outlives kill -9 of the daemon, in the descriptor store", || b.posted());
+    run.case("so does what a client posted that died before the daemon did", || b.posted_by_the_dead());
+    run.case("what the descriptor store has no room for is not given out", || b.store_is_full());
     run.case("what waits in a socket while nobody runs is served by who runs next", || b.waits_in_the_socket());
     run.case("a start that takes longer than systemd waits is not ended", || b.long_start());
     run.case("a disk that stands still is no hang", || b.frozen_disk());
@@ -110,6 +114,8 @@ pub(super) struct Booted {
     newer: PathBuf,
     pub(super) machine: Machine,
     small: PathBuf,
+    /// The tests of rings, of which one is a client that says what it has posted.
+    pub(super) ring_tests: PathBuf,
 }
 
 impl Booted {

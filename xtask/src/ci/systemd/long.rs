@@ -27,6 +27,89 @@ impl Booted {
         self.gone("ring")
     }
 
+    /// Client and daemon die, in this order, with records that nobody has drained: who runs next has them from the store.
+    pub(super) fn posted_by_the_dead(&self) -> Result<()> {
+        const UNIT: &str = "clad@dead.service";
+        fs::copy(&self.ring_tests, self.machine.path("/srv/trial/ring-tests")).context("the client")?;
+        self.write("/etc/clad/dead.toml", "")?;
+        self.machine.sh("systemctl start clad@dead")?;
+        let mut said = Vec::new();
+        for round in 0..2 {
+            let (unit, out) = (format!("poster-{round}"), format!("/srv/trial/poster-{round}.out"));
+            self.machine.sh(&format!(
+                "systemd-run --quiet --unit={unit} --setenv=CLAD_RINGS_SERVER='shm:///run/clad-dead/clad.sock {unit}' sh -c \
+                 'exec /srv/trial/ring-tests death::the_client --exact --nocapture >{out}'"
+            ))?;
+            let posted = || {
+                Ok::<_, anyhow::Error>(last_posted(&fs::read_to_string(self.machine.path(&out)).unwrap_or_default()))
+            };
+            until("a client that posts", || Ok((posted()? > 100).then_some(())))?;
+            ensure!(self.stored(UNIT)? == 2, "{} descriptors of one ring are stored", self.stored(UNIT)?);
+            let pid = self.main_pid(UNIT)?;
+            self.machine.sh(&format!("kill -STOP {pid}"))?;
+            let before = posted()?;
+            until("more posts, to a daemon that stands still", || Ok((posted()? > before + 200).then_some(())))?;
+            self.machine.sh(&format!("systemctl kill --signal=KILL --kill-who=all {unit}"))?;
+            self.machine.wait_for(&format!("{unit}.service"), "ActiveState", |state| state != "active")?;
+            said.push((unit, posted()?));
+            self.machine.sh(&format!("kill -KILL {pid}"))?;
+            self.machine.wait_for(UNIT, "MainPID", |now| now != pid && now != "0")?;
+            self.machine.wait_for(UNIT, "ActiveState", |state| state == "active")?;
+            until("an empty store", || Ok((self.stored(UNIT)? == 0).then_some(())))?;
+        }
+        let all = self
+            .machine
+            .sh("echo last | clactl --instance dead append --ack written; clactl --instance dead query -o cat")?;
+        for (client, posted) in said {
+            let found: Vec<&str> = all.lines().filter(|line| line.starts_with(&format!("{client}:"))).collect();
+            ensure!(
+                found.iter().zip(0..).all(|(line, n)| *line == format!("{client}:{n}")),
+                "{client}: not once and in order"
+            );
+            ensure!(found.len() as u64 >= posted, "{client}: {posted} were posted, {} are there", found.len());
+            println!(
+                "          {posted} records posted by one that died before the daemon did, all there, once, in order"
+            );
+        }
+        self.gone("dead")
+    }
+
+    /// Descriptors in the store of a unit.
+    fn stored(&self, unit: &str) -> Result<u32> {
+        Ok(self.machine.property(unit, "NFileDescriptorStore")?.parse()?)
+    }
+
+    /// A store with room for one ring, and then for none: what is not kept is not given out, and its program is told.
+    pub(super) fn store_is_full(&self) -> Result<()> {
+        const UNIT: &str = "clad@narrow.service";
+        const SHM: &str = "shm:///run/clad-narrow/clad.sock";
+        self.write("/etc/clad/narrow.toml", "")?;
+        for (room, rings) in [(3, 1), (2, 0), (0, 0)] {
+            let text = format!("[Service]\nFileDescriptorStoreMax={room}\n");
+            self.write("/etc/systemd/system/clad@narrow.service.d/store.conf", &text)?;
+            self.machine.sh("rm -f /srv/trial/stop; systemctl daemon-reload; systemctl restart clad@narrow")?;
+            self.machine
+                .sh(&format!("systemd-run --quiet --unit=feed-narrow sh /srv/trial/feed.sh narrow {SHM} received"))?;
+            let feeds =
+                || self.machine.sh("clactl --instance narrow query -o cat --component feed-narrow | wc --lines");
+            let before: u64 = feeds()?.trim().parse()?;
+            until("a record of the first", || Ok((feeds()?.trim().parse::<u64>()? > before).then_some(())))?;
+            ensure!(self.stored(UNIT)? == 2 * rings, "room for {room}: {} descriptors are stored", self.stored(UNIT)?);
+            let refused =
+                |n: usize| Ok::<_, anyhow::Error>(self.machine.said(UNIT)?.matches("its store is full").count() >= n);
+            let (code, words) =
+                self.machine.try_sh(&format!("echo second | clactl append --server {SHM} --ack durable"))?;
+            ensure!(code == 0 && refused(1)?, "room for {room}: the second ended with {code}: {words}");
+            let (code, words) =
+                self.machine.try_sh(&format!("echo third | clactl append --server {SHM} --ack posted"))?;
+            ensure!(code == 1 && words.contains("posted"), "room for {room}: `posted` without a ring: {code}: {words}");
+            ensure!(self.stored(UNIT)? == 2 * rings, "room for {room}: what was not whole is still stored");
+            self.write("/srv/trial/stop", "")?;
+            self.machine.wait_for("feed-narrow.service", "ActiveState", |state| state != "active")?;
+        }
+        self.gone("narrow")
+    }
+
     /// A client posts while the daemon is stopped in the middle, so that records lie in its ring alone; the daemon is
     /// killed, and who runs next has the ring from the service manager.
     pub(super) fn posted(&self) -> Result<()> {
@@ -101,4 +184,11 @@ impl Booted {
         ensure!(self.machine.sh("clactl --instance long query -o cat")? == "one\n", "not all is there");
         self.gone("long")
     }
+}
+
+/// How many a client has said are posted.
+fn last_posted(out: &str) -> u64 {
+    let whole = out.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let last = whole.lines().rev().find_map(|line| line.strip_prefix("posted ")?.parse::<u64>().ok());
+    last.map_or(0, |number| number + 1)
 }

@@ -1,0 +1,343 @@
+//! What is due to the tickets of appends that went into the ring in their caller's thread.
+//!
+//! A log call must be cheap, so an append leaves no more here than a small entry in a row by its number: no channel, no
+//! allocation. Whoever looks at the board settles all entries that it covers; a ticket then fetches its own.
+//!
+//! What must hold:
+//! - An entry is there until its ticket has fetched the outcome or was dropped, and its answer is taken off the board
+//!   before a later append's can take its place (the port looks well before).
+//! - The row is as long as the ring at most (twice its slots); what is older and still has a ticket lies beside it.
+//! - Threads come here in another order than to the ring: what comes late is settled by the next look all the same.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+use std::task::Waker;
+
+use clad_proto::AckLevel;
+use clad_shm::Marks;
+
+use crate::AppendError;
+
+/// One append.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Due {
+    /// Nobody waits for it, or it is over.
+    #[default]
+    None,
+    Waits {
+        count: u32,
+        level: AckLevel,
+        /// Somebody holds its ticket.
+        held: bool,
+    },
+    /// As safe as was asked for; the place is not known where the answer went with its daemon.
+    Reached { count: u32, level: AckLevel, place: Option<(u32, u64)> },
+    /// Its error lies in `errors`.
+    Failed,
+}
+
+/// Where an append lies (epoch and offset, if that is known), how many records it has, and the level that it has reached.
+pub(super) type Reached = (Option<(u32, u64)>, u32, AckLevel);
+
+/// An append whose outcome is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) append: u64,
+    pub(super) count: u32,
+    pub(super) level: AckLevel,
+}
+
+/// What a look has settled.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// Records that have their level, and that will not.
+    pub(super) acked: u64,
+    pub(super) failed: u64,
+    /// An error that nobody holds a ticket for.
+    pub(super) unheard: Option<AppendError>,
+    /// Who is to be woken.
+    pub(super) wakers: Vec<Waker>,
+}
+
+impl Settled {
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.acked == 0 && self.failed == 0
+    }
+}
+
+/// The entries of a ring.
+#[derive(Debug)]
+pub(super) struct Dues {
+    /// The number of the first in the row.
+    base: u64,
+    row: VecDeque<Due>,
+    /// The longest row.
+    most: usize,
+    /// What came late, or was not fetched for long.
+    beside: BTreeMap<u64, Due>,
+    errors: HashMap<u64, AppendError>,
+    wakers: HashMap<u64, Waker>,
+    /// How many wait, by level.
+    waiting: [usize; 3],
+    /// All below were looked at when the mark of the level came there.
+    seen: [u64; 3],
+    /// All below were looked at for refusals.
+    looked: u64,
+    /// None below waits, but for those beside.
+    open: u64,
+}
+
+const LEVELS: [AckLevel; 3] = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
+
+const fn index(level: AckLevel) -> usize {
+    match level {
+        AckLevel::Durable => 2,
+        AckLevel::Written => 1,
+        _ => 0,
+    }
+}
+
+impl Dues {
+    /// None, for a ring with so many slots.
+    pub(super) fn new(slots: u32) -> Self {
+        Self {
+            base: 0,
+            row: VecDeque::new(),
+            most: 2 * slots as usize,
+            beside: BTreeMap::new(),
+            errors: HashMap::new(),
+            wakers: HashMap::new(),
+            waiting: [0; 3],
+            seen: [0; 3],
+            looked: 0,
+            open: 0,
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.iter().sum()
+    }
+
+    /// Entries that are kept.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.row.len() + self.beside.len()
+    }
+
+    fn end(&self) -> u64 {
+        self.base + self.row.len() as u64
+    }
+
+    /// An append waits for its level; its ticket is held.
+    pub(super) fn insert(&mut self, asked: Asked) {
+        let Asked { append, count, level } = asked;
+        let due = Due::Waits { count, level, held: true };
+        self.waiting[index(level)] += 1;
+        if self.row.is_empty() {
+            (self.base, self.open) = (append, append);
+        }
+        if append == self.end() {
+            self.row.push_back(due);
+        } else if append < self.base {
+            self.beside.insert(append, due);
+        } else {
+            let gap = append.saturating_sub(self.end());
+            if gap > self.most as u64 {
+                self.shorten(0);
+                (self.base, self.open) = (append, append);
+            }
+            while self.end() <= append {
+                self.row.push_back(Due::None);
+            }
+            self.row[(append - self.base) as usize] = due;
+        }
+        // What others have passed is looked at again.
+        self.seen[index(level)] = self.seen[index(level)].min(append);
+        self.looked = self.looked.min(append);
+        self.open = self.open.min(append.max(self.base));
+        if self.row.len() > self.most {
+            self.shorten(self.most / 2);
+        }
+    }
+
+    /// Makes the row this short; what is still needed goes beside it.
+    fn shorten(&mut self, len: usize) {
+        while self.row.len() > len
+            && let Some(due) = self.row.pop_front()
+        {
+            if due != Due::None {
+                self.beside.insert(self.base, due);
+            }
+            self.base += 1;
+        }
+        self.open = self.open.max(self.base);
+    }
+
+    fn get(&mut self, append: u64) -> Option<&mut Due> {
+        match append.checked_sub(self.base) {
+            Some(at) => self.row.get_mut(at as usize),
+            None => self.beside.get_mut(&append),
+        }
+    }
+
+    /// It is over.
+    fn remove(&mut self, append: u64) {
+        if append < self.base {
+            self.beside.remove(&append);
+        } else if let Some(due) = self.get(append) {
+            *due = Due::None;
+            // Not the last one: the next append follows it.
+            while self.row.len() > 1 && self.row.front() == Some(&Due::None) {
+                self.row.pop_front();
+                self.base += 1;
+            }
+            self.open = self.open.max(self.base);
+        }
+    }
+
+    /// Takes the outcome of an append, if it is there: its place, records and level.
+    pub(super) fn take(&mut self, append: u64) -> Option<Result<Reached, AppendError>> {
+        let outcome = match *self.get(append)? {
+            Due::Reached { count, level, place } => Ok((place, count, level)),
+            Due::Failed => Err(self.errors.remove(&append).unwrap_or(AppendError::Forgotten)),
+            Due::Waits { .. } | Due::None => return None,
+        };
+        self.remove(append);
+        Some(outcome)
+    }
+
+    /// Its ticket was dropped: gives an error that nobody has heard.
+    pub(super) fn let_go(&mut self, append: u64) -> Option<AppendError> {
+        self.wakers.remove(&append);
+        match self.get(append)? {
+            Due::Waits { held, .. } => {
+                *held = false;
+                return None;
+            }
+            Due::Reached { .. } | Due::None | Due::Failed => {}
+        }
+        self.remove(append);
+        self.errors.remove(&append)
+    }
+
+    /// Who is woken when the append has its outcome.
+    pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) {
+        match self.wakers.get_mut(&append) {
+            Some(known) => known.clone_from(waker),
+            None => drop(self.wakers.insert(append, waker.clone())),
+        }
+    }
+
+    /// The lowest append that waits.
+    pub(super) fn oldest(&mut self) -> Option<u64> {
+        if self.len() == 0 {
+            return None;
+        }
+        let beside = self.beside.iter().find(|(_, due)| matches!(due, Due::Waits { .. })).map(|(append, _)| *append);
+        while let Some(due) = self.row.get((self.open - self.base) as usize)
+            && !matches!(due, Due::Waits { .. })
+        {
+            self.open += 1;
+        }
+        beside.or(Some(self.open).filter(|open| *open < self.end()))
+    }
+
+    /// Whether a look at these marks would settle anything. Cheap; may say yes for nothing.
+    pub(super) fn is_due(&self, marks: &Marks, refused: u64) -> bool {
+        let covered = |level: AckLevel| self.waiting[index(level)] > 0 && mark(marks, level) > self.seen[index(level)];
+        LEVELS.into_iter().any(covered) || (self.len() > 0 && self.looked < refused.min(marks.received))
+    }
+
+    /// Settles what the marks cover, and what was refused. `answer` reads the board: the place of an append, or why it has
+    /// none; `is_refused` says whether it was.
+    pub(super) fn settle(
+        &mut self,
+        marks: &Marks,
+        refused: u64,
+        answer: impl Fn(u64) -> Result<Option<(u32, u64)>, AppendError>,
+        is_refused: impl Fn(u64) -> bool,
+        settled: &mut Settled,
+    ) {
+        // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
+        let refused = refused.min(marks.received);
+        if self.looked < refused {
+            let range = std::mem::replace(&mut self.looked, refused)..refused;
+            self.settle_those(range, |_, append| is_refused(append), &answer, settled);
+        }
+        for level in LEVELS {
+            let upto = mark(marks, level);
+            if self.waiting[index(level)] > 0 && self.seen[index(level)] < upto {
+                let range = self.seen[index(level)]..upto;
+                self.settle_those(range, |of, _| of == level, &answer, settled);
+            }
+            self.seen[index(level)] = self.seen[index(level)].max(upto);
+        }
+    }
+
+    fn settle_those(
+        &mut self,
+        appends: Range<u64>,
+        wanted: impl Fn(AckLevel, u64) -> bool,
+        answer: impl Fn(u64) -> Result<Option<(u32, u64)>, AppendError>,
+        settled: &mut Settled,
+    ) {
+        let beside: Vec<u64> = self.beside.range(appends.clone()).map(|(append, _)| *append).collect();
+        for append in beside.into_iter().chain(appends.start.max(self.base)..appends.end.min(self.end())) {
+            if let Some(Due::Waits { level, .. }) = self.get(append)
+                && wanted(*level, append)
+            {
+                self.conclude(append, answer(append), settled);
+            }
+        }
+    }
+
+    fn conclude(&mut self, append: u64, outcome: Result<Option<(u32, u64)>, AppendError>, settled: &mut Settled) {
+        let Some(&mut Due::Waits { count, level, held }) = self.get(append) else { return };
+        self.waiting[index(level)] -= 1;
+        let after = match outcome {
+            Ok(place) => {
+                settled.acked += u64::from(count);
+                Due::Reached { count, level, place }
+            }
+            Err(error) => {
+                settled.failed += u64::from(count);
+                match held {
+                    true => drop(self.errors.insert(append, error)),
+                    false => drop(settled.unheard.get_or_insert(error)),
+                }
+                Due::Failed
+            }
+        };
+        if !held {
+            return self.remove(append);
+        }
+        if let Some(due) = self.get(append) {
+            *due = after;
+        }
+        if !self.wakers.is_empty() {
+            settled.wakers.extend(self.wakers.remove(&append));
+        }
+    }
+
+    /// All that wait end with this.
+    pub(super) fn end_all(&mut self, error: &AppendError, settled: &mut Settled) {
+        let all: Vec<u64> = self.beside.keys().copied().chain(self.base..self.end()).collect();
+        for append in all {
+            self.conclude(append, Err(error.clone()), settled);
+        }
+    }
+
+    /// The board is a new one, which says nothing of what came before.
+    pub(super) fn board_is_new(&mut self) {
+        (self.seen, self.looked) = ([0; 3], 0);
+    }
+}
+
+fn mark(marks: &Marks, level: AckLevel) -> u64 {
+    match level {
+        AckLevel::Durable => marks.durable,
+        AckLevel::Written => marks.written,
+        _ => marks.received,
+    }
+}

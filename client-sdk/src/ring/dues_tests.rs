@@ -1,0 +1,190 @@
+//! The row of dues beside a plain account of the same.
+
+use std::collections::BTreeMap;
+
+use super::dues::{Asked, Dues, Settled};
+use crate::AppendError;
+use clad_proto::AckLevel;
+use clad_shm::Marks;
+
+/// What is known of an append by the plain account.
+#[derive(Clone, Debug, PartialEq)]
+enum Known {
+    Waits { held: bool, level: AckLevel },
+    Reached,
+    Refused,
+}
+
+struct Both {
+    dues: Dues,
+    plain: BTreeMap<u64, Known>,
+    refusals: Vec<u64>,
+    marks: Marks,
+    settled: (u64, u64, u64),
+    expected: (u64, u64, u64),
+}
+
+fn of(marks: &Marks, level: AckLevel) -> u64 {
+    match level {
+        AckLevel::Durable => marks.durable,
+        AckLevel::Written => marks.written,
+        _ => marks.received,
+    }
+}
+
+impl Both {
+    fn new(slots: u32) -> Self {
+        Self {
+            dues: Dues::new(slots),
+            plain: BTreeMap::new(),
+            refusals: Vec::new(),
+            marks: Marks::default(),
+            settled: (0, 0, 0),
+            expected: (0, 0, 0),
+        }
+    }
+
+    fn insert(&mut self, append: u64, level: AckLevel) {
+        self.dues.insert(Asked { append, count: 1, level });
+        self.plain.insert(append, Known::Waits { held: true, level });
+    }
+
+    fn look(&mut self) {
+        let refused = self.refusals.iter().max().map_or(0, |last| last + 1);
+        let (marks, refusals) = (self.marks, self.refusals.clone());
+        let mut settled = Settled::default();
+        if self.dues.is_due(&marks, refused) {
+            let answer = |append: u64| match refusals.contains(&append) {
+                true => Err(AppendError::Forgotten),
+                false => Ok(Some((1, 1000 + append))),
+            };
+            self.dues.settle(&marks, refused, answer, |append| refusals.contains(&append), &mut settled);
+        }
+        self.settled.0 += settled.acked;
+        self.settled.1 += settled.failed;
+        self.settled.2 += u64::from(settled.unheard.is_some());
+        let mut unheard = false;
+        self.plain.retain(|append, known| {
+            let Known::Waits { held, level } = *known else { return true };
+            let no = refusals.contains(append) && *append < marks.received;
+            if no {
+                self.expected.1 += 1;
+                unheard |= !held;
+                *known = Known::Refused;
+            } else if *append < of(&marks, level) {
+                self.expected.0 += 1;
+                *known = Known::Reached;
+            }
+            held || matches!(known, Known::Waits { .. })
+        });
+        self.expected.2 += u64::from(unheard);
+        assert_eq!(self.settled, self.expected);
+        let waiting = self.plain.iter().filter(|(_, known)| matches!(known, Known::Waits { .. }));
+        assert_eq!(self.dues.len(), waiting.clone().count());
+        assert_eq!(self.dues.oldest(), waiting.map(|(append, _)| *append).next());
+    }
+
+    fn fetch(&mut self, append: u64) {
+        match (self.dues.take(append), self.plain.get(&append)) {
+            (Some(Ok((place, 1, _))), Some(Known::Reached)) => {
+                assert_eq!(place, Some((1, 1000 + append)));
+                self.plain.remove(&append);
+            }
+            (Some(Err(AppendError::Forgotten)), Some(Known::Refused)) => drop(self.plain.remove(&append)),
+            (None, Some(Known::Waits { .. }) | None) => {}
+            other => panic!("append {append}: {other:?}"),
+        }
+        assert!(!self.plain.contains_key(&append) || matches!(self.plain[&append], Known::Waits { .. }));
+    }
+
+    fn let_go(&mut self, append: u64) {
+        let unheard = self.dues.let_go(append).is_some();
+        match self.plain.get_mut(&append) {
+            Some(Known::Waits { held, .. }) => {
+                *held = false;
+                assert!(!unheard);
+            }
+            known => {
+                assert_eq!(unheard, known == Some(&mut Known::Refused), "append {append}");
+                self.plain.remove(&append);
+            }
+        }
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+#[test]
+fn everything_is_settled_once_whatever_order_it_comes_in() {
+    for seed in 1..=200 {
+        let mut state = seed;
+        let mut both = Both::new(8);
+        let (mut next, mut late, mut tickets) = (0_u64, Vec::new(), Vec::new());
+        for _ in 0..400 {
+            match random(&mut state) % 10 {
+                // Some are posted alone, and some threads come late.
+                0 => next += random(&mut state) % 40,
+                1 => {
+                    late.push(next);
+                    next += 1;
+                }
+                2 if !late.is_empty() => {
+                    let append = late.swap_remove(random(&mut state) as usize % late.len());
+                    both.insert(append, AckLevel::Written);
+                    tickets.push(append);
+                }
+                3 | 4 => {
+                    let step = |mark: u64, most: u64, state: &mut u64| mark.max((mark + random(state) % 12).min(most));
+                    both.marks.received = step(both.marks.received, next, &mut state);
+                    both.marks.written = step(both.marks.written, both.marks.received, &mut state);
+                    both.marks.durable = step(both.marks.durable, both.marks.written, &mut state);
+                    both.look();
+                }
+                5 if !tickets.is_empty() => {
+                    let append = tickets[random(&mut state) as usize % tickets.len()];
+                    both.fetch(append);
+                }
+                6 if !tickets.is_empty() => {
+                    let append = tickets.swap_remove(random(&mut state) as usize % tickets.len());
+                    both.let_go(append);
+                }
+                7 if random(&mut state).is_multiple_of(3) && next >= both.marks.received => {
+                    // The drain refuses what it has not passed yet.
+                    both.refusals.push(next);
+                }
+                _ => {
+                    let level =
+                        [AckLevel::Received, AckLevel::Written, AckLevel::Durable][random(&mut state) as usize % 3];
+                    both.insert(next, level);
+                    tickets.push(next);
+                    next += 1;
+                }
+            }
+        }
+        both.marks = Marks { received: next + 1, written: next + 1, durable: next + 1 };
+        both.look();
+        for append in tickets {
+            both.fetch(append);
+            both.let_go(append);
+        }
+        assert_eq!(both.dues.len(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_ticket_that_nobody_fetches_costs_its_own_entry_alone() {
+    let mut both = Both::new(8);
+    both.insert(0, AckLevel::Written);
+    for append in 1..100_000 {
+        both.insert(append, AckLevel::Written);
+        both.marks = Marks { received: append + 1, written: append + 1, durable: 0 };
+        both.look();
+        both.fetch(append);
+    }
+    assert!(both.dues.entries() <= 17, "{}", both.dues.entries());
+    both.fetch(0);
+    assert_eq!(both.dues.len(), 0);
+}
