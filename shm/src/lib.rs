@@ -59,6 +59,7 @@ pub use board::{Answer, Level, Marks};
 pub use drain::{ClientFds, Drain};
 pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
 pub use layout::{ISLANDS, Shape};
+pub use mapped::ForkMark;
 pub use producer::{Look, Producer};
 pub use reader::{Entry, LOOK, Peek, Stamps};
 pub use watch::{Usage, Watch};
