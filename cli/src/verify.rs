@@ -68,7 +68,7 @@ pub(crate) fn text(report: &VerifyReport, took: Duration) -> String {
     }
     match report.problems.len() as u64 {
         0 => out.push_str("no damage\n"),
-        found => out.push_str(&format!("{}\n", counted(found, "place").replace("place", "damaged place"))),
+        found => out.push_str(&format!("{}\n", counted(found, "damaged place"))),
     }
     out
 }

@@ -32,6 +32,8 @@ struct State {
     log: Vec<v1::Append>,
     end: u64,
     connections: u32,
+    /// What the next Flush is refused with.
+    refuses: Option<ErrorInfo>,
 }
 
 #[derive(Clone, Default)]
@@ -112,8 +114,17 @@ impl Ingest for Daemon {
                     }
                     Request::Append(append) => daemon.store(append).to_vec(),
                     Request::Flush(flush) => {
-                        let offset = daemon.0.lock().expect("whole").end;
+                        let (offset, refuses) = {
+                            let mut state = daemon.0.lock().expect("whole");
+                            (state.end, state.refuses.take())
+                        };
                         let (level, flush_id) = (flush.level, flush.id);
+                        if let Some(error) = refuses {
+                            let error = Some(error.into());
+                            let refused = Response::FlushRefused(v1::FlushRefused { flush_id, error });
+                            let _ = sender.send(Ok(v1::AppendResponse { message: Some(refused) })).await;
+                            continue;
+                        }
                         vec![Response::Watermark(v1::Watermark {
                             epoch: 1,
                             level,
@@ -233,6 +244,28 @@ async fn the_same_rules_as_framed() {
     assert!(
         matches!(error, ReadError::CursorAbandoned { cursor, parting: Some(to) } if cursor == at && to.offset == 3)
     );
+}
+
+/// What the daemon says of one flush is for who asked, and the producer goes on, also where asking again would not help.
+#[tokio::test]
+async fn a_flush_that_is_refused_is_no_end_of_the_producer() {
+    let (address, daemon) = start().await;
+    let producer = Producer::builder(address).connect().await.expect("connected");
+    let mut lost = ErrorInfo::new(ErrorCode::JournalFailed, "some of what was sent before may be lost");
+    (lost.retryable, lost.maybe_written) = (false, true);
+    for refuses in [lost, ErrorInfo::new(ErrorCode::Busy, "not now").retry_after_ms(1)] {
+        let retryable = refuses.retryable;
+        producer.send(&Record::text(1, 9, "forgotten")).await.expect("handed over");
+        daemon.0.lock().expect("whole").refuses = Some(refuses);
+        match producer.flush(AckLevel::Durable).await {
+            Ok(()) => assert!(retryable, "the loss is not told"),
+            Err(AppendError::Refused { error, .. }) => assert_eq!(error.code, ErrorCode::JournalFailed),
+            Err(other) => panic!("{other}"),
+        }
+        producer.append(&[Record::text(1, 9, "and on")]).await.expect("durable");
+    }
+    producer.flush(AckLevel::Durable).await.expect("it speaks of the rest");
+    assert_eq!(daemon.0.lock().expect("whole").connections, 1, "the call ended");
 }
 
 #[tokio::test]

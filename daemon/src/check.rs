@@ -1,26 +1,40 @@
 //! `clad check`: what the daemon would do with this configuration on this host.
 //!
-//! What must hold: nothing is made, locked or bound, so that it can be asked while another daemon runs.
+//! What must hold: nothing is made, locked or bound, so that it can be asked while another daemon runs; what it says that
+//! would be, a start does, and what it could not look at it names.
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use clad_journal::OpenError;
 use clad_journal::io::device::discover;
+use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{AccessFlags, Group, access};
+use nix::unistd::{AccessFlags, Group, Uid, access};
 
+use self::taken::{Listening, Owner};
 use crate::config::{Config, Durability, Loaded};
 use crate::exit::Exit;
-use crate::setup;
 use crate::text::printable;
+use crate::{advice, setup};
+
+mod taken;
+
+/// Longest name of a file.
+const NAME_MAX: usize = 255;
+/// Bit of the capability to take ports below 1024.
+const CAP_NET_BIND_SERVICE: u32 = 10;
 
 /// Outcome of a check: lines of (what, finding), and the exit code they amount to.
 #[derive(Debug)]
 pub struct Report {
     lines: Vec<(&'static str, String)>,
     /// Who has the data folder now: a start is for when that has ended.
-    in_use_by: Option<String>,
+    in_use_by: Option<Holder>,
+    /// Something may be in the way, and cannot be seen from here.
+    unsure: bool,
     /// How the command ends.
     pub exit: Exit,
 }
@@ -40,6 +54,22 @@ impl Report {
     }
 }
 
+/// A process that has the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    /// Nothing in another namespace.
+    pid: Option<u32>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "pid {pid}"),
+            None => f.write_str("another process"),
+        }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.lines.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
@@ -47,6 +77,7 @@ impl fmt::Display for Report {
             writeln!(f, "{what:width$}  {}", printable(finding))?;
         }
         match (self.exit, &self.in_use_by) {
+            (Exit::Done, None) if self.unsure => writeln!(f, "clad would start if what is UNSURE turns out well"),
             (Exit::Done, None) => writeln!(f, "clad would start"),
             (Exit::Done, Some(holder)) => writeln!(f, "clad would start once {holder} has ended"),
             _ => writeln!(f, "clad would not start"),
@@ -58,14 +89,27 @@ impl fmt::Display for Report {
 #[must_use]
 pub fn check(loaded: &Loaded) -> Report {
     let config = &loaded.config;
-    let mut report = Report { lines: vec![("configuration", "ok".to_owned())], in_use_by: None, exit: Exit::Done };
+    let lines = vec![("configuration", "ok".to_owned())];
+    let mut report = Report { lines, in_use_by: None, unsure: false, exit: Exit::Done };
     data_folder(config, &mut report);
     policy(config, &mut report);
     listeners(config, &mut report);
     sockets(config, &mut report);
     access_rule(config, &mut report);
     retention(config, &mut report);
+    not_checked(&mut report);
     report
+}
+
+/// What nobody can say without doing it.
+fn not_checked(report: &mut Report) {
+    const WHAT: &str = "not checked";
+    report.note(WHAT, "what lies in the segments (`clactl verify`); who takes ports or space until a start".to_owned());
+    if Uid::effective().is_root() {
+        let text =
+            "root was asked: whether a daemon of another user may do all this (`runuser --user clad -- clad check`)";
+        report.note(WHAT, text.to_owned());
+    }
 }
 
 fn data_folder(config: &Config, report: &mut Report) {
@@ -73,16 +117,22 @@ fn data_folder(config: &Config, report: &mut Report) {
     let dir = &config.journal.dir;
     let there = nearest_existing(dir);
     let shown = dir.display();
-    if !there.is_dir() {
-        report.fail(WHAT, format!("{} is not a folder", there.display()), Exit::Failed);
-        return;
-    }
-    if let Err(error) = access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
-        let problem = format!("cannot write to {}: {}", there.display(), error.desc());
+    if let Err(problem) = can_be_made(dir, there) {
         report.fail(WHAT, problem, Exit::Failed);
         return;
     }
-    let state = if there == dir { "is there" } else { "will be made" };
+    let state = match dir.parent() {
+        _ if there == dir => "is there".to_owned(),
+        Some(parent) if parent != there && !parent.as_os_str().is_empty() => {
+            format!("will be made, with all that is missing below {}", there.display())
+        }
+        _ => "will be made".to_owned(),
+    };
+    if there == dir
+        && let Err(problem) = takes_a_log(dir)
+    {
+        report.fail(WHAT, problem, Exit::Failed);
+    }
     match statvfs(there) {
         Ok(space) => {
             let free = space.blocks_available().saturating_mul(space.fragment_size());
@@ -102,9 +152,44 @@ fn data_folder(config: &Config, report: &mut Report) {
     }
 }
 
+/// Whether this folder can be written to, or made below the nearest one that is there.
+fn can_be_made(dir: &Path, there: &Path) -> Result<(), String> {
+    // What leads nowhere is in the way of a folder, and does not seem to be there.
+    if let Some(link) = dir.ancestors().take_while(|path| *path != there).find(|path| path.is_symlink()) {
+        return Err(format!("{} is a link that leads nowhere", link.display()));
+    }
+    if !there.is_dir() {
+        return Err(format!("{} is not a folder{}", there.display(), advice::on(dir, &Errno::ENOTDIR.into())));
+    }
+    let too_long = |path: &&Path| path.file_name().is_some_and(|name| name.len() > NAME_MAX);
+    if let Some(path) = dir.ancestors().find(too_long) {
+        return Err(format!("a name in {} is longer than {NAME_MAX} bytes", path.display()));
+    }
+    access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
+        format!("cannot write to {}: {}{}", there.display(), errno.desc(), advice::on(dir, &errno.into()))
+    })
+}
+
+/// Whether a start would take what lies in this folder: its names, whose they are, and `clad.meta`.
+fn takes_a_log(dir: &Path) -> Result<(), String> {
+    let failed = |what: &Path, error: &std::io::Error| format!("{}: {error}{}", what.display(), advice::on(dir, error));
+    for entry in std::fs::read_dir(dir).map_err(|e| failed(dir, &e))?.flatten() {
+        // A socket is made anew.
+        if entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir()) {
+            access(&entry.path(), AccessFlags::R_OK | AccessFlags::W_OK)
+                .map_err(|e| failed(&entry.path(), &e.into()))?;
+        }
+    }
+    match clad_journal::look(dir) {
+        Ok(_) => Ok(()),
+        Err(OpenError::Io { what, source }) => Err(format!("{what}: {source}{}", advice::on(dir, &source))),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Who has the log's lock, as the kernel lists it: taking the lock to find out could be in the way of a start. Nobody
 /// where that cannot be known.
-fn holder(dir: &Path) -> Option<String> {
+fn holder(dir: &Path) -> Option<Holder> {
     let lock = std::fs::metadata(dir.join("clad.lock")).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let file = (nix::sys::stat::major(lock.dev()), nix::sys::stat::minor(lock.dev()), lock.ino());
@@ -112,7 +197,7 @@ fn holder(dir: &Path) -> Option<String> {
 }
 
 /// Of a line `1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE 0 EOF`, the numbers of the device in hexadecimal.
-fn holder_in(line: &str, file: (u64, u64, u64)) -> Option<String> {
+fn holder_in(line: &str, file: (u64, u64, u64)) -> Option<Holder> {
     let mut words = line.split_whitespace();
     words.find(|word| *word == "FLOCK")?;
     let (pid, place) = (words.nth(2)?, words.next()?);
@@ -120,10 +205,7 @@ fn holder_in(line: &str, file: (u64, u64, u64)) -> Option<String> {
     let mut device = || u64::from_str_radix(numbers.next()?, 16).ok();
     let (major, minor) = (device()?, device()?);
     let inode: u64 = numbers.next()?.parse().ok()?;
-    ((major, minor, inode) == file).then(|| match pid.parse::<u32>() {
-        Ok(pid) if pid > 0 => format!("pid {pid}"),
-        _ => "another process".to_owned(), // in another namespace
-    })
+    ((major, minor, inode) == file).then(|| Holder { pid: pid.parse().ok().filter(|pid| *pid > 0) })
 }
 
 /// The path itself, or the nearest folder above it that exists.
@@ -149,28 +231,87 @@ fn policy(config: &Config, report: &mut Report) {
 
 fn listeners(config: &Config, report: &mut Report) {
     let off = || "off".to_owned();
-    for (what, listener) in [("tcp", &config.ingest.tcp), ("grpc", &config.ingest.grpc)] {
+    for (what, key, listener) in
+        [("tcp", "ingest.tcp.listen", &config.ingest.tcp), ("grpc", "ingest.grpc.listen", &config.ingest.grpc)]
+    {
         let reading = if listener.allow_read { "append and read" } else { "append" };
         let finding = listener.listen.map_or_else(off, |address| format!("{address}, {reading}"));
         report.note(what, finding);
+        listens(what, key, listener.listen, report);
     }
     let finding = config.metrics.listen.map_or_else(off, |address| address.to_string());
     report.note("metrics", finding);
+    listens("metrics", "metrics.listen", config.metrics.listen, report);
+}
+
+/// Whether an address is one of this host's that this user may listen on, and free.
+fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &mut Report) {
+    let Some(address) = address else { return };
+    // A datagram socket on any port: nobody is kept from theirs.
+    let own = UdpSocket::bind((address.ip(), 0));
+    let refused = own.err().filter(|e| e.raw_os_error() == Some(Errno::EADDRNOTAVAIL as i32)).or_else(|| {
+        let reserved = address.port() != 0 && address.port() < first_open_port() && !may_take_any_port();
+        reserved.then(|| Errno::EACCES.into())
+    });
+    if let Some(error) = refused {
+        report.fail(what, format!("{address}: {error}{}", advice::on_address(key, &error)), Exit::Failed);
+    } else if let Some(listening) = taken::tcp(address) {
+        is_taken(what, &address.to_string(), &listening, key, report);
+    }
+}
+
+/// Ports below it are for who has `CAP_NET_BIND_SERVICE`.
+fn first_open_port() -> u16 {
+    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
+    told.and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+}
+
+fn may_take_any_port() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    u64::from_str_radix(line.trim(), 16).is_ok_and(|set| set & (1 << CAP_NET_BIND_SERVICE) != 0)
+}
+
+/// Somebody listens there: the daemon that has the log, the service manager for it, or somebody who is in the way.
+fn is_taken(what: &'static str, place: &str, Listening { owner }: &Listening, key: &str, report: &mut Report) {
+    let holder = report.in_use_by;
+    match owner {
+        Owner::Process { pid, .. } if holder.is_some_and(|holder| holder.pid == Some(*pid)) => {}
+        Owner::ServiceManager => {
+            report.note(what, format!("{owner} holds {place}: for clad, if a socket unit names it"))
+        }
+        Owner::NotKnown if holder.is_some() => report.note(what, format!("{place} is taken, by {owner}")),
+        Owner::NotKnown => {
+            report.unsure = true;
+            report
+                .note(what, format!("UNSURE: {place} is taken, by {owner}: a socket unit for clad, or somebody else"));
+        }
+        Owner::Process { .. } | Owner::OtherUser(_) => {
+            let error = std::io::Error::from(Errno::EADDRINUSE);
+            report.fail(what, format!("{place} is taken, by {owner}{}", advice::on_address(key, &error)), Exit::Failed);
+        }
+    }
 }
 
 fn sockets(config: &Config, report: &mut Report) {
-    for (what, path) in [("unix", &config.ingest.unix.path), ("admin", &config.admin.path)] {
+    for (what, key, path) in
+        [("unix", "ingest.unix.path", &config.ingest.unix.path), ("admin", "admin.path", &config.admin.path)]
+    {
         let Some(path) = path else {
             report.note(what, "off".to_owned());
             continue;
         };
         let folder = path.parent().unwrap_or(Path::new(""));
-        // The data folder is made at the start; every other folder must be there.
-        if folder.as_os_str().is_empty() || folder == config.journal.dir || folder.is_dir() {
-            report.note(what, path.display().to_string());
-        } else {
-            let problem = format!("the folder of {} is not there", path.display());
+        report.note(what, path.display().to_string());
+        // What is wrong with the data folder was said.
+        if folder != config.journal.dir
+            && let Err(problem) = can_be_made(folder, nearest_existing(folder))
+        {
             report.fail(what, problem, Exit::Failed);
+        } else if path.metadata().is_ok_and(|found| !found.file_type().is_socket()) {
+            report.fail(what, format!("{} is there and is no socket", path.display()), Exit::Failed);
+        } else if let Some(listening) = taken::unix(path) {
+            is_taken(what, &path.display().to_string(), &listening, key, report);
         }
     }
 }
@@ -256,15 +397,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_in_no_folder_and_a_group_that_is_none_are_named() {
+    fn a_group_that_is_none_is_named() {
         let base = tempfile::tempdir().unwrap();
         let dir = format!("journal.dir={}", base.path().display());
-        let socket = format!("ingest.unix.path={}/none/clad.sock", base.path().display());
-        let sets = [&dir, &socket, "access.read_group=no-such-group", "access.admin_group=nor-this"];
+        let sets = [&dir, "access.read_group=no-such-group", "access.admin_group=nor-this"];
         let report = report(base.path(), &sets);
         let text = report.to_string();
         assert_eq!(report.exit, Exit::Failed);
-        assert!(text.contains("the folder of") && text.contains("is not there"), "{text}");
         assert!(text.contains("only: there is no group no-such-group"), "{text}");
         assert!(text.contains("PROBLEM: there is no group nor-this"), "{text}");
     }
@@ -273,13 +412,40 @@ mod tests {
     fn who_has_the_folder_is_read_from_the_kernels_list() {
         let file = (8, 0x1a, 12_345);
         let line = "7: FLOCK  ADVISORY  WRITE 4711 08:1a:12345 0 EOF";
-        assert_eq!(holder_in(line, file).as_deref(), Some("pid 4711"));
-        assert_eq!(holder_in(&line.replace("4711", "0"), file).as_deref(), Some("another process"));
+        let said = |line: &str| holder_in(line, file).map(|holder| holder.to_string());
+        assert_eq!(said(line).as_deref(), Some("pid 4711"));
+        assert_eq!(said(&line.replace("4711", "0")).as_deref(), Some("another process"));
         for other in
             [line.replace("12345", "12346"), line.replace("1a", "1b"), line.replace("FLOCK ", "POSIX "), "7:".into()]
         {
-            assert_eq!(holder_in(&other, file), None, "{other}");
+            assert_eq!(said(&other), None, "{other}");
         }
+    }
+
+    /// What this process may not see is neither free nor a problem.
+    #[test]
+    fn whose_place_it_is_decides() {
+        let judged = |owner: Owner, holder: Option<u32>| {
+            let in_use_by = holder.map(|pid| Holder { pid: Some(pid) });
+            let mut report = Report { lines: Vec::new(), in_use_by, unsure: false, exit: Exit::Done };
+            is_taken("tcp", "127.0.0.1:7440", &Listening { owner }, "ingest.tcp.listen", &mut report);
+            (report.exit, report.unsure, report.to_string())
+        };
+        let other = || Owner::Process { pid: 7, name: "nginx".to_owned() };
+        let (exit, _, text) = judged(other(), None);
+        assert_eq!(exit, Exit::Failed);
+        assert!(
+            text.contains("taken, by pid 7 (nginx); another program") && text.contains("set ingest.tcp.listen"),
+            "{text}"
+        );
+        assert_eq!(judged(other(), Some(8)).0, Exit::Failed);
+        assert_eq!(judged(other(), Some(7)).2, "clad would start once pid 7 has ended\n");
+        assert_eq!(judged(Owner::OtherUser(33), None).0, Exit::Failed);
+        let (exit, unsure, text) = judged(Owner::ServiceManager, None);
+        assert!((exit, unsure) == (Exit::Done, false) && text.ends_with("clad would start\n"), "{text}");
+        let (exit, unsure, text) = judged(Owner::NotKnown, None);
+        assert!((exit, unsure) == (Exit::Done, true) && text.ends_with("turns out well\n"), "{text}");
+        assert!(!judged(Owner::NotKnown, Some(7)).1);
     }
 
     #[test]

@@ -58,9 +58,15 @@ pub enum Command {
     Check,
     /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
     ///
-    /// Of the options below none counts here: the daemon reads its own configuration again.
+    /// Says what the daemon made of it, with the names of the keys. A process that is no clad that serves gets no signal:
+    /// its $RUNTIME_DIRECTORY tells; where that is not set here, it is read from the daemon's environment, which root and
+    /// the daemon's user may. Of the options below none counts here: the daemon reads its own configuration again.
+    #[command(
+        after_help = "Exit codes: 0 the new configuration is in force; 78 it was refused and the old one goes on; \
+                            1 there is no such daemon, it ended, or it did not say within 60 s how that went."
+    )]
     Reload {
-        /// Process id of the daemon; its $RUNTIME_DIRECTORY must be set here, too
+        /// Process id of the daemon
         pid: u32,
     },
     /// Keep the descriptors of rings while no daemon runs (started by the daemon)

@@ -176,7 +176,7 @@ impl Running {
                 Outcome::Refused(text)
             }
         };
-        self.outcomes.leave(&outcome);
+        self.outcomes.leave(outcome);
         let line = self.statement.line(&self.status, self.listeners.open(), &self.health.state());
         self.notifier.ready(&line);
     }
@@ -196,7 +196,12 @@ impl Running {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
         self.apply(loaded.config);
-        Ok(format!("{} keys changed", changes.len()))
+        let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
+        Ok(match keys.as_slice() {
+            [] => "no key has changed".to_owned(),
+            [key] => format!("1 key changed: {key}"),
+            keys => format!("{} keys changed: {}", keys.len(), keys.join(", ")),
+        })
     }
 
     fn apply(&mut self, config: Config) {

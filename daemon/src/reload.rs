@@ -4,25 +4,31 @@
 //! refused. The service manager's own way for that, `Type=notify-reload`, came with systemd 253; a bare `kill -HUP`
 //! returns before anything has happened.
 //!
-//! What must hold: an outcome is told of a reload that was begun after the signal; the file that carries it is replaced
-//! whole; a daemon that ends meanwhile is no success.
+//! A daemon that serves leaves a file in its runtime folder, with its process and how its last reload ended. What must
+//! hold:
+//! - HUP ends most programs: it is sent to the very process that left the file (pid and start time, held by a pidfd
+//!   meanwhile), and to no other.
+//! - An outcome is told of a reload that was begun after the signal; the file is replaced whole; a daemon that ends
+//!   meanwhile is no success; nobody is waited for longer than [`PATIENCE`].
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::exit::Exit;
+use crate::ingest::start_time;
 
-/// In the runtime folder: the number of reloads so far, how the last one ended, and its words.
+/// In the runtime folder: whose it is, the number of its reloads so far, how the last one ended, and its words.
 const FILE: &str = "reload";
-/// Longest that the daemon may take: a reload reads files and waits for no disk, but recovery comes first.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(5);
+/// Longest that the daemon may take: a reload reads files and waits for no disk.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// How a reload ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,118 +39,283 @@ pub(crate) enum Outcome {
     Refused(String),
 }
 
+/// A process for ever: a pid is given again, the two together are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    start: u64,
+}
+
+impl Process {
+    fn of(pid: u32) -> Option<Self> {
+        Some(Self { pid, start: start_time(pid)? })
+    }
+}
+
+/// What stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    daemon: Process,
+    count: u64,
+    /// Nothing before the first reload.
+    last: Option<Outcome>,
+}
+
+impl Left {
+    fn encode(&self) -> String {
+        let (word, text) = match &self.last {
+            None => ("serves", ""),
+            Some(Outcome::Taken(text)) => ("taken", text.as_str()),
+            Some(Outcome::Refused(text)) => ("refused", text.as_str()),
+        };
+        format!("{} {} {} {word}\n{text}\n", self.daemon.pid, self.daemon.start, self.count)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (head, text) = text.split_once('\n')?;
+        let mut words = head.split(' ');
+        let daemon = Process { pid: words.next()?.parse().ok()?, start: words.next()?.parse().ok()? };
+        let (count, text) = (words.next()?.parse().ok()?, text.trim_end().to_owned());
+        let last = match words.next()? {
+            "serves" => None,
+            "taken" => Some(Outcome::Taken(text)),
+            "refused" => Some(Outcome::Refused(text)),
+            _ => return None,
+        };
+        Some(Self { daemon, count, last })
+    }
+
+    fn read(path: &Path) -> io::Result<Self> {
+        Self::decode(&std::fs::read_to_string(path)?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it was left by a clad of another version"))
+    }
+}
+
 /// Where the daemon leaves the outcomes; nowhere without a runtime folder.
 #[derive(Debug)]
 pub(crate) struct Outcomes {
     path: Option<PathBuf>,
-    count: u64,
+    left: Option<Left>,
 }
 
 impl Outcomes {
-    /// In this runtime folder (the first, where several are listed).
+    /// In this runtime folder (the first, where several are listed), which says from now on that this process takes HUP.
+    /// It has the lock of its log, so that no other daemon uses the folder.
     pub(crate) fn of(runtime: Option<&OsStr>) -> Self {
-        let mut outcomes = Self { path: file(runtime), count: 0 };
-        // One that an earlier daemon left is not ours, and its number may be any.
-        let last = outcomes.path.as_deref().and_then(read).map_or(0, |(count, _)| count);
-        outcomes.count = last;
+        let daemon = Process::of(std::process::id());
+        let outcomes = Self { path: file(runtime), left: daemon.map(|daemon| Left { daemon, count: 0, last: None }) };
+        outcomes.write();
         outcomes
     }
 
-    /// Leaves the outcome of one more reload. That nobody can read it is no reason to fail: it is in the messages too.
-    pub(crate) fn leave(&mut self, outcome: &Outcome) {
-        self.count += 1;
-        let Some(path) = &self.path else { return };
-        let (word, text) = match outcome {
-            Outcome::Taken(text) => ("taken", text),
-            Outcome::Refused(text) => ("refused", text),
-        };
+    /// Leaves the outcome of one more reload.
+    pub(crate) fn leave(&mut self, outcome: Outcome) {
+        if let Some(left) = &mut self.left {
+            left.count += 1;
+            left.last = Some(outcome);
+        }
+        self.write();
+    }
+
+    /// That nobody can read it is no reason to fail: it is in the messages too.
+    fn write(&self) {
+        let (Some(path), Some(left)) = (&self.path, &self.left) else { return };
         let new = path.with_extension("new");
-        let written = std::fs::write(&new, format!("{}\n{word}\n{text}\n", self.count));
+        let written = std::fs::write(&new, left.encode());
         if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
-            tracing::warn!(%error, path = %path.display(), "the outcome of the reload could not be left");
+            tracing::warn!(%error, path = %path.display(), "the outcome of reloads could not be left for `clad reload`");
         }
     }
 }
 
 fn file(runtime: Option<&OsStr>) -> Option<PathBuf> {
-    use std::os::unix::ffi::OsStrExt;
     let first = runtime?.as_bytes().split(|byte| *byte == b':').next()?;
     (!first.is_empty()).then(|| Path::new(OsStr::from_bytes(first)).join(FILE))
-}
-
-fn read(path: &Path) -> Option<(u64, Outcome)> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let mut parts = text.splitn(3, '\n');
-    let (count, word, text) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?.trim_end().to_owned());
-    match word {
-        "taken" => Some((count, Outcome::Taken(text))),
-        "refused" => Some((count, Outcome::Refused(text))),
-        _ => None,
-    }
 }
 
 /// The command. The answer is what to print, and the exit code: 0 taken, 78 refused, 1 where nobody told.
 #[must_use]
 pub fn reload(pid: u32, runtime: Option<&OsStr>) -> (String, Exit) {
     match ask(pid, runtime, PATIENCE) {
-        Ok(Outcome::Taken(text)) => (text, Exit::Done),
-        Ok(Outcome::Refused(text)) => (text, Exit::Config),
+        Ok(Outcome::Taken(text)) => (format!("reloaded: {text}"), Exit::Done),
+        Ok(Outcome::Refused(text)) => (format!("the reload was refused: {text}"), Exit::Config),
         Err(error) => (format!("reload of process {pid}: {error}"), Exit::Failed),
     }
 }
 
 fn ask(pid: u32, runtime: Option<&OsStr>, patience: Duration) -> io::Result<Outcome> {
-    let path = file(runtime)
-        .ok_or_else(|| io::Error::other("$RUNTIME_DIRECTORY is not set; without a service manager, send HUP"))?;
-    let pid = Pid::from_raw(i32::try_from(pid).map_err(io::Error::other)?);
-    let before = read(&path).map_or(0, |(count, _)| count);
-    kill(pid, Signal::SIGHUP)?;
+    let (handle, process) = open(pid)?;
+    let environment = || runtime_of(pid);
+    let path = runtime.map(OsStr::to_owned).or_else(environment).and_then(|runtime| file(Some(&runtime)));
+    let path = path.ok_or_else(|| {
+        io::Error::other(
+            "nothing was sent: $RUNTIME_DIRECTORY is set neither here nor there. Without a service manager, send HUP and \
+             look at the messages",
+        )
+    })?;
+    let before = Left::read(&path).and_then(|left| match left.daemon == process {
+        true => Ok(left.count),
+        false => Err(io::Error::other(format!("it was left by process {}", left.daemon.pid))),
+    });
+    let before = before.map_err(|error| {
+        let text = format!("nothing was sent, for this is no clad that serves, by {}: {error}", path.display());
+        io::Error::new(error.kind(), text)
+    })?;
+    pidfd_send_signal(&handle, Signal::HUP)?;
     let until = Instant::now() + patience;
     loop {
-        if let Some((count, outcome)) = read(&path)
-            && count > before
-        {
-            return Ok(outcome);
+        let over = ended(&handle)?;
+        match Left::read(&path) {
+            Ok(Left { daemon, count, last: Some(outcome) }) if daemon == process && count > before => {
+                return Ok(outcome);
+            }
+            _ if over => return Err(io::Error::other("it ended before it had reloaded")),
+            _ if Instant::now() >= until => {
+                let text =
+                    format!("it was told to, and has not said how that went within {patience:?}: see its messages");
+                return Err(io::Error::other(text));
+            }
+            _ => {}
         }
-        if kill(pid, None) == Err(Errno::ESRCH) {
-            return Err(io::Error::other("it ended before it had reloaded"));
-        }
-        if Instant::now() >= until {
-            return Err(io::Error::other(format!("no outcome within {patience:?}")));
-        }
-        std::thread::sleep(LOOK);
     }
+}
+
+/// The process, held: as long as the handle is there nobody else is meant by it.
+fn open(pid: u32) -> io::Result<(OwnedFd, Process)> {
+    let gone = || io::Error::other("there is no such process");
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+    let handle = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| match error {
+        rustix::io::Errno::SRCH => gone(),
+        error => error.into(),
+    })?;
+    // Read while the handle is there; a process that has ended meanwhile gets no signal through it.
+    let process = Process::of(pid).ok_or_else(gone)?;
+    Ok((handle, process))
+}
+
+/// Whether the process has ended; waits a moment for that.
+fn ended(handle: &OwnedFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(handle, PollFlags::IN)];
+    match poll(&mut polled, Some(&LOOK)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The runtime folder that the process was started with, where we may look: its own user and root may.
+fn runtime_of(pid: u32) -> Option<OsString> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment.split(|byte| *byte == 0).find_map(|line| line.strip_prefix(b"RUNTIME_DIRECTORY="))?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A program that HUP ends.
+    struct Other(std::process::Child);
+
+    impl Other {
+        fn start(runtime: Option<&Path>) -> Self {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("1000").env_remove("RUNTIME_DIRECTORY");
+            command.envs(runtime.map(|folder| ("RUNTIME_DIRECTORY", folder)));
+            let other = Self(command.spawn().unwrap());
+            // The kernel tells a program's environment a moment after its parent goes on.
+            while std::fs::read(format!("/proc/{}/environ", other.0.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            other
+        }
+    }
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     #[test]
     fn an_outcome_is_left_and_read_whole_and_numbers_go_on() {
         let folder = tempfile::tempdir().unwrap();
         let list = format!("{}:/nowhere", folder.path().display());
-        let runtime = Some(OsStr::new(&list));
-        let mut outcomes = Outcomes::of(runtime);
+        let mut outcomes = Outcomes::of(Some(OsStr::new(&list)));
+        let read = || Left::read(&folder.path().join(FILE)).unwrap();
+        let first = read();
+        assert_eq!((Some(first.daemon), first.count, first.last), (Process::of(std::process::id()), 0, None));
         let refused = Outcome::Refused("a restart is needed for x\nand for y".to_owned());
-        outcomes.leave(&refused);
-        assert_eq!(read(&folder.path().join(FILE)), Some((1, refused)));
-        Outcomes::of(runtime).leave(&Outcome::Taken("2 changes".to_owned()));
-        assert_eq!(read(&folder.path().join(FILE)), Some((2, Outcome::Taken("2 changes".to_owned()))));
+        outcomes.leave(refused.clone());
+        assert_eq!((read().count, read().last), (1, Some(refused)));
+        let taken = Outcome::Taken("2 keys changed: a, b".to_owned());
+        outcomes.leave(taken.clone());
+        assert_eq!((read().count, read().last), (2, Some(taken)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
-        Outcomes::of(None).leave(&Outcome::Taken(String::new()));
+        Outcomes::of(None).leave(Outcome::Taken(String::new()));
+    }
+
+    #[test]
+    fn no_process_that_is_no_daemon_gets_a_signal() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        let mut other = Other::start(Some(folder.path()));
+        let pid = other.0.id();
+        let mut refuses = |runtime: Option<&Path>, word: &str| {
+            let (text, exit) = reload(pid, runtime.map(Path::as_os_str));
+            assert_eq!(exit, Exit::Failed, "{text}");
+            assert!(text.contains("nothing was sent") && text.contains(word), "{text}");
+            assert!(other.0.try_wait().unwrap().is_none(), "it was ended: {text}");
+        };
+        refuses(Some(folder.path()), "No such file");
+        std::fs::write(&file, "7\ntaken\n2 changes\n").unwrap();
+        refuses(Some(folder.path()), "another version");
+        // Of this very process, of another life of that pid, and found by what the process was started with.
+        drop(Outcomes::of(Some(folder.path().as_os_str())));
+        refuses(Some(folder.path()), &format!("left by process {}", std::process::id()));
+        refuses(None, &format!("left by process {}", std::process::id()));
+        let daemon = Process { start: start_time(pid).unwrap() + 1, pid };
+        std::fs::write(&file, Left { daemon, count: 0, last: None }.encode()).unwrap();
+        refuses(Some(folder.path()), &format!("left by process {pid}"));
     }
 
     #[test]
     fn nobody_to_ask_and_nowhere_to_read_are_failures() {
         let folder = tempfile::tempdir().unwrap();
-        let (text, exit) = reload(std::process::id(), None);
+        let other = Other::start(None);
+        let (text, exit) = reload(other.0.id(), None);
         assert_eq!(exit, Exit::Failed);
         assert!(text.contains("$RUNTIME_DIRECTORY"), "{text}");
-        // A process that has ended and was waited for is not there.
+        // A process that has ended and was waited for is not there; 0 would be everybody in our process group.
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        assert_eq!(reload(pid, Some(folder.path().as_os_str())).1, Exit::Failed);
+        for pid in [pid, 0, u32::MAX] {
+            let (text, exit) = reload(pid, Some(folder.path().as_os_str()));
+            assert!(exit == Exit::Failed && text.contains("no such process"), "{text}");
+        }
+    }
+
+    #[test]
+    fn who_ends_or_says_nothing_is_no_success() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Some(folder.path().as_os_str());
+        let left = |pid: u32| Left { daemon: Process::of(pid).unwrap(), count: 3, last: None };
+        // It says that it is a daemon, and HUP ends it.
+        let other = Other::start(None);
+        std::fs::write(folder.path().join(FILE), left(other.0.id()).encode()).unwrap();
+        let error = ask(other.0.id(), runtime, PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("ended before"), "{error}");
+        // It says that it is one, and says no more: a shell that takes HUP without a word.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' HUP; echo .; exec sleep 1000"]).stdout(std::process::Stdio::piped());
+        let mut silent = Other(shell.spawn().unwrap());
+        let mut dot = [0; 1];
+        io::Read::read_exact(silent.0.stdout.as_mut().unwrap(), &mut dot).unwrap();
+        std::fs::write(folder.path().join(FILE), left(silent.0.id()).encode()).unwrap();
+        let error = ask(silent.0.id(), runtime, Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("within 50ms"), "{error}");
+        assert!(silent.0.try_wait().unwrap().is_none());
     }
 }

@@ -127,6 +127,8 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     };
     world.health.ready();
     let status = world.journal.status();
+    // Before anybody is told READY: who is may ask for a reload.
+    let outcomes = Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref());
     notifier.ready(&served.statement.line(&status, 0, &world.health.state()));
     if let Some(socket) = &world.config.ingest.unix.path
         && std::env::var_os("NOTIFY_SOCKET").is_none()
@@ -146,7 +148,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         args,
         recent,
         started,
-        outcomes: Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref()),
+        outcomes,
         statement: served.statement,
         status,
     };

@@ -3,7 +3,7 @@
 //! What must hold: every wait has a bound; what is not expected fails the test with what came instead.
 
 use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
-use clad_proto::grpc::v1;
+use clad_proto::grpc::{from_status, v1};
 use clad_proto::{AckLevel, ErrorInfo};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -77,6 +77,41 @@ impl Call {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Asks for a level for all that was sent, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the daemon says instead.
+    ///
+    /// # Panics
+    /// When the call ends.
+    pub async fn flush(&mut self, id: u32, level: AckLevel) -> Result<v1::Watermark, ErrorInfo> {
+        self.ask_flush(id, v1::AckLevel::from(level)).await;
+        loop {
+            match self.answer().await {
+                Told::Watermark(mark) if mark.flush_id == id => return Ok(mark),
+                Told::FlushRefused(refused) if refused.flush_id == id => {
+                    return Err(refused.error.expect("a reason").into());
+                }
+                Told::Watermark(mark) if mark.flush_id == 0 => {}
+                other => panic!("no answer to the Flush: {other:?}"),
+            }
+        }
+    }
+
+    /// Sends a Flush as it is.
+    pub async fn ask_flush(&self, id: u32, level: v1::AckLevel) {
+        self.ask(Asked::Flush(v1::Flush { id, level: level.into() })).await;
+    }
+
+    /// How the call ends.
+    ///
+    /// # Panics
+    /// When it goes on, or ends without a word.
+    pub async fn ended(&mut self) -> ErrorInfo {
+        let end = timeout(PATIENCE, self.told.message()).await.expect("an end in time");
+        from_status(&end.expect_err("an error")).expect("one of clad's own")
     }
 
     /// Waits until a watermark of a level covers everything below an offset.

@@ -23,7 +23,7 @@ use crate::io::{File, IoBuf};
 use crate::marks::Marks;
 
 /// Bytes of data between two entries of the sparse index.
-const INDEX_EVERY: u64 = 64 * 1024;
+pub(crate) const INDEX_EVERY: u64 = 64 * 1024;
 
 /// A segment that batches are appended to.
 pub(crate) struct Active {

@@ -38,17 +38,22 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 
 /// Looks for room, and prepares the next segment where one is wanted.
 pub(crate) fn look_for_space(shared: &Arc<Shared>) {
-    let low = !prepare::has_space(shared.env()).unwrap_or(false);
-    let has_prepared = shared.with(|c| c.has_prepared());
-    let short = low && !has_prepared;
-    space(shared, short);
-    if !low {
+    if look(shared) > 0 {
         make_ready(shared);
     }
 }
 
-fn space(shared: &Arc<Shared>, short: bool) {
-    let news = shared.with(|c| c.set_space_low(short));
+/// Tells the committer for how many segments there is room.
+fn look(shared: &Arc<Shared>) -> u64 {
+    // Nobody makes a segment between the look and the word about it.
+    let _making = shared.env().making();
+    let spare = prepare::spare_segments(shared.env()).unwrap_or(0);
+    tell_spare(shared, spare);
+    spare
+}
+
+fn tell_spare(shared: &Arc<Shared>, spare: u64) {
+    let (news, short) = shared.with(|c| (c.set_spare(spare), spare == 0 && !c.has_prepared()));
     if news.tell {
         shared.env().tell(Event::NoSpace(short));
     }
@@ -70,7 +75,7 @@ fn make_ready(shared: &Arc<Shared>) {
         Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
-            space(shared, true);
+            tell_spare(shared, 0);
         }
         Err(e) => shared.tell_once_a_while(format!("prepare segment {number}: {e}")),
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::active::{Active, Placed};
 use crate::catalog::{Catalog, Proof, Sealed};
-use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy};
+use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy, Wanted};
 use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
@@ -87,8 +87,8 @@ impl Executor {
                 (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
-            Job::Open { prepared, next, epoch } => {
-                (Ok(Done::Opened { next: self.open_next(prepared, next, epoch, Space::Zeroed) }), buf)
+            Job::Open { wanted, next, epoch } => {
+                (Ok(Done::Opened { next: self.open_next(wanted, next, epoch, Space::Zeroed) }), buf)
             }
             Job::Recover(rescue) => (self.recover(rescue), buf),
             Job::Close(rotation) => (self.close(rotation), buf),
@@ -139,10 +139,10 @@ impl Executor {
             return Err(Failure::new(FailedJob::Rotate(rotation), "seal", &e));
         }
         let (next, epoch) = (rotation.active.end_offset, rotation.active.header.epoch);
-        let prepared = rotation.prepared.take();
-        let space = if prepared.is_none() { Space::Reserved } else { Space::Zeroed };
+        let wanted = std::mem::take(&mut rotation.wanted);
+        let space = if wanted.prepared.is_none() { Space::Reserved } else { Space::Zeroed };
         drop(rotation); // its descriptors, and their locks
-        Ok(Done::Rotated { next: self.open_next(prepared, next, epoch, space) })
+        Ok(Done::Rotated { next: self.open_next(wanted, next, epoch, space) })
     }
 
     fn seal_active(&self, rotation: &Rotation) -> io::Result<()> {
@@ -167,8 +167,8 @@ impl Executor {
     }
 
     /// The next segment, or why it is tried again later.
-    fn open_next(&self, prepared: Option<Prepared>, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
-        match self.try_open_next(prepared, next, epoch, space) {
+    fn open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
+        match self.try_open_next(wanted, next, epoch, space) {
             Ok(Some(active)) => Ok(active),
             Ok(None) => Err(NoSegment::Space),
             Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(NoSegment::Space),
@@ -180,15 +180,9 @@ impl Executor {
         }
     }
 
-    fn try_open_next(
-        &self,
-        prepared: Option<Prepared>,
-        next: u64,
-        epoch: u32,
-        space: Space,
-    ) -> io::Result<Option<Active>> {
+    fn try_open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> io::Result<Option<Active>> {
         let number = self.next_number();
-        let ready = match prepared.filter(|p| p.header.number == number) {
+        let ready = match wanted.prepared.filter(|p| p.header.number == number) {
             Some(prepared) => prepared,
             None => {
                 // The background thread stops when it sees that a rotation is under way; what it had finished is used.
@@ -196,7 +190,7 @@ impl Executor {
                 if let Some(finished) = prepare::find_left_over(&self.env, number)? {
                     return self.use_prepared(&finished, next, epoch).map(Some);
                 }
-                if !prepare::has_space(&self.env)? {
+                if !wanted.owed && prepare::spare_segments(&self.env)? == 0 {
                     return Ok(None);
                 }
                 if space == Space::Reserved {
@@ -310,7 +304,7 @@ impl Executor {
             m.latched = false;
         })?;
         self.env.tell(Event::Recovered { epoch, from: rescue.from, to: end });
-        let next = self.open_next(None, end, epoch, Space::Reserved);
+        let next = self.open_next(Wanted::default(), end, epoch, Space::Reserved);
         Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost: rescue.lost })
     }
 

@@ -108,6 +108,8 @@ faults! {
     DamagedUsedAgain,
     /// An append of a producer's older session is taken.
     FenceIgnored,
+    /// An append is given an offset as long as nobody has told that there is no room, whatever waits already.
+    RoomNotCounted,
     /// The thread of the ring does not wake the other one when the turn has passed to it.
     TurnNotPassedOn,
     /// A writing thread goes to sleep on a look that it took before it gave the lock back and took it again.

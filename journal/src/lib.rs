@@ -63,7 +63,7 @@ pub use gather::Batch;
 pub use io::bulk;
 pub use journal::{Appender, Hand, Journal, Owed, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Closed, Level, Marks, Wants};
-pub use offline::{OfflineLog, OfflineReader};
+pub use offline::{BrokenSegment, OfflineLog, OfflineReader, look};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::Reader;
 pub use verify::{Problem, VerifyReport, verify};

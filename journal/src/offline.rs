@@ -4,9 +4,9 @@
 //! damage (an error); while a daemon runs, what it has in flight may look like a torn tail.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use crate::catalog::Proof;
 use crate::error::{OpenError, ReadError};
@@ -29,9 +29,25 @@ pub struct OfflineLog {
     meta: Meta,
     parts: Vec<Part>,
     notes: Vec<String>,
+    faults: Vec<BrokenSegment>,
     damage: Vec<Damage>,
     end_offset: u64,
     durable_end: u64,
+}
+
+/// A segment that is not as it was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenSegment {
+    /// Its number.
+    pub segment: u64,
+    /// What is wrong with it, behind its number.
+    pub text: String,
+}
+
+impl fmt::Display for BrokenSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}: {}", self.segment, self.text)
+    }
 }
 
 /// Segments above the highest that `clad.meta` names count where they hold records, as at a start; but a running
@@ -81,6 +97,29 @@ pub(crate) enum Content {
     Scanned { kept: Vec<Found> },
 }
 
+/// What a start looks at first: whether all names in the folder are of a log, and `clad.meta`. The log's id; nothing where a
+/// new log would be made. No segment is read, nothing is changed.
+///
+/// # Errors
+/// [`OpenError`], as a start would give it.
+pub fn look(dir: &Path) -> Result<Option<[u8; 16]>, OpenError> {
+    let name = dir.display().to_string();
+    let substrate = device::discover(dir);
+    let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+    check_foreign(&storage, &name)?;
+    match metafile::load(&storage).map_err(OpenError::io("read clad.meta"))? {
+        Loaded::Found { meta, .. } => Ok(Some(meta.log_id)),
+        Loaded::Newer(e) => Err(OpenError::Newer(e.to_string())),
+        Loaded::Lost => {
+            let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
+            match list_segments(&listing).len() {
+                0 => Ok(None),
+                segments => Err(OpenError::MetaLost { dir: name, segments }),
+            }
+        }
+    }
+}
+
 impl OfflineLog {
     /// Looks at a folder.
     ///
@@ -111,6 +150,7 @@ impl OfflineLog {
             meta,
             parts: Vec::new(),
             notes,
+            faults: Vec::new(),
             damage: Vec::new(),
         };
         let mut open = Vec::new();
@@ -133,7 +173,7 @@ impl OfflineLog {
                 Some(before) => format!("behind segment {}", before.number),
                 None => format!("from offset {} on", self.end_offset),
             };
-            self.notes.push(format!("DAMAGE: segment {number} is missing, {from}"));
+            self.fault(number, format!("missing, {from}"));
             return Ok(());
         };
         let segment = match probe(self.storage.as_ref(), number, bytes) {
@@ -142,14 +182,14 @@ impl OfflineLog {
                 return Ok(());
             }
             Err(e) if is_bad_place(&e) => {
-                self.notes.push(format!("DAMAGE: the header of segment {number} cannot be read: {e}"));
+                self.fault(number, format!("its header cannot be read: {e}"));
                 return Ok(());
             }
             other => other.map_err(OpenError::io(name.clone()))?,
         };
         match segment.state {
             State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.meta.log_id => {
-                self.notes.push(format!("DAMAGE: segment {number} belongs to another log"));
+                self.fault(number, "belongs to another log");
             }
             State::Sealed { header, footer, head_checksum } => {
                 // It was sealed when all before it was durable: of those that have lost their footers nothing below is a tail.
@@ -171,9 +211,13 @@ impl OfflineLog {
                 self.note_lost_footer(&segment).map_err(OpenError::io(name))?;
                 open.push(Open { number, bytes, header });
             }
-            State::Unreadable(e) => self.notes.push(format!("DAMAGE: segment {number}: {e}")),
+            State::Unreadable(e) => self.fault(number, e.to_string()),
         }
         Ok(())
+    }
+
+    fn fault(&mut self, segment: u64, text: impl Into<String>) {
+        self.faults.push(BrokenSegment { segment, text: text.into() });
     }
 
     /// A running daemon may have sealed it since the folder was listed: looked at once more before anything is said.
@@ -181,8 +225,7 @@ impl OfflineLog {
         if seen.has_lost_its_footer(self.meta.clean) {
             let file_len = self.storage.open(&segment_name(seen.number), Access::ReadDirect)?.len()?;
             if probe(self.storage.as_ref(), seen.number, file_len)?.has_lost_its_footer(self.meta.clean) {
-                let number = seen.number;
-                self.notes.push(format!("DAMAGE: segment {number} has lost its footer, and may have lost its end"));
+                self.fault(seen.number, "has lost its footer, and may have lost its end");
             }
         }
         Ok(())
@@ -240,10 +283,10 @@ impl OfflineLog {
     fn note_missing_footers(&mut self) {
         let sealed = |p: &&Part| matches!(&p.content, Content::Sealed(f) if f.footer.supersedes_from.is_none());
         let Some(last) = self.parts.iter().rfind(sealed).map(|p| p.number) else { return };
-        for p in self.parts.iter().filter(|p| p.number < last && matches!(p.content, Content::Scanned { .. })) {
-            let start = format!("DAMAGE: segment {} has lost its footer", p.number);
-            if !self.notes.iter().any(|note| note.starts_with(&start)) {
-                self.notes.push(start);
+        let scanned = |p: &&Part| p.number < last && matches!(p.content, Content::Scanned { .. });
+        for number in self.parts.iter().filter(scanned).map(|p| p.number).collect::<Vec<_>>() {
+            if !self.faults.iter().any(|fault| fault.segment == number) {
+                self.fault(number, "has lost its footer");
             }
         }
     }
@@ -271,9 +314,14 @@ impl OfflineLog {
         &self.meta
     }
 
-    /// What an operator should hear though it is no damage; and missing or unreadable segments.
+    /// What an operator should hear though it is no damage.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Segments that are missing, cannot be read, or have lost a part.
+    pub fn faults(&self) -> &[BrokenSegment] {
+        &self.faults
     }
 
     /// Offsets that cannot be read.

@@ -37,9 +37,9 @@ pub(crate) enum Space {
     Reserved,
 }
 
-/// Whether the file system has room for a segment beyond the operator's reserve.
-pub(crate) fn has_space(env: &Env) -> io::Result<bool> {
-    Ok(env.storage.space()?.free >= env.config.segment_bytes + env.config.reserve_free)
+/// For how many segments the file system has room beyond the operator's reserve.
+pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
+    Ok(env.storage.space()?.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes)
 }
 
 fn write_access(env: &Env) -> Access {

@@ -162,17 +162,9 @@ impl ProducerTable {
 
     /// Stores what was checked as [`Verdict::Fresh`], or was read back from the disk.
     pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
-        if !self.producers.contains_key(&append.producer) {
-            self.make_room(now_ns, pinned);
-            let fresh = Producer {
-                owner: append.owner,
-                epoch: append.producer_epoch,
-                last_active_ns: now_ns,
-                ranges: VecDeque::with_capacity(1),
-            };
-            self.producers.insert(append.producer, fresh);
-        }
-        let Some(p) = self.producers.get_mut(&append.producer) else { return };
+        let Some(p) = self.producers.get_mut(&append.producer) else {
+            return self.store_first(append, first_offset, now_ns, pinned);
+        };
         p.epoch = p.epoch.max(append.producer_epoch);
         p.last_active_ns = now_ns;
         let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
@@ -191,6 +183,20 @@ impl ProducerTable {
                 }
             }
         }
+    }
+
+    /// The first of a producer.
+    fn store_first(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
+        self.make_room(now_ns, pinned);
+        let stored = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
+        let fresh = Producer {
+            owner: append.owner,
+            epoch: append.producer_epoch,
+            last_active_ns: now_ns,
+            ranges: VecDeque::from([stored]),
+        };
+        self.ranges += 1;
+        self.producers.insert(append.producer, fresh);
     }
 
     fn make_room(&mut self, now_ns: i64, pinned: &HashSet<ProducerId>) {

@@ -1,14 +1,18 @@
 //! Checks every byte of a log that carries meaning, and names what does not hold.
 //!
 //! What must hold: nothing is changed; a torn tail of the active segment is a note, everything else that fails is a
-//! problem with its segment, its place and its offsets; the check goes on behind it.
+//! problem with its segment, its place and its offsets; the check goes on behind it. What one thing spoilt is one problem:
+//! the offsets that are lost by it, and what no longer fits behind it, are told with it.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::OpenError;
 use crate::format::checksum::plain;
 use crate::format::footer::Before;
-use crate::offline::{Content, OfflineLog, Part};
+use crate::offline::{BrokenSegment, Content, OfflineLog, Part};
+
+const LOST: &str = "these offsets are lost";
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,11 +64,9 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyRe
         expected: log.first_offset(),
         before: None,
     };
-    for note in log.notes() {
-        match note.strip_prefix("DAMAGE: ") {
-            Some(text) => check.problem(None, None, None, text),
-            None => check.report.notes.push(note.clone()),
-        }
+    check.report.notes.extend_from_slice(log.notes());
+    for BrokenSegment { segment, text } in log.faults() {
+        check.problem(Some(*segment), None, None, text);
     }
     let total: u64 = log.parts().iter().map(|p| p.bytes).sum();
     for part in log.parts() {
@@ -73,10 +75,8 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyRe
         check.report.bytes += part.bytes;
         progress(check.report.bytes, total);
     }
-    let (expected, end) = (check.expected, log.end_offset());
-    if expected < end {
-        check.problem(None, None, Some((expected, end)), "these offsets are lost");
-    }
+    let end = log.end_offset();
+    check.goes_on_at(None, end);
     Ok(check.report)
 }
 
@@ -91,37 +91,67 @@ impl Check {
         self.report.problems.push(Problem { segment, position, offsets, text: text.to_owned() });
     }
 
+    /// Offsets that are lost with one of these segments, if one of them is not there in whole; else all that is known is in
+    /// front of which segment.
+    fn lost_with(&mut self, segments: Range<u64>, here: Option<u64>, lost: (u64, u64)) {
+        let fault = |problem: &&mut Problem| {
+            let whole = (problem.position, problem.offsets) == (None, None);
+            whole && problem.segment.is_some_and(|segment| segments.contains(&segment))
+        };
+        match self.report.problems.iter_mut().find(fault) {
+            Some(problem) => problem.offsets = Some(lost),
+            None => self.problem(here, None, Some(lost), LOST),
+        }
+    }
+
+    /// The next segment (or the log's end) goes on at `offset`.
+    fn goes_on_at(&mut self, segment: Option<u64>, offset: u64) {
+        if self.expected < offset {
+            let behind = self.before.map_or(0, |before| before.number + 1);
+            self.lost_with(behind..segment.unwrap_or(u64::MAX), segment, (self.expected, offset));
+            self.expected = offset;
+        }
+    }
+
     fn part(&mut self, log: &OfflineLog, part: &Part) -> Result<(), OpenError> {
         let number = Some(part.number);
+        self.goes_on_at(number, part.first_offset);
         let mut reader = log.batches_of(part).map_err(OpenError::io(format!("segment {}", part.number)))?;
         let mut chain = 0;
-        loop {
-            let (pos, bad) = (reader.pos(), reader.bad_bytes);
+        let complete = loop {
+            let (pos, before) = (reader.pos(), reader.bad_bytes);
             let batch = reader.next_batch().map_err(OpenError::io(format!("segment {}", part.number)))?;
-            if reader.bad_bytes > bad {
-                self.problem(number, Some(pos), None, "a batch that fails its checksum, or bytes that are none");
-            }
-            let Some(batch) = batch.filter(|b| b.first_offset < part.end_offset) else { break };
-            if batch.first_offset != self.expected {
-                let lost = (self.expected, batch.first_offset);
-                self.problem(number, Some(pos), Some(lost), "these offsets are lost");
-            } else if reader.last_header.as_ref().is_some_and(|h| h.previous != chain) {
+            let text = match reader.bad_bytes > before {
+                true => Some("a batch that fails its checksum, or bytes that are none"),
+                false => None,
+            };
+            let batch = batch.filter(|b| b.first_offset < part.end_offset);
+            // At the end of what is there: up to where the part is said to go.
+            let lost = (self.expected, batch.as_ref().map_or(part.end_offset, |b| b.first_offset));
+            if lost.0 < lost.1 {
+                match (text, &batch) {
+                    (None, None) => self.lost_with(part.number..part.number + 1, number, lost),
+                    (text, _) => self.problem(number, Some(pos), Some(lost), text.unwrap_or(LOST)),
+                }
+            } else if lost.0 > lost.1 && batch.is_some() {
+                self.problem(number, Some(pos), None, "a batch that begins below the end of the one before");
+            } else if let Some(text) = text {
+                self.problem(number, Some(pos), None, text);
+            } else if batch.is_some() && reader.last_header.as_ref().is_some_and(|h| h.previous != chain) {
                 self.problem(number, Some(pos), None, "the chain does not name the batch before");
             }
+            let Some(batch) = batch else { break lost.0 >= lost.1 };
             chain = reader.last_checksum;
             self.batch(part.number, pos, &batch);
             self.expected = batch.end_offset();
-        }
+        };
+        self.expected = self.expected.max(part.end_offset);
         if let Content::Sealed(proof) = &part.content {
             let footer = &proof.footer;
             // A later segment repeats what lies behind the part's end: nothing was read of that here.
             let superseded = part.end_offset < footer.end_offset;
-            if self.expected < part.end_offset {
-                let lost = (self.expected, part.end_offset);
-                self.problem(number, None, Some(lost), "these offsets are lost");
-                self.expected = part.end_offset;
-            }
-            if !superseded && footer.last_batch_checksum != chain {
+            // With the last batch its checksum is lost.
+            if complete && !superseded && footer.last_batch_checksum != chain {
                 self.problem(number, None, None, "the footer names another last batch");
             }
             if let (Some(said), Some(is)) = (footer.before, self.before)

@@ -237,10 +237,18 @@ impl Drain {
         os::take_wakes(&self.waker);
     }
 
-    /// Closes the ring: from now on nothing is reserved in it. What is committed can still be taken.
+    /// Closes the ring: from now on nothing is reserved in it, and what a client reserves all the same is never taken. What
+    /// was reserved before and is committed can still be taken.
     pub fn close(&mut self) {
-        self.ring.set_bits(at::HEAD, Cursor::CLOSED);
+        let head = self.ring.set_bits(at::HEAD, Cursor::CLOSED);
+        self.reader.set_end(Cursor(head));
         self.wake_all();
+    }
+
+    /// Whether it was closed, by either end, or by a daemon before this one.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
     }
 
     /// Closes the ring and says why (a code of the protocol, not 0).

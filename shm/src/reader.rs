@@ -131,6 +131,8 @@ pub(crate) struct Reader {
     /// The time of the last entry that was given back.
     tail_time: u64,
     gone: bool,
+    /// Nothing from this append on is ever taken: the ring was closed there.
+    end: u64,
 }
 
 /// Up to where space was given back.
@@ -186,6 +188,7 @@ impl Reader {
             tail,
             tail_time: 0,
             gone: false,
+            end: u64::MAX,
         }
     }
 
@@ -228,6 +231,12 @@ impl Reader {
         self.end_hold();
     }
 
+    /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not taken.
+    pub(crate) fn set_end(&mut self, head: Cursor) {
+        let room = u64::from(self.shape.slots()) - (self.next - self.tail.append);
+        self.end = self.end.min(self.next + head.ahead_of(self.next).min(room));
+    }
+
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -242,7 +251,7 @@ impl Reader {
             if let Some(found) = self.found {
                 return Ok(verdict(found.time, before));
             }
-            if self.next - self.tail.append >= u64::from(self.shape.slots()) {
+            if self.next >= self.end || self.next - self.tail.append >= u64::from(self.shape.slots()) {
                 return Ok(Peek::Empty); // all that the ring can hold was taken; whatever the slots say is not true
             }
             match self.state(ring, self.next) {
@@ -366,6 +375,7 @@ impl Reader {
         let waits_for_space = self.next - self.tail.append >= u64::from(self.shape.slots());
         let is_committed = |append| matches!(self.state(ring, append), State::Committed(_));
         waits_for_space
+            || self.next >= self.end
             || self.found.is_none()
                 && self.state(ring, self.next) == State::Pending
                 && !behind.into_iter().any(is_committed)

@@ -163,6 +163,12 @@ pub struct World {
     writing: bool,
     /// There is no room for a further segment.
     full: bool,
+    /// Others took room, and the journal has not looked since.
+    unseen: bool,
+    /// Offsets below may have been given when the room for them was there, which others took before the journal looked.
+    squeezed: u64,
+    /// An operation of this life was made to fail.
+    planned: bool,
     /// One past the last operation that was made to fail.
     last_fault: u64,
     recycled_at: Option<u64>,
@@ -199,6 +205,9 @@ impl World {
             shaken: false,
             writing: true,
             full: false,
+            unseen: false,
+            squeezed: 0,
+            planned: false,
             last_fault: 0,
             recycled_at: None,
             last_error: 0,

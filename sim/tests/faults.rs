@@ -46,6 +46,7 @@ fn scene(fault: Fault) -> Option<Scene> {
         Fault::RecycledNotToldApart => ("a_segment_used_again_holds_nothing_of_what_it_was", scenes::used_again),
         Fault::LockNotTaken => ("a_late_write_of_a_dead_process_is_waited_for", scenes::late_write),
         Fault::CutInPlace => ("what_lies_behind_a_cut_never_comes_back", scenes::behind_the_cut),
+        Fault::RoomNotCounted => ("what_has_an_offset_has_room_on_a_disk_that_fills", scenes::full_disk),
         _ => return None,
     })
 }

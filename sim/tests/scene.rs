@@ -65,6 +65,11 @@ fn a_recovery_on_a_full_disk_keeps_the_space_that_it_has() {
 }
 
 #[test]
+fn what_has_an_offset_has_room_on_a_disk_that_fills() {
+    scenes::full_disk(Faults::default());
+}
+
+#[test]
 fn a_file_system_that_becomes_read_only_costs_nothing() {
     scenes::read_only(Faults::default());
 }

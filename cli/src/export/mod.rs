@@ -162,7 +162,7 @@ fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source
     Ok(match &args.dir {
         Some(dir) => {
             let files = Files::open(dir)?;
-            let notes = files.notes().map(|(note, damage)| (note.to_owned(), damage)).collect();
+            let notes = files.notes().collect();
             (Source::Files(Box::new(files)), notes)
         }
         None => {

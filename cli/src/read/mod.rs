@@ -149,7 +149,7 @@ fn run(context: &mut Context, args: &ReadArgs, dir: Option<&PathBuf>, default: O
     let mut show = Show::new(&mut context.output, args.output, zone, filter);
     if let Source::Files(files) = &source {
         for (note, damage) in files.notes() {
-            show.note(note, damage)?;
+            show.note(&note, damage)?;
         }
     }
     context.runtime.block_on(read(args, &source, last, &mut show))?;

@@ -15,9 +15,6 @@ use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 use super::piece::{Event, Gap, Piece, Standing, Stored};
 use crate::exit::Stop;
 
-/// What a note that tells of damage begins with.
-const DAMAGE: &str = "DAMAGE: ";
-
 /// A log in a folder.
 pub(crate) struct Files {
     log: OfflineLog,
@@ -50,8 +47,9 @@ impl Files {
     }
 
     /// What an operator should hear, and whether it is damage.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.log.notes().iter().map(|note| (note.as_str(), note.starts_with(DAMAGE)))
+    pub(crate) fn notes(&self) -> impl Iterator<Item = (String, bool)> {
+        let notes = self.log.notes().iter().map(|note| (note.clone(), false));
+        notes.chain(self.log.faults().iter().map(|fault| (format!("DAMAGE: {fault}"), true)))
     }
 
     /// Where the log stands.
@@ -89,7 +87,8 @@ impl Files {
         }
         if cursor.epoch > standing.end.epoch || cursor.offset > standing.end.offset {
             return Err(Stop::Failed(anyhow!(
-                "the cursor {cursor} is of a place that this log never had: it ends at {}",
+                "the cursor {cursor} is beyond the end of this log at {}: it was made up, or is of a longer copy of this \
+                 log (a backup was restored); read on from there, or without a cursor",
                 standing.end
             )));
         }

@@ -8,7 +8,7 @@ use crate::{Address, ConnectError, address::HostPort, session::Out};
 use bytes::Bytes;
 use clad_proto::{
     AckLevel, ErrorCode, ErrorInfo, PayloadView,
-    frame::{Accepted, Hello, LastStored, Refused, Welcome},
+    frame::{Accepted, Flush, Hello, LastStored, Refused, Welcome},
     grpc::{
         from_status,
         v1::{
@@ -144,7 +144,7 @@ impl Grpc {
                 };
                 (Request::Append(append), payload.len())
             }
-            Out::Flush { id, level } => (Request::Flush(v1::Flush { id, level: v1::AckLevel::from(level).into() }), 0),
+            Out::Flush { id, level } => (Request::Flush(Flush { request_id: id, level }.into()), 0),
         };
         self.queued_bytes += len;
         self.queue.push_back((request(message), len));
@@ -222,6 +222,10 @@ fn answer(address: &Address, message: Result<Option<v1::AppendResponse>, Status>
             mark.watermark().map(Answer::Watermark).ok_or_else(|| protocol("a watermark without a level"))
         }
         Response::Refused(answer) => Ok(Answer::Refused(Refused::from(answer))),
+        Response::FlushRefused(answer) => {
+            let error = answer.error.ok_or_else(|| protocol("a flush that is refused without an error"))?.into();
+            Ok(Answer::FlushRefused { id: answer.flush_id, error })
+        }
         Response::Error(error) => {
             Err(ConnectError::Refused { address: address.clone(), error: Box::new(error.into()) })
         }

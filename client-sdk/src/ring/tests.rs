@@ -86,3 +86,31 @@ fn what_waits_when_a_ring_is_shown_is_looked_after() {
     drain.announce();
     assert_eq!(soon(heard).expect("an ack").level, AckLevel::Written);
 }
+
+/// Into a ring that is full, and into one that is closed: who is told that it is posted finds it there.
+#[test]
+fn posted_is_told_of_nothing_that_is_not_in_the_ring() {
+    let (mut drain, port) = ring();
+    let post = |told: &mut u64| loop {
+        let (claim, mut heard) = claim();
+        let append = Append { level: Some(AckLevel::Posted), ..append() };
+        let posted = matches!(port.post(append, claim), Posted::Done);
+        assert_eq!(posted, matches!(heard.try_recv(), Ok(Ok(receipt)) if receipt.level == AckLevel::Posted));
+        if !posted {
+            return;
+        }
+        *told += 1;
+        assert!(*told < 1000, "it is full at some time");
+    };
+    let (mut told, mut taken) = (0, 0);
+    post(&mut told);
+    while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
+        taken += u64::from(drain.take(&mut Vec::new()).expect("a sound ring").is_some());
+    }
+    assert_eq!((told, taken, drain.next()), (taken, told, told));
+    drain.release(drain.next());
+    drain.close();
+    let before = told;
+    post(&mut told);
+    assert_eq!(told, before, "nothing is put into a ring that is closed");
+}

@@ -4,15 +4,16 @@
 //! - A stream is a connection of the framed protocol: the same door, the same session, the same answers in the same
 //!   order; answers are released while the stream waits for anything else, so that no ack waits for an append.
 //! - One message is one append; it is encoded once, here, and its checksum is made of what was encoded.
-//! - An error of one append is told in Refused and the stream goes on; any other ends it with a status.
+//! - An error of one append is told in Refused, one of a flush in FlushRefused, and the stream goes on; any other ends it
+//!   with a status.
 //! - A level `none` is never answered: what is refused of it is counted as dropped.
 //! - On the way down no further message is taken, and what was taken is answered while the drain lasts.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, Level, Watcher};
-use clad_proto::frame::{AppendHead, Hello, Watermark};
+use clad_journal::{Accepted, Watcher};
+use clad_proto::frame::{AppendHead, Flush, Hello};
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload, otlp};
 use tokio::sync::{mpsc, watch};
@@ -309,46 +310,12 @@ impl Conversation {
     }
 
     async fn flush(&mut self, flush: v1::Flush) -> Result<(), End> {
-        let door = self.service.door.clone();
-        if flush.id == 0 {
-            return Err(malformed("a Flush needs an id that is not 0"));
+        let flush = Flush::try_from(flush)?;
+        match self.session.ask_flush(&self.service.door, flush) {
+            Ok(None) => Ok(()),
+            Ok(Some(mark)) => self.tell(Told::Watermark(mark.into())).await,
+            Err(error) => self.tell(flush_refused(flush.request_id, error)).await,
         }
-        let level = match flush.level().level() {
-            Some(level @ (AckLevel::Received | AckLevel::Written | AckLevel::Durable)) => level,
-            _ => return Err(malformed("a Flush is of `received`, `written` or `durable`")),
-        };
-        if level > door.flush_reach {
-            let text = format!("this log reaches `{}` at most, not `{level}`", door.flush_reach);
-            return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text).into());
-        }
-        // Each is a place in the session: more than the window are not taken in while the disk is slow.
-        while self.session.unanswered() >= door.window as usize {
-            self.marks_move().await?;
-        }
-        let m = door.journal.marks();
-        if level > AckLevel::Received
-            && let Some(error) = self.session.lost_since(&m)
-        {
-            return Err(error.into());
-        }
-        match level {
-            AckLevel::Durable => {
-                let end = door.journal.request_sync();
-                self.session.flush(flush.id, end, Level::Durable, m.failures);
-            }
-            AckLevel::Written => self.session.flush(flush.id, m.received, Level::Written, m.failures),
-            _ => {
-                let mark = Watermark {
-                    request_id: flush.id,
-                    epoch: m.epoch,
-                    epoch_first_offset: m.epoch_first,
-                    level,
-                    offset: m.received,
-                };
-                self.tell(Told::Watermark(mark.into())).await?;
-            }
-        }
-        Ok(())
     }
 
     async fn release(&mut self) -> Result<(), End> {
@@ -362,8 +329,7 @@ impl Conversation {
                     count_refusal(AckLevel::Received, refused.error.code, refused.count);
                     Told::Refused(refused.into())
                 }
-                // The message has no place for a flush that failed: the call ends, and the client comes again.
-                Answer::FlushFailed(_, error) => return Err(error.into()),
+                Answer::FlushFailed(id, error) => flush_refused(id, error),
             })
             .await?;
         }
@@ -394,6 +360,10 @@ impl Conversation {
 async fn stopped_for(mut stop: watch::Receiver<bool>, time: Duration) {
     let _ = stop.wait_for(|stop| *stop).await;
     tokio::time::sleep(time).await;
+}
+
+fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {
+    Told::FlushRefused(v1::FlushRefused { flush_id, error: Some(error.into()) })
 }
 
 fn malformed(text: &'static str) -> End {

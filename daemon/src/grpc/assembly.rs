@@ -209,10 +209,10 @@ impl Stream for Messages {
                 me.share.set(ready!(acquiring.as_mut().poll(cx)).map_or(State::None, State::Held));
                 me.acquiring = None;
             }
-            if me.whole == 0 {
-                if let Err(error) = me.begin() {
-                    return me.refuse(&error);
-                }
+            if me.whole == 0
+                && let Err(error) = me.begin()
+            {
+                return me.refuse(&error);
             }
             if me.needs_share() {
                 me.asked = true;

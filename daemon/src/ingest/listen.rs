@@ -1,13 +1,13 @@
 //! Sockets and who may come in.
 //!
 //! What must hold: a socket's file has the mode that the design gives it whatever the umask; a socket that a dead
-//! daemon left is replaced, one that a living daemon answers on is not; a connection over the limit is told so and
+//! daemon left is replaced, one that a living daemon answers on is not, and no other file; a connection over the limit is told so and
 //! costs the others nothing; an error of `accept` (no descriptors left) is waited out, never spun on.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -89,7 +89,11 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers on this socket")),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        // So is who knocks on any other file.
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => match path.metadata()?.file_type().is_socket() {
+            true => std::fs::remove_file(path)?,
+            false => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket")),
+        },
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;

@@ -15,6 +15,7 @@ mod burst;
 mod crew;
 mod current;
 mod door;
+mod flush;
 mod framed;
 mod listen;
 mod peer;

@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// What a FLUSH is told where the journal has lost something since: once, for it may be of this peer, and was answered.
-    pub(crate) fn lost_since(&mut self, marks: &Marks) -> Option<ErrorInfo> {
+    pub(super) fn lost_since(&mut self, marks: &Marks) -> Option<ErrorInfo> {
         if marks.losses == std::mem::replace(&mut self.losses, marks.losses) {
             return None;
         }
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// Notes a flush of everything below `end`.
-    pub(crate) fn flush(&mut self, id: u32, end: u64, level: Level, failures: u32) {
+    pub(super) fn flush(&mut self, id: u32, end: u64, level: Level, failures: u32) {
         let since = Instant::now();
         self.wait(level, Waiting { first_seq: 0, count: 0, appends: 1, end, failures, since, flush: id });
     }
@@ -242,7 +242,7 @@ fn insert(queue: &mut VecDeque<Waiting>, w: Waiting) {
     }
 }
 
-fn watermark(m: &Marks, level: AckLevel, offset: u64, request_id: u32) -> Watermark {
+pub(super) fn watermark(m: &Marks, level: AckLevel, offset: u64, request_id: u32) -> Watermark {
     Watermark { request_id, epoch: m.epoch, epoch_first_offset: m.epoch_first, level, offset }
 }
 

@@ -32,9 +32,11 @@ pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, Erro
             let parting = Cursor { log_id, epoch: next.epoch, offset: next.first_offset };
             Err(ErrorInfo::new(ErrorCode::CursorAbandoned, text).parting_at(parting))
         }
-        None if cursor.offset > end => {
-            unknown(format!("the cursor is at offset {}, this log ends at {end}", cursor.offset))
-        }
+        None if cursor.offset > end => unknown(format!(
+            "the cursor is at offset {}, and this log ends at {end}: it was made up, or is of a longer copy of this \
+                 log (a backup was restored); read on from offset {end}, or without a cursor",
+            cursor.offset
+        )),
         _ => Ok(cursor.offset),
     }
 }

@@ -2,14 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clad_journal::AppendError;
 use clad_proto::frame::{RingId, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, OpenError, Shape, Stamps, clock};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::oneshot;
 
+use super::process::Process;
 use super::ring::Ring;
 use super::roll::Entry;
 use super::{Held, Order, Rings, Shared, duplicate, member, peer_of, shape};
@@ -17,6 +18,9 @@ use crate::ingest::{Peer, Producer, random};
 use crate::keep::{Kept, Note};
 
 const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
+/// How long a client has to come back to its ring after a restart of the daemon. What it has pushed is drained meanwhile;
+/// later it gets another one.
+const RETURN_WAIT: Duration = Duration::from_secs(60);
 /// The smallest ring that a client can have.
 const LEAST_BYTES: u32 = 16 * 1024;
 
@@ -153,7 +157,8 @@ impl Shared {
             self.roll.leave(&member);
             unavailable(format!("no descriptors for a ring: {e}"))
         })?;
-        let ring = Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, process(&note));
+        let ring =
+            Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, Process::of(&note).watched());
         let (done, added) = oneshot::channel();
         let held = Held::of(self, &member);
         match held.filter(|_| self.order(Order::Add(Box::new(ring), done))) {
@@ -209,22 +214,15 @@ impl Shared {
             return None;
         };
         self.roll.enter_again(member.clone());
-        let process = process(&note);
-        let gone = process.is_none() && note.pid != 0;
-        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process);
-        if gone {
-            ring.leave(false);
+        let process = Process::of(&note);
+        let over = matches!(process, Process::Gone) || drain.is_closed();
+        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process.watched());
+        match over {
+            true => ring.leave(false),
+            false => ring.is_expected_by(Instant::now() + RETURN_WAIT),
         }
         Some(ring)
     }
-}
-
-/// A descriptor of the client's process, if it lives: a number that another process has by now is not it.
-fn process(note: &Note) -> Option<OwnedFd> {
-    let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let same = crate::ingest::start_time(note.pid).unwrap_or_default() == note.pid_start;
-    same.then_some(process)
 }
 
 /// The daemon's monotonic clock.

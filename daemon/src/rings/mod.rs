@@ -9,8 +9,9 @@
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
 //! What must hold: a ring belongs to one producer of one process, and is given only once it is kept. It ends with its
-//! client's process, or with the last connection that held it ([`Held`]): then it is closed, drained to its end, and let go when all of it is written. What a
-//! client does to its ring costs itself alone.
+//! client's process, or with the last connection that held it ([`Held`]): then it is closed, drained up to where that was,
+//! and let go when all of it is written, whatever a process that lives on writes there. What a client does to its ring costs
+//! itself alone.
 //!
 //! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
 //!
@@ -20,6 +21,7 @@
 mod give;
 mod pace;
 mod pass;
+mod process;
 mod ring;
 mod roll;
 mod thread;

@@ -68,6 +68,8 @@ pub(super) struct Ring {
     given_back: usize,
     /// The client is gone: when everything was taken and given back, so is the ring.
     leaving: bool,
+    /// Until when its client must have come back, after a restart of the daemon.
+    expected: Option<Instant>,
     empty: bool,
     /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
     nonsense: Option<u64>,
@@ -102,6 +104,7 @@ impl Ring {
             told_durable: 0,
             given_back: 0,
             leaving: false,
+            expected: None,
             empty: false,
             nonsense: None,
             ended: Vec::new(),
@@ -156,6 +159,20 @@ impl Ring {
             (self.leaving, self.process) = (true, None);
             self.member.leave();
         }
+    }
+
+    /// Its client must come back until then, or the ring is closed.
+    pub(super) fn is_expected_by(&mut self, until: Instant) {
+        self.expected = Some(until);
+    }
+
+    pub(super) fn came_back(&mut self) {
+        self.expected = None;
+    }
+
+    /// Until when its client is waited for.
+    pub(super) fn expected(&self) -> Option<Instant> {
+        self.expected.filter(|_| !self.leaving)
     }
 
     /// Looks at its front; says up to which time others may be taken.

@@ -1,5 +1,7 @@
 //! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process.
 
+mod promises;
+
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +23,7 @@ use super::thread::Drainage;
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
-use crate::keep::{Keeper, Note, Stored};
+use crate::keep::{Keeper, Kept, Note, Stored};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -119,12 +121,30 @@ impl World {
         Self { _dir: dir, journal, shared, drainage }
     }
 
-    /// A program with a ring.
+    /// A program with a ring that is drained.
     fn program(&mut self, name: u8) -> Program {
         self.program_of(UID, name)
     }
 
     fn program_of(&mut self, uid: u32, name: u8) -> Program {
+        let (program, ring) = self.ring_of(uid, name);
+        self.add(ring);
+        program
+    }
+
+    /// Gives a ring to the drain.
+    fn add(&mut self, ring: Ring) {
+        let (done, _) = oneshot::channel();
+        self.shared.order(Order::Add(Box::new(ring), done));
+        self.drainage.turn();
+    }
+
+    /// A program and its ring.
+    fn ring(&self, name: u8) -> (Program, Ring) {
+        self.ring_of(UID, name)
+    }
+
+    fn ring_of(&self, uid: u32, name: u8) -> (Program, Ring) {
         let id = RingId::from_bytes([name; 16]);
         let producer = ProducerId::from_bytes([name; 16]);
         let note = Note { id, producer, uid, pid: std::process::id(), pid_start: 1, ..Note::default() };
@@ -140,10 +160,7 @@ impl World {
         self.shared.roll.enter_again(member.clone());
         let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0).expect("its own");
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
-        let (done, _) = oneshot::channel();
-        self.shared.order(Order::Add(Box::new(ring), done));
-        self.drainage.turn();
-        Program { id, producer, ring: client, memory, waker }
+        (Program { id, producer, ring: client, memory, waker }, ring)
     }
 
     /// Somebody else who appends, over a socket.
@@ -191,15 +208,20 @@ impl World {
 
     /// The bodies of what is written, by producer, in the order of the log.
     fn stored(&self, producer: ProducerId) -> Vec<String> {
+        let all = self.log().into_iter().filter(|(of, _)| *of == producer);
+        all.map(|(_, text)| text).collect()
+    }
+
+    /// The bodies of what is written, and whose they are.
+    fn log(&self) -> Vec<(ProducerId, String)> {
         let mut reader = self.journal.reader(0, Level::Written);
         let mut all = Vec::new();
         while let Some(batch) = reader.next_batch().expect("readable") {
             for chunk in batch.chunks().map(|chunk| chunk.expect("whole").1) {
-                if chunk.header.producer == *producer.as_bytes() {
-                    let view = PayloadView::parse(chunk.payload, chunk.header.count).expect("a payload");
-                    let texts = view.records().map(|r| r.body_bytes().expect("text").to_vec());
-                    all.extend(texts.map(|text| String::from_utf8(text).expect("text")));
-                }
+                let producer = ProducerId::from_bytes(chunk.header.producer);
+                let view = PayloadView::parse(chunk.payload, chunk.header.count).expect("a payload");
+                let texts = view.records().map(|r| r.body_bytes().expect("text").to_vec());
+                all.extend(texts.map(|text| (producer, String::from_utf8(text).expect("text"))));
             }
         }
         all
@@ -287,6 +309,13 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     scribbler.push(AckLevel::Written, "behind");
     scribbler.scribble("nonsense");
     let last = other.push(AckLevel::Written, "of another");
+    // In a thread, because what was wrong here once was a pass that never ended.
+    let (ended, turned) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        world.drainage.turn();
+        let _ = ended.send(world);
+    });
+    let mut world = turned.recv_timeout(PATIENCE).expect("the pass ends");
     world.all_written(&other, last);
     assert!(world.catch_up(None) && world.catch_up(Some(other.id)));
     world.until("the ring is gone", |world| world.shared.roll.of_producer(&scribbler.producer).is_none());
@@ -374,7 +403,15 @@ fn nothing_overtakes_what_is_refused_for_now() {
     program.push_bad(AckLevel::Written);
     let last = program.push(AckLevel::Written, "b");
     assert!(!world.catch_up(Some(program.id)));
-    assert_eq!(program.ring.marks().received, 0);
+    for _ in 0..3 {
+        world.drainage.turn();
+    }
+    let marks = program.ring.marks();
+    assert_eq!(
+        (marks.received, marks.written, marks.durable),
+        (0, 0, 0),
+        "of what is behind it nothing is told either"
+    );
     world.journal.disconnect(&[9; 16], true);
     world.all_written(&program, last);
     assert_eq!(world.stored(program.producer), ["a", "b"]);
@@ -402,4 +439,71 @@ fn nobody_waits_for_a_drain_that_has_ended() {
     world.drainage.run();
     shared.order(Order::GoOn(RingId::default(), early));
     assert_eq!(told.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
+}
+
+impl Program {
+    /// Where the head of the ring lies (`shm/src/layout.rs`), and the bit that says closed.
+    const HEAD: u64 = 64;
+    const CLOSED: u64 = 1 << 63;
+
+    /// Takes the ring for open again, as no honest client does.
+    fn reopen(&self) {
+        let mut head = [0; 8];
+        self.memory.read_exact_at(&mut head, Self::HEAD).expect("a head");
+        let head = u64::from_le_bytes(head) & !Self::CLOSED;
+        self.memory.write_all_at(&head.to_le_bytes(), Self::HEAD).expect("writable");
+    }
+}
+
+/// The connection has ended and the process writes on, over the mark that the ring is closed: what was there then is
+/// stored, and the ring ends.
+#[test]
+fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
+    let mut world = World::new(16);
+    let (orphan, other) = (world.program(1), world.program(2));
+    for text in &numbered(100) {
+        orphan.push(AckLevel::Posted, text);
+    }
+    world.shared.order(Order::Retire { id: orphan.id, forget: false, done: None });
+    world.drainage.turn();
+    assert!(orphan.ring.is_closed());
+    world.until("the ring is gone", |world| {
+        orphan.reopen();
+        let head = RingAppendHead { level: AckLevel::Posted, payload_crc: 0 }.encode();
+        let _ = orphan.ring.push(&[&head, b"late"], 1);
+        world.shared.roll.of_producer(&orphan.producer).is_none()
+    });
+    let last = other.push(AckLevel::Written, "of another");
+    world.all_written(&other, last);
+    assert_eq!(world.stored(orphan.producer), numbered(100));
+    assert!(world.catch_up(None));
+}
+
+/// Of an earlier daemon's rings: one that was closed is let go at once; one whose client nobody can watch lives, and ends
+/// when that has not come back in time.
+#[test]
+fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
+    let mut world = World::new(16);
+    let adopt = |world: &mut World, program: &Program| {
+        // Not known to the kernel: it can be neither watched nor said to be gone.
+        let note = Note { id: RingId::from_bytes([9; 16]), producer: program.producer, uid: UID, ..Note::default() };
+        let fds = vec![
+            program.memory.try_clone().expect("a descriptor").into(),
+            program.waker.try_clone().expect("a descriptor"),
+        ];
+        world.shared.adopt(Kept { note, fds }).expect("adopted")
+    };
+    let program = world.program(1);
+    let mut ring = adopt(&mut world, &program);
+    let (now, until) = (Instant::now(), ring.expected().expect("it is waited for"));
+    assert!(until > now + Duration::from_secs(30) && !program.ring.is_closed());
+    ring.came_back();
+    assert_eq!(ring.expected(), None);
+    ring.is_expected_by(now);
+    program.push(AckLevel::Posted, "posted meanwhile");
+    world.drainage = Drainage::new(world.shared.clone(), vec![ring]);
+    assert!(program.ring.is_closed(), "nobody came back");
+    let closed = adopt(&mut world, &program);
+    assert_eq!(closed.expected(), None, "it is over as it comes");
+    world.until("stored", |world| world.stored(program.producer) == ["posted meanwhile"]);
 }

@@ -46,6 +46,8 @@ pub(super) struct Drainage {
     /// The journal takes nothing now.
     hold: Option<Hold>,
     catching_up: Vec<CatchUp>,
+    /// When the first ring's client must have come back, after a restart.
+    expected: Option<Instant>,
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
@@ -67,11 +69,13 @@ impl Drainage {
             batch: Batch::default(),
             hold: None,
             catching_up: Vec::new(),
+            expected: None,
             pace,
             handed_over: false,
             stop: false,
         };
         rings.into_iter().for_each(|ring| drainage.add(ring));
+        drainage.expect_clients();
         drainage
     }
 
@@ -86,6 +90,16 @@ impl Drainage {
     #[cfg(test)]
     pub(super) fn rings(&self) -> &[Ring] {
         &self.rings
+    }
+
+    /// Closes the rings whose clients have not come back, and notes whom it waits for.
+    fn expect_clients(&mut self) {
+        let now = Instant::now();
+        for ring in self.rings.iter_mut().filter(|ring| ring.expected().is_some_and(|until| until <= now)) {
+            tracing::info!(peer = ring.peer.name, ring = %ring.member.note.id, "nobody came back to a ring: it is closed");
+            ring.leave(false);
+        }
+        self.expected = self.rings.iter().filter_map(Ring::expected).min();
     }
 
     /// Drains until it is told to stop and has nothing left.
@@ -122,6 +136,9 @@ impl Drainage {
     /// Everything that can be done without waiting.
     pub(super) fn turn(&mut self) -> Next {
         self.take_orders();
+        if self.expected.is_some_and(|until| until <= Instant::now()) {
+            self.expect_clients();
+        }
         self.look_at_marks();
         let next = self.pass();
         self.give_back();
@@ -143,7 +160,10 @@ impl Drainage {
                     let _ = done.send(());
                 }
                 Order::GoOn(id, given) => {
-                    let found = self.rings.iter().find(|ring| ring.member.note.id == id);
+                    let mut found = self.rings.iter_mut().find(|ring| ring.member.note.id == id);
+                    if let Some(ring) = &mut found {
+                        ring.came_back();
+                    }
                     let _ = given.send(found.and_then(|ring| super::Given::again(ring.member.note, ring.drain()).ok()));
                 }
                 Order::Retire { id, forget, done } => {
@@ -287,6 +307,7 @@ impl Drainage {
                 quiet &= ring.sleep();
             }
         }
+        until = until.into_iter().chain(self.expected).min();
         if quiet {
             self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
         }

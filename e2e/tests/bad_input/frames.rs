@@ -5,7 +5,8 @@ use bytes::{BufMut, BytesMut};
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::{Daemon, Raw};
 use clad_proto::frame::{
-    AppendHead, Flush, Frame, FrameHeader, FrameType, Hello, Read, ReadFrom, Welcome, append_prefix, encode_append,
+    AppendHead, Flush, Frame, FrameHeader, FrameType, Hello, Read, ReadFrom, RingWanted, Welcome, append_prefix,
+    encode_append,
 };
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId, crc32c};
 
@@ -112,6 +113,35 @@ fn a_flush_without_a_request_id() {
     let mut bytes = BytesMut::new();
     Flush { request_id: 0, level: AckLevel::Written }.encode(&mut bytes);
     all_are(&ends_with(&bytes), ErrorCode::MalformedFrame);
+}
+
+/// Once, by who appends, and when all that was sent before is answered.
+#[test]
+fn a_ring_is_asked_for_in_its_time() {
+    let daemon = Daemon::start();
+    let ring = |request_id| {
+        let mut bytes = BytesMut::new();
+        RingWanted { request_id, known: None, clock_ns: 0, bytes: 0 }.encode(&mut bytes);
+        bytes
+    };
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append_acked(0, AckLevel::Written, &[b"by the socket"]);
+    raw.send_bytes(&ring(7)).expect("sent");
+    assert!(
+        matches!(raw.frame(), Some(Frame::RingGiven(given)) if given.request_id == 7),
+        "what came before is answered"
+    );
+    daemon.wait_for_rings(1);
+    raw.send_bytes(&ring(8)).expect("sent");
+    assert_eq!(raw.end().code, ErrorCode::MalformedFrame);
+    daemon.wait_for_rings(0); // it ends with its connection
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.send_bytes(&ring(0)).expect("sent");
+    assert_eq!(raw.end().code, ErrorCode::MalformedFrame);
+    let mut raw = Raw::unix(&daemon.socket());
+    raw.greet(&clad_e2e::raw::hello_reader()).expect("WELCOME");
+    raw.send_bytes(&ring(7)).expect("sent");
+    assert_eq!(raw.end().code, ErrorCode::MalformedFrame);
 }
 
 #[test]

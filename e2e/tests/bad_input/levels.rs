@@ -2,9 +2,11 @@
 
 use std::thread;
 
+use clad_e2e::grpc::Call;
 use clad_e2e::raw::hello_reader;
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, Raw, Setup, web};
+use clad_e2e::{Daemon, Raw, Setup, not_run, web};
+use clad_proto::grpc::v1;
 use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode};
 
 #[test]
@@ -55,6 +57,52 @@ fn accepted_and_its_watermark_come_together() {
     // Told at once they would be twice as many; an append that finds nothing under way is answered twice.
     let appends = CLIENTS * APPENDS;
     assert!((appends..appends * 3 / 2).contains(&reads), "{reads} reads for {appends} appends");
+}
+
+/// A FLUSH that the log cannot answer is refused by its number, and ends nothing; one that no log could answer is no
+/// FLUSH. The same on both transports.
+#[test]
+fn a_flush_that_is_refused_ends_nothing_and_one_that_is_none_does() {
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        return not_run("a FLUSH that is refused", "no /dev/shm, where no log is durable");
+    };
+    let daemon = Setup::in_folder(&memory.path().join("log")).start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.highest_ack, AckLevel::Written);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut call = Call::open(&daemon.port("grpc").to_string()).await;
+        for sequence in 0..3 {
+            let errors = [
+                raw.flush(AckLevel::Durable).expect_err("it is memory"),
+                call.flush(9, AckLevel::Durable).await.expect_err("it is memory"),
+            ];
+            for error in errors {
+                assert_eq!(error.code, ErrorCode::LevelUnreachable, "{error}");
+                assert!(!error.retryable && !error.maybe_written && error.text.contains("`written`"), "{error}");
+            }
+            raw.append_acked(sequence, AckLevel::Written, &[b"it goes on"]);
+            call.append(sequence, AckLevel::Received, "it goes on").await.expect("it goes on");
+            let end = 2 * (sequence + 1);
+            for level in [AckLevel::Received, AckLevel::Written] {
+                let mark = raw.flush(level).expect("a mark");
+                assert_eq!((mark.level, mark.offset), (level, end));
+                let mark = call.flush(10, level).await.expect("a mark");
+                assert_eq!((mark.level(), mark.offset), (v1::AckLevel::from(level), end));
+            }
+        }
+        // No level that has a mark, and no number.
+        for level in [AckLevel::None, AckLevel::Posted] {
+            let (mut raw, _) = Raw::producer(&daemon.socket());
+            assert_eq!(raw.flush(level).expect_err("no FLUSH").code, ErrorCode::MalformedFrame);
+            assert!(raw.frame().is_none(), "it goes on");
+        }
+        for (id, level) in [(1, v1::AckLevel::None), (1, v1::AckLevel::Unspecified), (0, v1::AckLevel::Written)] {
+            let mut call = Call::open(&daemon.port("grpc").to_string()).await;
+            call.ask_flush(id, level).await;
+            assert_eq!(call.ended().await.code, ErrorCode::MalformedFrame, "{id} {level:?}");
+        }
+    });
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //!
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
-//! `held` and `refused`: what the journal does not take now is waited for, and passed by nobody. `sdk`: long records,
-//! threads, forks, other clocks. `forked`: what a child of `fork` is told where there is no ring. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and a ring.
+//! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
+//! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
+//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and
+//! a ring.
 
 mod by_hand;
 mod calls;
@@ -13,6 +15,7 @@ mod held;
 mod hostile;
 mod keeper;
 mod order;
+mod orphan;
 mod quiet;
 mod refused;
 mod sdk;

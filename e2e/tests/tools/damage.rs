@@ -69,6 +69,43 @@ fn a_flipped_byte_in_a_sealed_segment() {
     assert_eq!(output.stdout, [expected, numbers(150..160)].concat());
 }
 
+/// What one flipped byte or one lost file spoils is one damaged place, with the offsets that it costs.
+#[test]
+fn one_cause_is_one_damaged_place() {
+    let mut daemon = Daemon::start();
+    for numbers in [0..50, 50..100, 100..150] {
+        append_numbers(&daemon, numbers);
+        ok(&daemon, &["rotate"]);
+    }
+    assert_eq!(daemon.term(), Some(0));
+    let dir = daemon.dir().display().to_string();
+    let file = segment(daemon.dir(), 1);
+    let whole = fs::read(&file).expect("the segment");
+    let footer = end_of_data(&file) - 1;
+    // The first and the last batch, the header with which all batches are lost, and the footer, which costs none.
+    let (first, last) = (place(&file, b"number 50"), place(&file, b"number 99"));
+    for (what, byte, lost) in
+        [("first", first, Some(50)), ("last", last, Some(99)), ("header", 20, Some(75)), ("footer", footer, None)]
+    {
+        flip(&file, byte);
+        let report = clad_e2e::json(&clactl_ends(1, &["verify", &dir, "-o", "json"], b"").stdout);
+        let problems = report["problems"].as_array().expect("a list");
+        assert_eq!((problems.len(), &problems[0]["segment"]), (1, &1.into()), "{what}: {report}");
+        let offset = |key: &str| problems[0][key].as_u64();
+        let within = lost.map(|lost| (offset("first_offset")..offset("end_offset")).contains(&Some(lost)));
+        assert!(within.unwrap_or(offset("first_offset").is_none()), "{what}: {report}");
+        let text = String::from_utf8(clactl_ends(1, &["verify", &dir], b"").stdout).expect("text");
+        assert!(text.ends_with("\n1 damaged place\n"), "{what}: {text}");
+        fs::write(&file, &whole).expect("as it was");
+    }
+    // Two causes are two, and a file that is gone is one, beside the one that is left.
+    flip(&file, first);
+    fs::remove_file(segment(daemon.dir(), 0)).expect("there");
+    let text = String::from_utf8(clactl_ends(1, &["verify", &dir], b"").stdout).expect("text");
+    assert!(text.ends_with("\n2 damaged places\n"), "{text}");
+    assert!(text.contains("DAMAGE: segment 0, offsets 0 to 49: missing, from offset 0 on\n"), "{text}");
+}
+
 /// What a dead daemon had in flight behind its last batch was never vouched for.
 #[test]
 fn garbage_behind_the_end() {
@@ -112,7 +149,7 @@ fn a_segment_that_was_cut_off() {
     let end = end_of_data(&file).next_multiple_of(4096);
     OpenOptions::new().write(true).open(&file).expect("the segment").set_len(end).expect("cut");
     let text = String::from_utf8(clactl_ends(1, &["verify", &dir], b"").stdout).expect("text");
-    assert!(text.contains("DAMAGE: segment 0 has lost its footer, and may have lost its end"), "{text}");
+    assert!(text.contains("DAMAGE: segment 0: has lost its footer, and may have lost its end"), "{text}");
     // Nothing can be named by its offset; what is there is read, and what may be missing is said.
     let output = clactl_ends(1, &["query", "--dir", &dir, "-o", "cat"], b"");
     assert_eq!(output.stdout, numbers(0..50));

@@ -1,9 +1,12 @@
 //! Signals, reload, and going down.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use clad_e2e::raw::payload;
-use clad_e2e::{Daemon, Raw, Setup};
+use clad_e2e::tool::{Running, run};
+use clad_e2e::{Daemon, Raw, Scratch, Setup, binary};
 use clad_proto::frame::{AppendHead, Frame, encode_append};
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
@@ -62,6 +65,49 @@ fn hup_reloads_all_or_nothing() {
     let two: Vec<_> = (0..2).map(|_| Raw::producer(&daemon.socket())).collect();
     assert_eq!(Raw::unix(&daemon.socket()).end().code, ErrorCode::TooManyConnections);
     drop(two);
+}
+
+/// `clad reload` of a process, with this in its environment: its exit code and what it said.
+fn reload(pid: u32, runtime: Option<&Path>) -> (Option<i32>, String) {
+    let mut command = Command::new(binary("clad"));
+    command.args(["reload", &pid.to_string()]).env_remove("RUNTIME_DIRECTORY");
+    command.envs(runtime.map(|folder| ("RUNTIME_DIRECTORY", folder)));
+    let output = run(&mut command, b"");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn clad_reload_tells_how_it_went_and_signals_nobody_else() {
+    let runtime = Scratch::new();
+    let folder = format!("RUNTIME_DIRECTORY={}", runtime.data().display());
+    let mut daemon = Setup::new().under(&["env", &folder]).start();
+    let config = daemon.setup().config().to_owned();
+    let pid = daemon.pid();
+    for (text, runtime, code, words) in [
+        ("", Some(runtime.data()), 0, "reloaded: no key has changed"),
+        ("[limits]\nmax_connections = 7\n", None, 0, "reloaded: 1 key changed: limits.max_connections"),
+        ("[log]\nlevel = \"debug\"\n", Some(runtime.data()), 0, "2 keys changed: log.level, limits.max_connections"),
+        (
+            "[journal]\nio_engine = \"blocking\"\n",
+            None,
+            78,
+            "the reload was refused: nothing was changed: a restart is \
+         needed for journal.io_engine",
+        ),
+        ("[log]\nlevle = \"debug\"\n", None, 78, "log.levle"),
+    ] {
+        fs::write(&config, text).expect("written");
+        let (ended, said) = reload(pid, runtime);
+        assert!(ended == Some(code) && said.contains(words), "{text}: {ended:?} {said}");
+    }
+    // Another process, which HUP would end; and the daemon's own pid once that is nobody's.
+    let other = Running::start(Command::new("sleep").arg("1000"));
+    let (ended, said) = reload(other.pid(), Some(runtime.data()));
+    assert!(ended == Some(1) && said.contains(&format!("left by process {pid}")), "{ended:?} {said}");
+    assert!(other.is_running(), "it got a signal");
+    assert_eq!(daemon.term(), Some(0));
+    let (ended, said) = reload(pid, Some(runtime.data()));
+    assert!(ended == Some(1) && said.contains("no such process"), "{ended:?} {said}");
 }
 
 #[test]

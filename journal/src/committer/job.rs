@@ -129,7 +129,7 @@ pub(crate) enum Job {
     /// Seal the active segment and open the next one.
     Rotate(Box<Rotation>),
     /// Open a segment where there is none; the next batch has this offset.
-    Open { prepared: Option<Prepared>, next: u64, epoch: u32 },
+    Open { wanted: Wanted, next: u64, epoch: u32 },
     /// After a failure.
     Recover(Box<Rescue>),
     /// The last: seal, and mark a clean end.
@@ -145,12 +145,20 @@ pub(crate) enum SyncBy {
     Range,
 }
 
+/// The segment that comes next.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    pub(crate) prepared: Option<Prepared>,
+    /// Records that have their offsets wait for it: it may take the space that is held back.
+    pub(crate) owed: bool,
+}
+
 /// What a rotation needs.
 pub(crate) struct Rotation {
     pub(crate) active: Active,
     pub(crate) footer: Footer,
     pub(crate) unsynced: bool,
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) wanted: Wanted,
     pub(crate) trigger: Trigger,
 }
 

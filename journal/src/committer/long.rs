@@ -22,9 +22,10 @@ impl Committer {
         if now.boot_ns < self.open_retry_ns {
             return Step::Wait(Some(self.open_retry_ns));
         }
-        (self.busy, self.opening) = (true, true);
+        self.busy = true;
+        let wanted = self.claim_next();
         // Nothing is in flight, so what was submitted is written: the next batch goes on there.
-        Step::Run(Job::Open { prepared: self.prepared.take(), next: self.marks.written, epoch: self.marks.epoch })
+        Step::Run(Job::Open { wanted, next: self.marks.written, epoch: self.marks.epoch })
     }
 
     pub(super) fn rotation(&mut self, trigger: Trigger) -> Option<Box<Rotation>> {
@@ -32,8 +33,8 @@ impl Committer {
         let mut footer = active.footer();
         footer.producers = self.submitted.snapshot();
         let unsynced = self.marks.durable < self.marks.written;
-        let prepared = self.prepared.take();
-        Some(Box::new(Rotation { active, footer, unsynced, prepared, trigger }))
+        let wanted = self.claim_next();
+        Some(Box::new(Rotation { active, footer, unsynced, wanted, trigger }))
     }
 
     pub(super) fn begin_rotation(&mut self, trigger: Trigger) -> Step {

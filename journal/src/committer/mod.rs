@@ -10,7 +10,8 @@
 //! 3. After a failed write or sync nothing is released: the marks stand still until recovery has written everything
 //!    that was not released elsewhere, synced and sealed it.
 //! 4. A batch's memory, and the permits that were counted for it, stay until the disk does not need them.
-//! 5. A rotation begins when nothing is in flight: the footer is synced before a batch goes into the next segment.
+//! 5. What has an offset fits into segments that are there or can be had ([`room`]).
+//! 6. A rotation begins when nothing is in flight: the footer is synced before a batch goes into the next segment.
 //!
 //! How batches form: with nothing in flight a batch leaves at once (threads that append and wait may hold it for each other,
 //! [`Company`](crate::company)). With a write in flight, a further one is started
@@ -23,6 +24,7 @@ mod facts;
 mod job;
 mod long;
 mod results;
+mod room;
 mod sequencer;
 mod settings;
 #[cfg(test)]
@@ -45,7 +47,9 @@ use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
 pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
-pub(crate) use job::{Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn};
+pub(crate) use job::{
+    Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn, Wanted,
+};
 
 /// What has gathered is worth a further write in flight.
 const WORTH_ANOTHER: usize = 64 * 1024;
@@ -110,8 +114,8 @@ pub(crate) struct Committer {
     vouching: Option<(u64, Vec<Arc<Batch>>)>,
     sync_running: bool,
     busy: bool,
-    /// What is under way is one more try to open a segment.
-    opening: bool,
+    /// What is under way has the segment that it opens: prepared, or claimed of [`Self::spare`].
+    coming: bool,
     next_id: u64,
     active: Option<Active>,
     prepared: Option<Prepared>,
@@ -126,6 +130,12 @@ pub(crate) struct Committer {
     gather_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
+    /// Further segments that the disk has room for beside the prepared one, as somebody has seen last, without those that
+    /// were claimed since.
+    spare: u64,
+    /// What a write covers, as the last segment said.
+    block: u64,
+    /// As was told last: no segment is prepared, and there is room for none.
     space_low: bool,
     /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
     space_told: bool,
@@ -176,7 +186,7 @@ impl Committer {
             vouching: None,
             sync_running: false,
             busy: false,
-            opening: false,
+            coming: false,
             next_id: 0,
             active: None,
             prepared: None,
@@ -189,6 +199,8 @@ impl Committer {
             gather_until_ns: 0,
             rotate_replies: Vec::new(),
             closing: false,
+            spare: 0,
+            block: 4096,
             space_low: false,
             space_told: false,
             open_retry_ns: 0,
@@ -242,7 +254,9 @@ impl Committer {
         if active.is_empty() {
             return None;
         }
-        if !self.rotate_replies.is_empty() {
+        // What waits was taken because it fits in here, where there is no other: it goes first.
+        let may_leave = self.gather.is_empty() || self.can_have_next();
+        if !self.rotate_replies.is_empty() && may_leave {
             return Some(Trigger::Command);
         }
         if let Some((len, ..)) = self.gather.front() {
@@ -254,7 +268,7 @@ impl Committer {
         }
         let age = self.config.rotate_after.as_nanos() as u64;
         let old = age > 0 && active.first_append_boot_ns.is_some_and(|t| now.boot_ns.saturating_sub(t) >= age);
-        old.then_some(Trigger::Age)
+        (old && may_leave).then_some(Trigger::Age)
     }
 
     /// Whether nothing is under way and what comes next is a write or a sync, which any thread may make.

@@ -69,7 +69,7 @@ impl Committer {
                 self.take_active(next, now);
             }
             Done::Opened { next } => {
-                (self.busy, self.opening) = (false, false);
+                self.busy = false;
                 self.take_active(next, now);
             }
             Done::Recovered { next, epoch, end, producers, lost } => {
@@ -91,16 +91,18 @@ impl Committer {
 
     pub(super) fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
         self.unopened = None;
+        self.coming = false;
         match &next {
             // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
             Ok(active) => {
                 self.free_files = (0..active.files.len() - 1).rev().collect();
                 self.allow_writes(active.files.len() - 1);
                 self.open_pause_ns = RETRY_NS;
+                self.block = active.header.block_size.into();
             }
             Err(NoSegment::Space) => {
                 self.open_retry_ns = now.boot_ns + SPACE_NS;
-                self.space_low = true;
+                (self.space_low, self.spare) = (true, 0);
             }
             // That there is room on the disk says nothing here.
             Err(NoSegment::Failed(reason)) => {
@@ -171,7 +173,7 @@ impl Committer {
             FailedJob::Rotate(rotation) => {
                 self.busy = false;
                 self.active = Some(rotation.active);
-                self.prepared = rotation.prepared;
+                self.prepared = rotation.wanted.prepared;
             }
             FailedJob::Mark => self.busy = false,
             FailedJob::Rescue(rescue) => {
@@ -208,6 +210,8 @@ impl Committer {
         now: Moment,
     ) {
         self.busy = false;
+        // It has taken segments for itself; the next look says what is left.
+        self.spare = 0;
         self.state = State::Running;
         (self.rewritten, self.lost) = (false, false);
         self.vouching = None;

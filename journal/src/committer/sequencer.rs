@@ -1,16 +1,17 @@
 //! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
 
-use crate::active::Active;
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
-use crate::format::footer::Footer;
 use crate::gather::{Entering, Purse, Row};
 use crate::marks::{Accepting, Level, Marks};
 use crate::producer::{ProducerId, ProducerState, Verdict};
 
 use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
+
+/// A sender: its producer, owner and epoch.
+type Stored = (ProducerId, u64, u32);
 
 /// The sessions of a producer. It may have stored nothing yet, and be in no table: its owner is known from here then.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Committer {
     ) {
         let mut row = None;
         for item in burst {
-            answer(self.take(from, item, now, &mut row, purse));
+            answer(self.take(from, item, now, &mut row, None, purse));
         }
         self.end_row(&mut row, now);
         self.gather.settle(purse);
@@ -63,20 +64,35 @@ impl Committer {
     ) {
         let mut for_all: Option<AppendError> = None;
         let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
+        // Runs of a few senders in turn are short: where one has stored up to a sequence under this lock, what follows it
+        // need not be judged again.
+        let mut stored: Vec<(Stored, u64)> = Vec::new();
         for (from, run) in runs {
             let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
             let mut why = for_all.clone().or_else(of_it);
             let mut row = None;
+            let of = (from.producer, from.owner, from.producer_epoch);
+            let known = stored.iter().position(|(sender, _)| *sender == of);
+            // For the first of the run: what follows in the row is in line, and what jumps out of it is judged.
+            let mut next = known.map(|at| stored[at].1);
             for item in run {
                 let taken = match &why {
                     Some(why) => Err(why.clone()),
-                    None => self.take(from, item, now, &mut row, purse),
+                    None => self.take(from, item, now, &mut row, next.take(), purse),
                 };
                 match &taken {
                     Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
                     _ => {}
                 }
                 answer(taken);
+            }
+            let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
+            match (known, end) {
+                (Some(at), Some(end)) => stored[at].1 = end,
+                (None, Some(end)) => stored.push((of, end)),
+                // It may have stored something before what did not go in.
+                (Some(at), None) => drop(stored.swap_remove(at)),
+                (None, None) => {}
             }
             self.end_row(&mut row, now);
             match why {
@@ -88,6 +104,7 @@ impl Committer {
         self.gather.settle(purse);
     }
 
+    /// `next`: the sequence that is known to be this sender's next, so that it is not judged.
     // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
@@ -96,6 +113,7 @@ impl Committer {
         item: &Item<'_>,
         now: Moment,
         row: &mut Option<Row>,
+        next: Option<u64>,
         purse: &mut Purse,
     ) -> Result<Accepted, AppendError> {
         self.accepting()?;
@@ -124,7 +142,9 @@ impl Committer {
             }
             _ => {
                 self.end_row(row, now);
-                if let Some(first_offset) = self.judge(&header, item.gap, now)? {
+                if next != Some(item.first_sequence)
+                    && let Some(first_offset) = self.judge(&header, item.gap, now)?
+                {
                     return Ok(self.given(item.count, first_offset, true));
                 }
                 self.check_room(len)?;
@@ -192,46 +212,9 @@ impl Committer {
         }
     }
 
-    /// Where no further segment can be made, only what surely fits into the ones that are there is taken.
-    pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
-        let more = self.gather.bytes() as u64 + len as u64;
-        let short = self.space_low || self.unopened.is_some();
-        if !short || (self.prepared.is_some() && more <= self.config.segment_bytes / 2) {
-            return Ok(());
-        }
-        // One more try to open a segment where there was no room is no reason to believe in room: neither for an append,
-        // nor for who asks whether appends are taken.
-        if self.busy && !self.opening {
-            // A rotation or a recovery is under way; a little is taken meanwhile, as ever.
-            return match self.gather.bytes() as u64 + len as u64 <= self.config.segment_bytes / 4 {
-                true => Ok(()),
-                false => Err(self.no_segment()),
-            };
-        }
-        let Some(active) = &self.active else { return Err(self.no_segment()) };
-        let batches = self.gather.batches() as u64 + 1;
-        let stored = self.gather.bytes() as u64 + len as u64 + batches * crate::format::batch::LEN as u64;
-        match active.has_room(stored, batches, self.footer_len(active) + 4096) {
-            true => Ok(()),
-            false => Err(self.no_segment()),
-        }
-    }
-
-    fn no_segment(&self) -> AppendError {
-        match &self.unopened {
-            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
-            None => AppendError::NoSpace,
-        }
-    }
-
     /// Why the next segment cannot be opened, where that is not for want of room.
     pub(crate) fn unopened(&self) -> Option<String> {
         self.unopened.clone()
-    }
-
-    pub(super) fn footer_len(&self, active: &Active) -> u64 {
-        let t = &self.producers;
-        Footer::max_len(active.index_len() + 1, t.len() + 1, t.ranges() + 1, active.header.block_size as usize)
     }
 
     /// Where a producer stands, for its handshake; the id is its owner's from the first append on.
@@ -367,7 +350,7 @@ mod tests {
         for _ in 0..8 {
             assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
             committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
-            assert!(!committer.set_space_low(false).tell);
+            assert!(!committer.set_spare(5).tell);
             let refused = append(&mut committer, 3, 0).unwrap_err();
             assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
             assert_eq!(committer.marks().accepting, Accepting::NoSpace);
@@ -379,7 +362,8 @@ mod tests {
 
     fn fresh() -> (Committer, Moment) {
         let began = EpochStart { epoch: 3, first_offset: 40 };
-        let committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        committer.begin_with(5, 4096);
         (committer, Moment { real_ns: 0, boot_ns: 0 })
     }
 
@@ -461,11 +445,11 @@ mod tests {
     /// However small it is, and whoever's.
     #[test]
     fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
-        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 512 << 10, ..JournalConfig::default() };
+        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };
         let began = EpochStart { epoch: 3, first_offset: 0 };
         let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
-        (committer.space_low, committer.busy) = (true, true); // a rotation on a full disk: a little is taken
-        let big = vec![0; 300 << 10];
+        (committer.coming, committer.busy) = (true, true); // a rotation into the last segment that there is room for
+        let big = vec![0; 1020 << 10];
         let item = |first_sequence, payload| Item {
             first_sequence,
             count: 1,
@@ -498,6 +482,48 @@ mod tests {
         assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
         let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
         assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
+    }
+
+    #[test]
+    fn runs_in_turn_store_each_sequence_once() {
+        let (mut committer, now) = fresh();
+        let item = |first_sequence, count| Item {
+            first_sequence,
+            count,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload: b"x",
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, vouch: &[] };
+        let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
+        let runs = [
+            (&a, vec![item(0, 1), item(1, 1)]),
+            (&b, vec![item(5, 1)]),
+            (&a, vec![item(2, 1), item(2, 1), item(4, 1), item(2, 1)]),
+            (&old, vec![item(5, 1)]),
+            (&b, vec![item(5, 1), item(6, 2)]),
+            (&a, vec![item(2, 1), item(4, 1), item(5, 1)]),
+            (&b, vec![item(7, 2), item(8, 1)]),
+        ];
+        let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut purse, |answer| {
+            answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
+        });
+        let (new, again) = (|offset| Ok((offset, false)), |offset| Ok((offset, true)));
+        let expected = [
+            vec![new(50), new(51)],
+            vec![new(52)],
+            vec![new(53), again(53), new(54), again(53)],
+            vec![Err(AppendError::Fenced { current: 2 })],
+            vec![again(52), new(55)],
+            vec![again(53), again(54), new(57)],
+            vec![Err(AppendError::Overlap { expected: 8 }), new(58)],
+        ];
+        assert_eq!(answers, expected.concat());
     }
 
     #[test]

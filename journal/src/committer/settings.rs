@@ -21,6 +21,11 @@ impl Committer {
         self.prepared = Some(prepared);
     }
 
+    /// What the start has seen of the disk. Whether the operator is to know of it is for the first look to say.
+    pub(crate) fn begin_with(&mut self, spare: u64, block: u32) {
+        (self.spare, self.block) = (spare, block.into());
+    }
+
     /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
     pub(crate) fn go_on_in(&mut self, active: Active, now: Moment) {
         self.take_active(Ok(active), now);
@@ -61,6 +66,7 @@ impl Committer {
         match self.wants_prepared() {
             Some((number, _)) if number == prepared.header.number => {
                 self.prepared = Some(prepared);
+                self.spare = self.spare.saturating_sub(1);
                 self.marks.version += 1;
                 true
             }
@@ -68,12 +74,16 @@ impl Committer {
         }
     }
 
-    /// Whether there is room for a further segment, as somebody has just seen.
-    pub(crate) fn set_space_low(&mut self, low: bool) -> SpaceNews {
-        let changed = self.space_low != low;
+    /// For how many further segments there is room, as somebody has just seen. Not while one is made: it would count twice.
+    pub(crate) fn set_spare(&mut self, spare: u64) -> SpaceNews {
+        if self.busy {
+            return SpaceNews { changed: false, tell: false };
+        }
+        let low = spare == 0 && self.prepared.is_none();
+        // The last one that is not prepared may be what an append waits for, too.
+        let changed = self.space_low != low || (self.spare == 0) != (spare == 0);
         let tell = self.space_told != low;
-        self.space_low = low;
-        self.space_told = low;
+        (self.spare, self.space_low, self.space_told) = (spare, low, low);
         if changed {
             self.marks.version += 1;
             self.open_retry_ns = 0;
@@ -103,10 +113,10 @@ mod tests {
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        let news = c.set_space_low(true);
+        let news = c.set_spare(0);
         assert!(news.tell && !news.changed);
-        assert!(!c.set_space_low(true).tell);
-        let news = c.set_space_low(false);
+        assert!(!c.set_spare(0).tell);
+        let news = c.set_spare(1);
         assert!(news.tell && news.changed);
     }
 
@@ -123,7 +133,7 @@ mod tests {
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        let news = c.set_space_low(false);
+        let news = c.set_spare(1);
         assert!(!news.tell && news.changed);
     }
 }

@@ -25,7 +25,9 @@ fn committer(max_bytes: u32) -> Committer {
     if let Policy::GroupCommit { max_bytes: bytes, .. } = &mut config.policy {
         *bytes = max_bytes;
     }
-    Committer::new(config, ProducerTable::new(4, 8, 0), 50, EpochStart { epoch: 1, first_offset: 40 }, 0)
+    let mut c = Committer::new(config, ProducerTable::new(4, 8, 0), 50, EpochStart { epoch: 1, first_offset: 40 }, 0);
+    c.begin_with(100, 4096);
+    c
 }
 
 fn item(first_sequence: u64, count: u32, gap: bool, payload: &[u8]) -> Item<'_> {

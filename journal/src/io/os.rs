@@ -80,12 +80,10 @@ impl OsStorage {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(dir, flags, Mode::empty())?;
         let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
-        let direct = direct_works(&fd, block_size);
-        if !direct {
-            fallbacks.add(Fallback::new(
-                FallbackReason::Direct,
-                "the file system has no direct I/O: writes go through the page cache; ext4, xfs or btrfs would have it",
-            ));
+        let refused = try_direct(&fd, block_size).err();
+        let direct = refused.is_none();
+        if let Some(errno) = refused {
+            fallbacks.add(Fallback::new(FallbackReason::Direct, no_direct(errno)));
         }
         let grounds = Grounds { wish: options.wish, direct, in_flight: options.in_flight };
         let (engine, why) = choose(&grounds);
@@ -140,11 +138,28 @@ fn start_ring(
     Ring::start(setup).map_err(|e| uring::Refused::from_error("io_uring cannot be set up", &e).0)
 }
 
-fn direct_works(dir: &OwnedFd, block_size: u32) -> bool {
+fn try_direct(dir: &OwnedFd, block_size: u32) -> Result<(), Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(0o600)) else { return false };
+    let fd = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(0o600))?;
     let block = IoBuf::zeroed(block_size as usize);
-    matches!(rustix::io::pwrite(&fd, &block, 0), Ok(n) if n == block.len())
+    match rustix::io::pwrite(&fd, &block, 0)? {
+        n if n == block.len() => Ok(()),
+        _ => Err(Errno::NOSPC), // a part is written only where there is no room for the rest
+    }
+}
+
+/// What was refused: direct I/O, or the trial of it (nobody may write here, there is no room).
+fn no_direct(errno: Errno) -> String {
+    match errno {
+        Errno::INVAL | Errno::OPNOTSUPP | Errno::ISDIR => {
+            "the file system has no direct I/O: writes go through the page cache; ext4, xfs or btrfs would have it"
+                .into()
+        }
+        errno => {
+            let why = io::Error::from(errno);
+            format!("whether there is direct I/O could not be tried ({why}): writes go through the page cache")
+        }
+    }
 }
 
 impl Storage for OsStorage {
@@ -434,6 +449,22 @@ mod tests {
         let file = storage.create("old", Access::WriteDirect).unwrap();
         file.write_at(IoBuf::zeroed(64 << 10), 0, Durability::Synced).1.unwrap();
         (dir, storage)
+    }
+
+    #[test]
+    fn a_trial_that_could_not_be_made_is_not_taken_for_a_file_system_without() {
+        // In a folder that is gone nothing can be made; kernels and file systems give different reasons.
+        let dir = crate::io::real_folder();
+        let fd = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        std::fs::remove_dir(dir.path()).unwrap();
+        let errno = try_direct(&fd, 4096).unwrap_err();
+        assert!(no_direct(errno).contains("could not be tried"), "{errno}");
+        for (errno, word) in [(Errno::NOENT, "No such file"), (Errno::ACCESS, "Permission"), (Errno::ROFS, "Read-only")]
+        {
+            let text = no_direct(errno);
+            assert!(text.contains("could not be tried") && text.contains(word) && !text.contains("ext4"), "{text}");
+        }
+        assert!(no_direct(Errno::INVAL).contains("ext4"));
     }
 
     #[test]

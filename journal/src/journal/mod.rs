@@ -40,6 +40,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::watcher::Watcher;
 use crate::workers;
 
+use self::close::Present;
 pub use appender::Appender;
 pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};
@@ -96,9 +97,7 @@ impl Journal {
         if let Some(ring) = self.shared.storage().ring() {
             ring.attach(workers::on_ring(&self.shared));
         }
-        let shared = self.shared.clone();
-        let name = "clad-prepare".to_owned();
-        threads.push(thread::Builder::new().name(name).spawn(move || background::run(&shared))?);
+        self.add_thread(&mut threads, "clad-prepare".to_owned(), background::run)?;
         self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
     }
 
@@ -107,10 +106,19 @@ impl Journal {
     fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
         let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
         for i in threads.len() - 1..=beside {
-            let shared = self.shared.clone();
-            let named = thread::Builder::new().name(format!("clad-write-{i}"));
-            threads.push(named.spawn(move || workers::run(&shared))?);
+            self.add_thread(threads, format!("clad-write-{i}"), workers::run)?;
         }
+        Ok(())
+    }
+
+    fn add_thread(
+        &self,
+        threads: &mut Vec<JoinHandle<()>>,
+        name: String,
+        run: fn(&Arc<Shared>),
+    ) -> std::io::Result<()> {
+        let present = Present::new(&self.shared);
+        threads.push(thread::Builder::new().name(name).spawn(move || run(present.shared()))?);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::close::Crew;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
@@ -37,6 +38,9 @@ pub(crate) struct Shared {
     pub(super) retention: Mutex<Retention>,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
+    pub(super) crew: Mutex<Crew>,
+    /// A thread of the journal has ended.
+    pub(super) gone: Condvar,
     /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
     pub(crate) at_disk: AtomicUsize,
     /// What was told last of a segment that cannot be prepared, and when (boot time).
@@ -230,6 +234,8 @@ pub(crate) fn open_shared(
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
     let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
+    let spare = prepare::spare_segments(&env).map_err(OpenError::io("look at the free space"))?;
+    committer.begin_with(spare, env.storage.block_size());
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
@@ -251,6 +257,8 @@ pub(crate) fn open_shared(
         retention: Mutex::new(config.retention),
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
+        crew: Mutex::new(Crew::default()),
+        gone: Condvar::new(),
         at_disk: AtomicUsize::new(0),
         complaint: Mutex::new((String::new(), 0)),
         recycled: AtomicU64::new(0),

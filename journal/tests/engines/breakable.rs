@@ -59,6 +59,8 @@ pub(crate) struct Breakable {
     pub(crate) inner: Arc<OsStorage>,
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<Writes>,
+    /// Writes to a segment that is being made, but for its header.
+    pub(crate) zeroes: Arc<Writes>,
 }
 
 struct BreakableFile {
@@ -66,6 +68,7 @@ struct BreakableFile {
     bad: Option<Arc<dyn File>>,
     broken: Arc<AtomicBool>,
     writes: Option<Arc<Writes>>,
+    zeroes: Option<Arc<Writes>>,
 }
 
 impl BreakableFile {
@@ -82,10 +85,11 @@ impl Storage for Breakable {
         let writes = matches!(access, Access::WriteDirect | Access::WriteCached) && name.ends_with(".clog");
         let bad = if writes { Some(self.inner.open(name, Access::ReadCached)?) } else { None };
         let (good, broken) = (self.inner.open(name, access)?, self.broken.clone());
-        Ok(Arc::new(BreakableFile { good, bad, broken, writes: writes.then(|| self.writes.clone()) }))
+        Ok(Arc::new(BreakableFile { good, bad, broken, writes: writes.then(|| self.writes.clone()), zeroes: None }))
     }
     fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
-        self.inner.create(name, access)
+        let (good, broken) = (self.inner.create(name, access)?, self.broken.clone());
+        Ok(Arc::new(BreakableFile { good, bad: None, broken, writes: None, zeroes: Some(self.zeroes.clone()) }))
     }
     fn create_dir(&self, name: &str) -> io::Result<()> {
         self.inner.create_dir(name)
@@ -129,6 +133,9 @@ impl File for BreakableFile {
     fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>) {
         if let Some(writes) = &self.writes {
             writes.came();
+        }
+        if let Some(zeroes) = self.zeroes.as_ref().filter(|_| durability == Durability::Written) {
+            zeroes.came();
         }
         self.now().write_at(buf, pos, durability)
     }

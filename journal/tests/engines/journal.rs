@@ -17,9 +17,11 @@ pub(crate) struct World {
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<Writes>,
+    /// Zeroes of a segment that is prepared.
+    pub(crate) zeroes: Arc<Writes>,
     pub(crate) storage: Arc<OsStorage>,
     next: u64,
-    _dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 pub(crate) fn config() -> JournalConfig {
@@ -44,13 +46,19 @@ impl World {
         let (storage, _) = open(dir.path(), wish, 4);
         let broken = Arc::new(AtomicBool::new(false));
         let writes = Arc::new(Writes::default());
-        let breakable = Breakable { inner: storage.clone(), broken: broken.clone(), writes: writes.clone() };
+        let zeroes = Arc::new(Writes::default());
+        let breakable = Breakable {
+            inner: storage.clone(),
+            broken: broken.clone(),
+            writes: writes.clone(),
+            zeroes: zeroes.clone(),
+        };
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = events.clone();
         let observer = Arc::new(move |e: &Event| seen.lock().unwrap().push(e.clone()));
         let clock = SystemClock::shared();
         let journal = Journal::open(Arc::new(breakable), "test", clock, config, observer).unwrap();
-        Self { journal, events, broken, writes, storage, next: 0, _dir: dir }
+        Self { journal, events, broken, writes, zeroes, storage, next: 0, dir }
     }
 
     /// One append; `false` where the journal does not take any.

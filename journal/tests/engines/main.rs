@@ -4,10 +4,12 @@
 //! `journal`: that both engines come to the same log, also over a write that fails. (Kills are in `kill.rs`, rotations and
 //! restarts in `basic.rs`; both run under both engines as well.)
 //! `appender`: threads that append and wait, and write by themselves what they find nothing beside.
+//! `close`: an end on a disk that hangs.
 //! `refused`: kernels that refuse what an engine wants, played by seccomp filters and limits.
 
 mod appender;
 mod breakable;
+mod close;
 mod journal;
 mod owed;
 mod refused;

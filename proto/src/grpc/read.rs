@@ -1,9 +1,9 @@
-//! A read's request from and to its gRPC message.
+//! The requests of a read and of a flush from and to their gRPC messages.
 
 use super::{handshake::malformed, v1};
 use crate::{
     error::ErrorInfo,
-    frame::{Read, ReadEndReason, ReadFrom},
+    frame::{Flush, Read, ReadEndReason, ReadFrom},
     level::AckLevel,
 };
 use std::num::NonZeroU64;
@@ -53,6 +53,25 @@ impl TryFrom<v1::ReadRequest> for Read {
             since: request.since,
             until: request.until,
         })
+    }
+}
+
+impl From<Flush> for v1::Flush {
+    fn from(flush: Flush) -> Self {
+        Self { id: flush.request_id, level: v1::AckLevel::from(flush.level).into() }
+    }
+}
+
+impl TryFrom<v1::Flush> for Flush {
+    type Error = ErrorInfo;
+
+    fn try_from(flush: v1::Flush) -> Result<Self, ErrorInfo> {
+        let level = flush.level().level().filter(|level| *level >= AckLevel::Received);
+        let level = level.ok_or_else(|| malformed("a Flush is of `received`, `written` or `durable`"))?;
+        match flush.id {
+            0 => Err(malformed("a Flush needs an id that is not 0: its answer would be like any other watermark")),
+            request_id => Ok(Self { request_id, level }),
+        }
     }
 }
 

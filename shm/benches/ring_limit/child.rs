@@ -79,7 +79,7 @@ fn burst(
     }
 }
 
-fn processor_ns() -> u64 {
+pub(crate) fn processor_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -19,11 +19,14 @@
 //! | `write_own` | the same, each process with its own file |
 //! | `writev64` | one `writev` of 64 payloads to the shared file; per payload |
 //!
-//! Not a goal: how fast the daemon is. As a test (without `--bench`) it runs two small rounds, checks what came out of the
-//! rings and files, and tells no time.
+//! With `--clad` it also tells what rings and the framed socket keep up side by side, what a full ring does, and a durable
+//! answer beside a bare write (`sustained`); `--set` is a setting of that daemon.
+//!
+//! As a test (without `--bench`) it runs two small rounds, checks what came out of the rings, files and logs, and tells no
+//! time.
 //!
 //! ```text
-//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--clad DAEMON]
+//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--clad DAEMON [--sustained ROUNDS] [--set KEY=VALUE]]
 //! ```
 #![allow(unsafe_code)] // a ring of our own to compare with
 #![allow(clippy::print_stdout)]
@@ -31,8 +34,10 @@
 mod child;
 mod daemon;
 mod limit;
+mod load;
 mod report;
 mod sdk;
+mod sustained;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -114,6 +119,9 @@ fn main() {
     if let Some(at) = args.iter().position(|arg| arg == "--child") {
         return child::run(&args[at + 1..]);
     }
+    if let Some(at) = args.iter().position(|arg| arg == "--load") {
+        return load::run(&args[at + 1..]);
+    }
     let timed = args.iter().any(|arg| arg == "--bench");
     let after = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
     let rounds = if timed { after("--rounds").map_or(40, |n| n.parse().expect("a number of rounds")) } else { 2 };
@@ -122,7 +130,13 @@ fn main() {
     let folder = folder.join(format!("ring_limit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the files");
 
-    let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder));
+    let sustained = after("--clad").map(|program| {
+        let rounds = after("--sustained").map_or(7, |n| n.parse().expect("a number of rounds"));
+        let set = after("--set").map(String::as_str);
+        sustained::run(Path::new(program), &folder, set, if timed { rounds } else { 1 }, timed)
+    });
+    // Rings that hold the largest burst.
+    let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder, "64MiB", None));
     let address = daemon.as_ref().map(daemon::Daemon::address);
     let variants = Variant::all(daemon.is_some());
     let shared = folder.join("shared");
@@ -149,6 +163,7 @@ fn main() {
     if timed {
         println!("{}", results.json());
         eprint!("{}", results.table(variants));
+        eprint!("{}", sustained.unwrap_or_default());
     } else {
         println!("ring_limit: {} bursts came out as they went in (run with `cargo bench` for times)", results.len());
     }

@@ -224,6 +224,8 @@ impl World {
         ensure(!dropped || says, || format!("records below {} are dropped in silence: {report}", self.model.floor()))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
         self.disturbed = self.full || untold || began < self.last_fault;
+        // A start looks itself, before it gives an offset.
+        (self.planned, self.unseen) = (untold || began < self.last_fault, false);
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
         let (found, gaps) = self.read(0, Level::Durable)?;
@@ -295,6 +297,7 @@ impl World {
     /// A read that fails is tried again block by block; one block that fails twice is lost for good, and that is no
     /// fault of the journal's. So errors by number keep a distance; those by kind never meet a read.
     pub fn plan_fault(&mut self, within: u64) {
+        self.planned = true;
         let k = self.rng.below(within);
         let fault = match self.rng.below(12) {
             0..=2 => Fault::Io,
@@ -320,6 +323,7 @@ impl World {
 
     /// This will happen, `k` operations from now.
     pub fn plan(&mut self, k: u64, fault: Fault) {
+        self.planned = true;
         let at = self.disk.ops() + k;
         self.note(|| format!("planned: {fault:?} at op {at}"));
         self.disk.fail_at(at, fault);

@@ -133,6 +133,61 @@ impl Stage {
     }
 }
 
+/// Appends come as fast as they are taken while the disk fills, and nobody looks for space meanwhile, or somebody does
+/// after every few. Whatever has an offset is written all the same, on the disk as it is; then the journal ends cleanly.
+pub(crate) fn full_disk(faults: Faults) {
+    for (segments, every) in (1..4).flat_map(|n| [1, 7, 40, u64::MAX].map(|every| (n, every))) {
+        let mut stage = Stage::new(faults);
+        stage.config.policy = Policy::GROUP_COMMIT;
+        let space = stage.disk.space().unwrap();
+        stage.disk.set_capacity(space.total - space.free + segments * (64 << 10) + (12 << 10));
+        stage.start();
+        let mut held = Vec::new();
+        for n in 0..400 {
+            let payload = [7; 4000];
+            let given = stage.journal().append(one(stage.sequence, &payload));
+            stage.sequence += u64::from(given.is_ok());
+            if n % every == every - 1 {
+                stage.journal().prepare();
+            }
+            // Two writes at most, each a while after it was begun.
+            if let Next::Job(job) = stage.journal().begin() {
+                held.push(job);
+            }
+            if held.len() > 1 || n % 3 == 0 {
+                held.drain(..).for_each(|job| stage.journal().carry_out(job));
+            }
+        }
+        held.drain(..).for_each(|job| stage.journal().carry_out(job));
+        stage.run();
+        let marks = stage.journal().marks();
+        let what = format!("{segments} segments, a look after every {every}: {marks:?}");
+        assert!(marks.received >= segments * 10 && marks.accepting == Accepting::NoSpace, "{what}");
+        assert_eq!(marks.durable, marks.received, "{what}");
+        stage.journal().close();
+        stage.run();
+        assert!(matches!(stage.journal().begin(), Next::Exit) && stage.journal().meta().clean, "{what}");
+    }
+}
+
+fn one(first_sequence: u64, payload: &[u8]) -> Append<'_> {
+    Append {
+        producer: [1; 16],
+        owner: 7,
+        producer_epoch: 1,
+        first_sequence,
+        count: 1,
+        gap: false,
+        level: Level::Durable,
+        min_time_ns: 1,
+        max_time_ns: 2,
+        vouch: b"scene",
+        payload,
+        payload_checksum: plain(payload),
+        permit: None,
+    }
+}
+
 /// The bytes that admission counted are in memory until the write is done, and so are their permits.
 pub(crate) fn permits(faults: Faults) {
     let mut stage = Stage::new(faults);

@@ -37,6 +37,17 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         let mut command = cargo_for("clad-e2e", &["test", "--test", "rings"]);
         passed(command.args(["--", "--ignored", "a_process_with_another_clock"]), 1)
     });
+    run.case(
+        "the sustained load, by rings and by the socket: each record is in the log once, whole, in its order",
+        || {
+            output(&mut cargo_for("clad", &["build", "--quiet", "--bin", "clad"]))?;
+            let daemon = root.join("target/debug/clad");
+            let mut command = cargo(&["test", "--quiet", "--bench", "ring_limit", "--", "--clad"]);
+            let said = output(command.arg(daemon))?;
+            ensure!(said.contains("records of the sustained load are in the log as they were acknowledged"), "{said}");
+            Ok(())
+        },
+    );
     run.case("hostile clients: no panic, no call without an end, nobody else's ring", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
         command.env("CLAD_SHM_RUNS", runs.to_string()).args(["--", "tests::hostile"]);

@@ -1,6 +1,6 @@
 //! FLUSH, READ and CANCEL_READ, and the answers that the marks release.
 
-use clad_journal::{Level, Marks};
+use clad_journal::Marks;
 use clad_proto::frame::{self, ErrorFrame, Flush};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
@@ -17,45 +17,10 @@ impl Connection {
         {
             return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
         }
-        let door = &self.service.door;
-        let level = match flush.level {
-            AckLevel::Durable => Level::Durable,
-            _ => Level::Written,
-        };
-        // Where acks end at `written`, a flush still asks the disk: the sync is made, the mark is what it is.
-        match flush.level {
-            level if level > door.flush_reach => {
-                let text = format!("this log reaches `{}` at most, not `{level}`", door.flush_reach);
-                let error = ErrorInfo::new(ErrorCode::LevelUnreachable, text);
-                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
-            }
-            _ if self.session.unanswered() >= 2 * door.window as usize => {
-                let error = ErrorInfo::new(ErrorCode::Busy, "too many FLUSHes are unanswered").retry_after_ms(100);
-                ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
-            }
-            AckLevel::Durable | AckLevel::Written => {
-                // Before the place is asked for: what fails in between may be of what it covers.
-                let marks = door.journal.marks();
-                if let Some(error) = self.session.lost_since(&marks) {
-                    return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
-                }
-                let end = match level {
-                    Level::Durable => door.journal.request_sync(),
-                    _ => marks.received,
-                };
-                self.session.flush(flush.request_id, end, level, marks.failures);
-            }
-            _ => {
-                let m = door.journal.marks();
-                frame::Watermark {
-                    request_id: flush.request_id,
-                    epoch: m.epoch,
-                    epoch_first_offset: m.epoch_first,
-                    level: AckLevel::Received,
-                    offset: m.received,
-                }
-                .encode(&mut self.out);
-            }
+        match self.session.ask_flush(&self.service.door, flush) {
+            Ok(None) => {}
+            Ok(Some(mark)) => mark.encode(&mut self.out),
+            Err(error) => ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out),
         }
     }
 

@@ -204,10 +204,20 @@ impl Ring {
     /// ring's own thread.
     pub fn wait_done(&self) {
         self.wake();
-        let mut state = self.shared.state();
-        while self.is_alive() && (state.busy || state.source.is_some()) {
-            state = self.shared.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let waited = self.shared.quiet.wait_while(self.shared.state(), |state| self.is_at_work(state));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// As [`Self::wait_done`], for at most so long; whether it came to that.
+    pub fn is_done_within(&self, patience: Duration) -> bool {
+        self.wake();
+        let waited =
+            self.shared.quiet.wait_timeout_while(self.shared.state(), patience, |state| self.is_at_work(state));
+        !self.is_at_work(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    fn is_at_work(&self, state: &State) -> bool {
+        self.is_alive() && (state.busy || state.source.is_some())
     }
 
     /// Whether the thread is there. It ends with the ring only, or by a bug.

@@ -1,0 +1,47 @@
+//! FLUSH: the rules that both transports have.
+//!
+//! What must hold: a FLUSH is answered once, by a mark that repeats its number or by a refusal that does, and ends nothing
+//! else; its mark covers all that this session sent before it; what the journal lost since the last one is told to the next,
+//! once. One that is of no level that has a mark, or has no number, is no FLUSH: who decodes it says so.
+
+use clad_journal::Level;
+use clad_proto::frame::{Flush, Watermark};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+
+use super::door::Door;
+use super::session::{Session, watermark};
+
+impl Session {
+    /// Takes a FLUSH in. The mark that answers it at once, or nothing where [`Session::release`] answers it later.
+    ///
+    /// # Errors
+    /// The answer where it is refused: nothing is noted, and the session goes on.
+    pub(crate) fn ask_flush(&mut self, door: &Door, flush: Flush) -> Result<Option<Watermark>, ErrorInfo> {
+        // Where acks end at `written`, a flush still asks the disk: the sync is made, the mark is what it is.
+        if flush.level > door.flush_reach {
+            let text = format!("this log reaches `{}` at most, not `{}`", door.flush_reach, flush.level);
+            return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+        }
+        // Each is a place in the session.
+        if self.unanswered() >= 2 * door.window as usize {
+            let error = ErrorInfo::new(ErrorCode::Busy, "too many appends and FLUSHes are unanswered");
+            return Err(error.retry_after_ms(100));
+        }
+        // Before the place is asked for: what fails in between may be of what it covers.
+        let marks = door.journal.marks();
+        let level = match flush.level {
+            AckLevel::Durable => Level::Durable,
+            AckLevel::Written => Level::Written,
+            _ => return Ok(Some(watermark(&marks, AckLevel::Received, marks.received, flush.request_id))),
+        };
+        if let Some(error) = self.lost_since(&marks) {
+            return Err(error);
+        }
+        let end = match level {
+            Level::Durable => door.journal.request_sync(),
+            _ => marks.received,
+        };
+        self.flush(flush.request_id, end, level, marks.failures);
+        Ok(None)
+    }
+}

@@ -1,0 +1,95 @@
+//! Room: whether what is given an offset has a place to lie in.
+//!
+//! What must hold: everything that waits fits, at worst, into what is left of the active segment, or into segments that
+//! are prepared or were seen to have room on the disk (and were not claimed since), each with its footer. It is looked at
+//! where offsets are given, for all that waits and the append at hand together, so that nothing that was counted before
+//! can take the place of what comes. A segment that records wait for may be made of the space that is held back
+//! (`reserve_free`): that stands for what others take of the disk between two looks.
+
+use crate::active::{Active, INDEX_EVERY};
+use crate::error::AppendError;
+use crate::faults::Fault;
+use crate::format::batch;
+use crate::format::footer::Footer;
+
+use super::{Committer, Wanted};
+
+impl Committer {
+    /// Whether an append of so many bytes has a place behind all that waits.
+    pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
+        let batches = self.gather.batches() as u64 + 1;
+        let stored = self.gather.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
+        match self.fits_later(stored, batches) || self.fits_here(stored, batches) {
+            true => Ok(()),
+            false => Err(self.no_segment()),
+        }
+    }
+
+    /// In what is left of the active segment, unless it is about to be sealed.
+    fn fits_here(&self, stored: u64, batches: u64) -> bool {
+        let active = self.active.as_ref().filter(|_| self.rotate_replies.is_empty());
+        active.is_some_and(|active| {
+            let footer = self.footer_of(active.index_len() as u64 + index_entries(stored, batches));
+            active.has_room(stored, batches, footer)
+        })
+    }
+
+    /// In segments that nothing was written to yet. One holds at least one batch. Batches are placed one after the other:
+    /// of two segments that follow each other, the second was begun because what is in it did not fit into the first.
+    fn fits_later(&self, stored: u64, batches: u64) -> bool {
+        let segments = self.segments_ahead();
+        if batches <= segments {
+            return true;
+        }
+        let taken = self.block + self.footer_of(index_entries(stored, batches));
+        let each = self.config.segment_bytes.saturating_sub(taken);
+        segments > 0 && stored + batches * self.block <= each.saturating_mul((segments / 2).max(1))
+    }
+
+    /// Segments that can be had behind the active one.
+    fn segments_ahead(&self) -> u64 {
+        if self.config.faults.has(Fault::RoomNotCounted) && !self.space_low {
+            return u64::MAX;
+        }
+        let prepared = u64::from(self.prepared.is_some()) + u64::from(self.coming);
+        // That there is room on the disk says nothing where a segment cannot be opened.
+        prepared + if self.unopened.is_some() { 0 } else { self.spare }
+    }
+
+    /// Whether the active segment may be left while something waits.
+    pub(super) fn can_have_next(&self) -> bool {
+        self.segments_ahead() > 0
+    }
+
+    /// Takes the next segment for a job: the prepared one, or one that is still to be made.
+    pub(super) fn claim_next(&mut self) -> Wanted {
+        let prepared = self.prepared.take();
+        self.coming = prepared.is_some();
+        if !self.coming && self.unopened.is_none() && self.spare > 0 {
+            (self.coming, self.spare) = (true, self.spare - 1);
+        }
+        Wanted { prepared, owed: !self.gather.is_empty() }
+    }
+
+    fn no_segment(&self) -> AppendError {
+        match &self.unopened {
+            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
+            None => AppendError::NoSpace,
+        }
+    }
+
+    /// The longest footer of the active segment with one more batch in it.
+    pub(super) fn footer_len(&self, active: &Active) -> u64 {
+        self.footer_of(active.index_len() as u64 + 1)
+    }
+
+    fn footer_of(&self, index: u64) -> u64 {
+        let t = &self.producers;
+        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, self.block as usize)
+    }
+}
+
+/// Most that so many batches add to an index.
+fn index_entries(stored: u64, batches: u64) -> u64 {
+    batches.min(stored / INDEX_EVERY + 1)
+}
