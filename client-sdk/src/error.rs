@@ -150,6 +150,12 @@ pub enum AppendError {
         /// It may be in the log all the same.
         maybe_written: bool,
     },
+    /// This process is a fork of the one that made the producer, which goes on there: what becomes of what was handed over
+    /// before the fork is told there.
+    #[error(
+        "this process was forked from the one that made the producer, where its outcome is told; it may be written"
+    )]
+    Forked,
     /// The producer was closed or dropped first.
     #[error("the producer ended before the append reached its level{}", perhaps(*.maybe_written))]
     Closed {
@@ -169,7 +175,7 @@ impl AppendError {
         match self {
             Self::Refused { error, .. } => error.retryable,
             Self::GivenUp { .. } | Self::Forgotten | Self::LogChanged { .. } | Self::Lost => true,
-            Self::TooLarge { .. } | Self::Failed { .. } | Self::Closed { .. } => false,
+            Self::TooLarge { .. } | Self::Failed { .. } | Self::Forked | Self::Closed { .. } => false,
         }
     }
 
@@ -181,7 +187,7 @@ impl AppendError {
             | Self::GivenUp { maybe_written, .. }
             | Self::Failed { maybe_written, .. }
             | Self::Closed { maybe_written } => *maybe_written,
-            Self::Forgotten | Self::LogChanged { .. } => true,
+            Self::Forgotten | Self::LogChanged { .. } | Self::Forked => true,
             Self::TooLarge { .. } | Self::Lost => false,
         }
     }
@@ -227,6 +233,9 @@ pub enum ReserveError {
         /// What was asked for.
         bytes: usize,
     },
+    /// This process is a fork of the one that made the producer: it needs a producer of its own.
+    #[error("this process was forked from the one that made the producer; make another one here")]
+    Forked,
     /// The producer has ended.
     #[error(transparent)]
     Ended(AppendError),
@@ -259,7 +268,7 @@ pub enum SubmitError {
     /// ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)). It is counted ([`Stats::dropped`](crate::Stats)).
     #[error("the ring is full; the record is dropped")]
     RingFull,
-    /// This process is a fork of the one that has the producer's ring: it needs a producer of its own.
+    /// This process is a fork of the one that made the producer: it needs a producer of its own.
     #[error("this process was forked from the one that made the producer; make another one here")]
     Forked,
     /// The producer has ended.

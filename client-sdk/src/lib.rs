@@ -34,7 +34,10 @@
 //! `shm://` asks for a ring of shared memory on the Unix socket: a submit puts its record there in the calling thread, by
 //! no system call, and the level `posted` is reached when it returns; the other levels as everywhere. Where no ring is
 //! given ([`Producer::why_no_ring`]) it goes over the socket. A record must fit a quarter of the ring; a longer one is
-//! refused. A child of `fork` is refused ([`SubmitError::Forked`]) and makes a producer of its own.
+//! refused.
+//!
+//! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address, and
+//! makes one of its own.
 //!
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
 //! `give_up_after`, `linger`, `drop_timeout`.

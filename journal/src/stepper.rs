@@ -109,8 +109,11 @@ impl Stepper {
     }
 
     /// As [`crate::Journal::connect`].
-    pub fn connect(&self, id: &ProducerId, epoch: u32) {
-        self.shared.with(|c| c.connect(id, epoch));
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`].
+    pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
+        self.shared.with(|c| c.connect(id, owner, epoch))
     }
 
     /// As [`crate::Journal::disconnect`].

@@ -25,13 +25,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::allowance::{Allowance, Patience};
 use crate::board::{self, Answer, Level, Marks};
 use crate::error::{Corrupt, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, VERSION, at};
 use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 use crate::os;
-use crate::reader::{Entry, Patience, Peek, Reader, Stamps};
+use crate::reader::{Entry, Peek, Reader, Stamps};
 use crate::wake::{self, Event};
 
 /// What a client is given: duplicates go over the socket.
@@ -119,9 +120,21 @@ impl Drain {
         self.waker.as_fd()
     }
 
-    /// How long an append that is not committed may hold up others; see [`Patience`].
+    /// How long an append that is not committed may hold up others, for this ring by itself.
     pub fn set_patience(&mut self, patience: Patience) {
-        self.reader.set_patience(patience);
+        self.set_allowance(Allowance::new(patience));
+    }
+
+    /// The same, together with the other rings that have this allowance. Without it each ring has one of its own, and
+    /// who has many rings can hold others up all the time.
+    pub fn set_allowance(&mut self, allowance: Allowance) {
+        self.reader.set_allowance(allowance);
+    }
+
+    /// What its holes spend from.
+    #[must_use]
+    pub fn allowance(&self) -> &Allowance {
+        self.reader.allowance()
     }
 
     /// Whose clock stamps the entries.

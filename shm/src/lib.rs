@@ -30,6 +30,7 @@ compile_error!("the words of a ring are 64 bits and little-endian, as the machin
 #[cfg(all(feature = "stop-points", not(debug_assertions)))]
 compile_error!("the feature stop-points is for tests: a release must not have it");
 
+mod allowance;
 mod board;
 mod checksum;
 pub mod clock;
@@ -53,10 +54,12 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use allowance::{Allowance, Patience};
 pub use board::{Answer, Level, Marks};
 pub use drain::{ClientFds, Drain};
 pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
 pub use layout::{ISLANDS, Shape};
+pub use mapped::ForkMark;
 pub use producer::{Look, Producer};
-pub use reader::{Entry, LOOK, Patience, Peek, Stamps};
+pub use reader::{Entry, LOOK, Peek, Stamps};
 pub use watch::{Usage, Watch};

@@ -192,10 +192,19 @@ impl Memory for Mapped {
 
 /// A page that a fork finds wiped.
 #[derive(Debug)]
-struct ForkMark(NonNull<AtomicU32>);
+pub struct ForkMark(NonNull<AtomicU32>);
+
+// SAFETY: the page belongs to the process, not to a thread; its word is reached as an atomic only.
+unsafe impl Send for ForkMark {}
+// SAFETY: as above.
+unsafe impl Sync for ForkMark {}
 
 impl ForkMark {
-    fn new() -> Result<Self, OpenError> {
+    /// A mark of this process.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn new() -> Result<Self, OpenError> {
         // SAFETY: a new private mapping at an address that the kernel picks.
         let page = unsafe {
             mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
@@ -214,8 +223,10 @@ impl ForkMark {
         unsafe { self.0.as_ref() }
     }
 
+    /// Whether this process is the one that made it. A load: neither a lock nor a system call.
     #[inline]
-    fn is_set(&self) -> bool {
+    #[must_use]
+    pub fn is_set(&self) -> bool {
         self.word().load(Ordering::Relaxed) != 0
     }
 }

@@ -5,13 +5,19 @@
 //!   the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic, never a loop
 //!   without end. One call looks at [`LOOK`] slots at most and copies one entry.
 //! - **Appends come in the order of their numbers**, which is the order of reservation. An append that is not committed
-//!   while a later one is stops the row; after [`Patience`] it is given up, in its slot, and so for every later drain.
-//! - **Times never fall** within a ring; see `writer.rs` for what they mean.
+//!   while a later one is stops the row; when its [`Allowance`] is spent it is given up, in its slot, and so for every
+//!   later drain.
+//! - **Times never fall** within a ring, and lie between the begin of a push and its commit; see `writer.rs` for what
+//!   that is good for. What a stamp says is believed within what the drain knows itself: an entry is no younger than the
+//!   look that finds it, and no older than the last look that saw it was not there ([`Reader::absent`], [`Waypoint`]).
+//!   So nobody comes before what was there long before, by stamps that are made up, nor waits at the front for a time
+//!   that is to come.
 //! - **Space is given back by [`Reader::release`] alone.** A drain that begins anew at the tail finds the same appends,
 //!   with the same numbers and sequences.
 
 use std::collections::VecDeque;
 
+use crate::allowance::Allowance;
 use crate::entry::{HEADER, Header};
 use crate::error::{Corrupt, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
@@ -24,22 +30,6 @@ pub const LOOK: u64 = 1024;
 const MOST_APPENDS: u64 = 1 << 62;
 /// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
 const FUTURE_NS: u64 = 1_000_000_000;
-
-/// How long an append that was reserved and not committed may hold up what lies behind it, and others with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// At most so long for one append, nanoseconds.
-    pub each_ns: u64,
-    /// At most this share of the time, in percent, for all appends of one ring together: who makes holes all the time
-    /// holds nobody up all the time.
-    pub percent: u64,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { each_ns: 2_000_000, percent: 10 }
-    }
-}
 
 /// Where the times of entries come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +56,7 @@ pub enum Peek {
     /// Nothing is committed.
     Empty,
     /// An entry is not committed yet and others behind it are, none of which is older than `bound`. Take nothing from
-    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`Patience`].
+    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`crate::Patience`].
     Held {
         /// A time, nanoseconds.
         bound: u64,
@@ -97,29 +87,49 @@ struct Found {
 /// An append that was taken or given up, and not given back.
 #[derive(Clone, Copy, Debug)]
 enum Passed {
-    Entry { start: u32, end: u32, records: u32 },
+    Entry { start: u32, end: u32, records: u32, time: u64 },
     Abandoned,
+}
+
+/// An append at the front that is not committed while others behind it are.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// Of what lies behind it nothing is older.
+    bound: u64,
+    /// The pass from which on it held others up, and spends what it may.
+    since: Option<u64>,
+}
+
+/// What no writer could reach at a time: it was too far from the tail, and is no older than that.
+#[derive(Clone, Copy, Debug)]
+struct Waypoint {
+    /// Appends from this number on, and what ends behind this place.
+    append: u64,
+    place: u32,
+    time: u64,
 }
 
 /// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct Reader {
     shape: Shape,
-    patience: Patience,
+    allowance: Allowance,
     stamps: Stamps,
-    /// The next append, where the last entry ended, the next sequence, the largest time so far.
+    /// The next append, where the last entry ended, the next sequence, the time of the last entry.
     next: u64,
     place: u32,
     sequence: u64,
     time: u64,
+    /// From the next append on nothing was committed when this time was read.
+    absent: u64,
+    waypoint: Waypoint,
     found: Option<Found>,
-    /// When the append at the front was first seen to hold others up, and what may be spent on that.
-    held_since: Option<u64>,
-    credit_ns: i64,
-    credit_at: u64,
+    hold: Option<Hold>,
     /// What lies between tail and next.
     passed: VecDeque<Passed>,
     tail: Tail,
+    /// The time of the last entry that was given back.
+    tail_time: u64,
     gone: bool,
     /// Nothing from this append on is ever taken: the ring was closed there.
     end: u64,
@@ -164,25 +174,26 @@ impl Reader {
     fn at_tail(shape: Shape, tail: Tail) -> Self {
         Self {
             shape,
-            patience: Patience::default(),
+            allowance: Allowance::default(),
             stamps: Stamps::Client,
             next: tail.append,
             place: tail.place,
             sequence: tail.sequence,
             time: 0,
+            absent: 0,
+            waypoint: Waypoint { append: tail.append, place: tail.place, time: 0 },
             found: None,
-            held_since: None,
-            credit_ns: signed(Patience::default().each_ns),
-            credit_at: 0,
+            hold: None,
             passed: VecDeque::new(),
             tail,
+            tail_time: 0,
             gone: false,
             end: u64::MAX,
         }
     }
 
-    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again begin anew, too: the
-    /// largest stamp of any appends up to an entry, its own among them, lies in its call (see `writer.rs`).
+    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again begin anew, too, at
+    /// that of the entry before: what is known of later ones says nothing about them.
     pub(crate) fn rewind_to(&mut self, append: u64) {
         while self.next > append
             && let Some(passed) = self.passed.pop_back()
@@ -192,17 +203,22 @@ impl Reader {
                 self.sequence = self.sequence.wrapping_sub(u64::from(records));
             }
         }
-        let end = self.passed.iter().rev().find_map(|passed| match passed {
-            Passed::Entry { end, .. } => Some(*end),
+        let last = self.passed.iter().rev().find_map(|passed| match passed {
+            Passed::Entry { end, time, .. } => Some((*end, *time)),
             Passed::Abandoned => None,
         });
-        self.place = end.unwrap_or(self.tail.place);
-        (self.time, self.found) = (0, None);
+        (self.place, self.time) = last.unwrap_or((self.tail.place, self.tail_time));
+        (self.absent, self.found) = (0, None);
+        self.end_hold();
     }
 
-    pub(crate) fn set_patience(&mut self, patience: Patience) {
-        self.patience = patience;
-        self.credit_ns = signed(patience.each_ns);
+    pub(crate) fn set_allowance(&mut self, allowance: Allowance) {
+        self.end_hold();
+        self.allowance = allowance;
+    }
+
+    pub(crate) fn allowance(&self) -> &Allowance {
+        &self.allowance
     }
 
     pub(crate) fn set_stamps(&mut self, stamps: Stamps) {
@@ -212,6 +228,7 @@ impl Reader {
     /// The client's process is no more: what it has not committed it never will.
     pub(crate) fn set_gone(&mut self) {
         self.gone = true;
+        self.end_hold();
     }
 
     /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not taken.
@@ -240,15 +257,19 @@ impl Reader {
             match self.state(ring, self.next) {
                 State::Committed(start) => {
                     let header = self.header(ring, self.next, start)?;
-                    let time = self.time_of(self.next, &header, before)?;
-                    self.end_hold(before);
+                    let time = self.time_of(self.next, start, &header, before)?;
+                    self.end_hold_at(before);
+                    if self.waypoint.is_reached(self.next, end_of(start, &header)) {
+                        (self.absent, self.waypoint) =
+                            (self.absent.max(self.waypoint.time), self.farthest(before.saturating_sub(1)));
+                    }
                     self.found = Some(Found { start, header, time });
                 }
                 State::Abandoned | State::Left => self.pass(Passed::Abandoned),
                 State::Pending => match self.pending(ring, before)? {
                     Some(peek) => return Ok(peek),
                     None => {
-                        self.end_hold(before);
+                        self.end_hold_at(before);
                         self.abandon(ring);
                     }
                 },
@@ -265,44 +286,53 @@ impl Reader {
         if reserved + (self.next - self.tail.append) > u64::from(self.shape.slots()) {
             return Err(Corrupt::Head);
         }
-        if reserved == 0 {
-            return Ok(Some(Peek::Empty));
-        }
-        if self.gone {
+        if reserved != 0 && self.gone {
             return Ok(None);
         }
-        let mut behind = self.next + 1..self.next + reserved.min(LOOK);
+        let mut behind = self.next + 1..self.next + reserved.clamp(1, LOOK);
         let committed = behind.find_map(|append| match self.state(ring, append) {
             State::Committed(start) => Some((append, start)),
             _ => None,
         });
-        let Some((append, start)) = committed else { return Ok(Some(Peek::Empty)) };
-        let header = self.header(ring, append, start)?;
-        let bound = self.time_of(append, &header, before)?;
-        if bound >= before || self.may_hold(before) {
-            return Ok(Some(Peek::Held { bound }));
-        }
-        Ok(None)
-    }
-
-    /// Whether the front may hold others up at this time still.
-    fn may_hold(&mut self, now: u64) -> bool {
-        let Some(since) = self.held_since else {
-            let earned = now.saturating_sub(self.credit_at).saturating_mul(self.patience.percent) / 100;
-            let most = signed(self.patience.each_ns);
-            self.credit_ns = self.credit_ns.saturating_add(signed(earned)).min(most);
-            self.credit_at = now;
-            self.held_since = Some(now);
-            return self.credit_ns > 0;
+        let Some((append, start)) = committed else {
+            if reserved <= LOOK {
+                self.absent = before.saturating_sub(1); // every slot was looked at, after that time was read
+            }
+            self.end_hold_at(before);
+            return Ok(Some(Peek::Empty));
         };
-        signed(now.saturating_sub(since)) < self.credit_ns
+        let header = self.header(ring, append, start)?;
+        let bound = self.time_of(append, start, &header, before)?;
+        Ok(self.may_hold(bound, before).map(|bound| Peek::Held { bound }))
     }
 
-    /// Books the time for which the front held others up. It may be more than there was credit for, because nobody
-    /// looked earlier: then the next ones get none, until it is earned.
-    fn end_hold(&mut self, now: u64) {
-        if let Some(since) = self.held_since.take() {
-            self.credit_ns = self.credit_ns.saturating_sub(signed(now.saturating_sub(since)));
+    /// Whether the front may hold others up at this time still: from which time on. What lies behind it is no older than
+    /// `bound`; nor is it younger than it once was, whatever is committed or said there meanwhile.
+    fn may_hold(&mut self, bound: u64, now: u64) -> Option<u64> {
+        let hold = self.hold.get_or_insert(Hold { bound, since: None });
+        hold.bound = hold.bound.min(bound);
+        let may = match hold.since {
+            _ if hold.bound >= now => true, // it holds up nobody yet
+            Some(since) => self.allowance.goes_on(since, now),
+            None => {
+                hold.since = self.allowance.begin(now).then_some(now);
+                hold.since.is_some()
+            }
+        };
+        may.then_some(hold.bound)
+    }
+
+    /// Books the time for which the front held others up.
+    fn end_hold_at(&mut self, now: u64) {
+        if self.hold.is_some_and(|hold| hold.since.is_some()) {
+            self.allowance.lasts(now);
+        }
+        self.end_hold();
+    }
+
+    fn end_hold(&mut self) {
+        if self.hold.take().is_some_and(|hold| hold.since.is_some()) {
+            self.allowance.end();
         }
     }
 
@@ -333,7 +363,7 @@ impl Reader {
         self.place = end;
         self.time = time;
         self.sequence = self.sequence.wrapping_add(u64::from(header.records));
-        self.pass(Passed::Entry { start, end, records: header.records });
+        self.pass(Passed::Entry { start, end, records: header.records, time });
         Ok(Some(entry))
     }
 
@@ -385,23 +415,33 @@ impl Reader {
         Ok(header)
     }
 
-    fn time_of(&self, append: u64, header: &Header, before: u64) -> Result<u64, Corrupt> {
-        match self.stamps {
-            Stamps::Drain => Ok(self.time.max(before.saturating_sub(1))),
-            Stamps::Client if is_to_come(header.time, before) => Err(Corrupt::Time(append)),
-            Stamps::Client => Ok(self.time.max(header.time)),
-        }
+    /// Its own stamp, or the latest before it, but for what cannot be true of one that is seen now.
+    fn time_of(&self, append: u64, start: u32, header: &Header, before: u64) -> Result<u64, Corrupt> {
+        let stamp = match self.stamps {
+            Stamps::Drain => before.saturating_sub(1),
+            Stamps::Client if header.time > before => past(header.time).ok_or(Corrupt::Time(append))?,
+            Stamps::Client => header.time,
+        };
+        let reached = self.waypoint.is_reached(append, end_of(start, header));
+        let absent = if reached { self.absent.max(self.waypoint.time) } else { self.absent };
+        Ok(self.time.max(stamp).max(absent))
+    }
+
+    /// What no writer can reach before space is given back.
+    fn farthest(&self, time: u64) -> Waypoint {
+        let append = self.tail.append + u64::from(self.shape.slots());
+        Waypoint { append, place: self.tail.place.wrapping_add(self.shape.units()), time }
     }
 
     /// Gives back the space of all appends below `upto`; says whether any was.
     pub(crate) fn release<M: Memory>(&mut self, ring: &M, upto: u64) -> bool {
         self.clear_islands(ring);
         let upto = upto.min(self.next);
-        let mut tail = self.tail;
+        let (mut tail, mut tail_time) = (self.tail, self.tail_time);
         let mut done = 0; // of `passed`, what lies below `tail`
         let mut index = 0;
         while tail.append + ((index - done) as u64) < upto {
-            let Passed::Entry { start, end, records } = self.passed[index] else {
+            let Passed::Entry { start, end, records, time } = self.passed[index] else {
                 index += 1; // its space ends where the next entry starts: goes with that one
                 continue;
             };
@@ -414,6 +454,7 @@ impl Reader {
                 place: end,
                 sequence: tail.sequence.wrapping_add(u64::from(records)),
             };
+            tail_time = time;
             index += 1;
             done = index;
         }
@@ -421,7 +462,7 @@ impl Reader {
             return false;
         }
         self.passed.drain(..done);
-        self.tail = tail;
+        (self.tail, self.tail_time) = (tail, tail_time);
         publish_tail(ring, tail);
         true
     }
@@ -480,14 +521,29 @@ impl Reader {
     }
 }
 
-/// Whether a stamp cannot be true: it was read before its entry was committed, and that is past. The time of the pass
-/// may be older than the pass by as much as the daemon was held up, so it does not decide.
-fn is_to_come(stamp: u64, before: u64) -> bool {
-    stamp > before.saturating_add(FUTURE_NS) && stamp > crate::clock::now().saturating_add(FUTURE_NS)
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.end_hold();
+    }
 }
 
-fn signed(ns: u64) -> i64 {
-    i64::try_from(ns).unwrap_or(i64::MAX)
+impl Waypoint {
+    fn is_reached(&self, append: u64, end: u32) -> bool {
+        append >= self.append || end.wrapping_sub(self.place).cast_signed() > 0
+    }
+}
+
+/// Where an entry ends.
+fn end_of(start: u32, header: &Header) -> u32 {
+    start.wrapping_add(units_of(header.len as usize))
+}
+
+/// A stamp that is not older than the pass was read before its entry was committed, and that is past: it is now, if it
+/// seems to be to come. `None`: it cannot be true. The time of the pass may be older than the pass by as much as the
+/// daemon was held up, so it does not decide.
+fn past(stamp: u64) -> Option<u64> {
+    let now = crate::clock::now();
+    (stamp <= now.saturating_add(FUTURE_NS)).then_some(stamp.min(now))
 }
 
 fn verdict(time: u64, before: u64) -> Peek {

@@ -207,7 +207,7 @@ impl ProducerBuilder {
     /// Outside a tokio runtime.
     pub fn start(self) -> Result<Producer, ConnectError> {
         let shared = Arc::new(Shared::new(self.finish())?);
-        tokio::spawn(Task::new(shared.clone()).run());
+        spawn(&shared, Task::new(shared.clone()));
         Ok(Producer::new(shared))
     }
 
@@ -222,7 +222,7 @@ impl ProducerBuilder {
         let shared = Arc::new(Shared::new(self.finish())?);
         let mut task = Task::new(shared.clone());
         Box::pin(task.connect_once()).await?;
-        tokio::spawn(task.run());
+        spawn(&shared, task);
         Ok(Producer::new(shared))
     }
 
@@ -233,4 +233,14 @@ impl ProducerBuilder {
         }
         options
     }
+}
+
+/// Begins the task. A child of `fork` that goes on with a runtime of its parent's must not touch the connection, which is the
+/// parent's still: there the task does nothing.
+fn spawn(shared: &Arc<Shared>, task: Task) {
+    let (shared, mut run) = (shared.clone(), Box::pin(task.run()));
+    tokio::spawn(std::future::poll_fn(move |cx| match shared.is_forked() {
+        true => std::task::Poll::Pending,
+        false => run.as_mut().poll(cx),
+    }));
 }

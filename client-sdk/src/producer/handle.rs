@@ -53,6 +53,9 @@ impl Producer {
     /// Dropped before it is done, nothing is taken; the place in the queue is lost.
     pub async fn reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
         let permits = self.permits(bytes)?;
+        if self.shared.is_forked() {
+            return Err(ReserveError::Forked);
+        }
         if self.shared.budget.available_permits() < permits as usize {
             self.shared.look_at_board();
         }
@@ -68,6 +71,9 @@ impl Producer {
     /// As [`Self::reserve`], and [`ReserveError::Full`] when there is none now.
     pub fn try_reserve(&self, bytes: usize) -> Result<Reservation, ReserveError> {
         let permits = self.permits(bytes)?;
+        if self.shared.is_forked() {
+            return Err(ReserveError::Forked);
+        }
         if self.shared.budget.available_permits() < permits as usize {
             self.shared.look_at_board();
         }
@@ -94,6 +100,7 @@ impl Producer {
     /// # Errors
     /// As those two; the batch is as before where there was no room.
     pub fn try_append_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Result<Ticket, SendError> {
+        self.shared.is_here()?;
         let level = level.or(self.shared.options.level);
         if let Some(ticket) = self.shared.push_batch(batch, level) {
             return Ok(ticket?);
@@ -200,7 +207,7 @@ impl Producer {
     /// Whether appends go to a ring of shared memory now.
     #[must_use]
     pub fn has_ring(&self) -> bool {
-        self.shared.port().is_some()
+        self.shared.port().is_some_and(|port| !port.is_forked())
     }
 
     /// Whether the ring's daemon has another clock than this process (another time namespace): then its records are

@@ -44,6 +44,7 @@ impl Reservation {
     /// # Errors
     /// The record is not handed over, has no place in the order and is certainly not written.
     pub fn submit(self, record: &Record) -> Result<Ticket, SubmitError> {
+        self.shared.is_here()?;
         if let Some(ticket) = self.shared.push_record(record, self.level) {
             return ticket;
         }
@@ -53,6 +54,7 @@ impl Reservation {
 
     /// As [`Self::submit`], where nobody wants a ticket.
     pub(crate) fn send(self, record: &Record) -> Result<(), SubmitError> {
+        self.shared.is_here()?;
         match self.shared.push_record(record, self.level) {
             Some(ticket) => ticket.map(drop),
             None => self.shared.submit_record(record, self.level, self.permit, None),
@@ -64,6 +66,7 @@ impl Reservation {
     /// # Errors
     /// As [`Self::submit`]; no record is handed over then.
     pub fn submit_many(self, records: &[Record]) -> Result<Ticket, SubmitError> {
+        self.shared.is_here()?;
         let payload = self.shared.encode(records)?;
         if let Some(ticket) = self.shared.push(&payload.bytes, payload.count, self.level) {
             return ticket;
@@ -77,6 +80,7 @@ impl Reservation {
     /// # Errors
     /// As [`Self::submit`]. On [`SubmitError::ReservationTooSmall`] and [`SubmitError::Empty`] the batch is as before.
     pub fn submit_batch(self, batch: &mut Batch) -> Result<Ticket, SubmitError> {
+        self.shared.is_here()?;
         if let Some(ticket) = self.shared.push_batch(batch, self.level) {
             return ticket;
         }

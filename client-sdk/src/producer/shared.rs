@@ -5,6 +5,8 @@
 //!   used again.
 //! * Every item in the inbox holds permits of the budget, so the inbox needs no bound of its own.
 //! * Once it has ended nothing goes in, and what was in has been told so.
+//! * A child of `fork` has none of the threads that serve this, and the locks as they were at that moment: whoever comes from
+//!   a handle looks at [`Shared::is_forked`] before he takes one.
 
 use super::{
     batch::Batch,
@@ -24,6 +26,7 @@ use clad_proto::{
     frame::Welcome,
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
 };
+use clad_shm::ForkMark;
 use std::collections::VecDeque;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -84,6 +87,7 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: Options,
+    mark: ForkMark,
     pub(crate) budget: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) wake: Arc<Notify>,
@@ -113,7 +117,12 @@ impl Shared {
         let builder = || PayloadBuilder::with_limits(&options.group, limits.0, limits.1).map_err(ConnectError::Group);
         let (builder, scratch) = (builder()?, builder()?);
         let inbox = Inbox { life: Life::Open, items: Vec::new(), builder, scratch, open: None, limits };
+        let mark = ForkMark::new().map_err(|error| ConnectError::Io {
+            address: options.address.clone(),
+            error: Arc::new(std::io::Error::other(error)),
+        })?;
         Ok(Self {
+            mark,
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
             options,
             counters: Arc::default(),
@@ -127,6 +136,18 @@ impl Shared {
             log: Mutex::new(None),
             inbox: Mutex::new(inbox),
         })
+    }
+
+    /// Whether this process is a fork of the one that made the producer.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.mark.is_set()
+    }
+
+    /// That it is not.
+    #[inline]
+    pub(crate) fn is_here(&self) -> Result<(), SubmitError> {
+        if self.is_forked() { Err(SubmitError::Forked) } else { Ok(()) }
     }
 
     /// Makes a permit fit a payload of `len` bytes: gives back what is too much, takes what is missing if it is free.
@@ -147,7 +168,10 @@ impl Shared {
 
     /// A builder with the producer's group and the limits that hold now.
     pub(crate) fn new_builder(&self) -> PayloadBuilder {
-        let limits = lock(&self.inbox).limits;
+        let limits = match self.is_forked() {
+            true => (DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES),
+            false => lock(&self.inbox).limits,
+        };
         // It did fit when the producer was made; a daemon with a lower limit refuses the append then.
         PayloadBuilder::with_limits(&self.options.group, limits.0, limits.1)
             .or_else(|_| PayloadBuilder::new(&self.options.group))
@@ -399,7 +423,7 @@ impl Shared {
 
     /// The board of the ring is looked at for whoever waits for room or for an answer.
     pub(crate) fn look_at_board(&self) {
-        if let Some(port) = self.port() {
+        if let Some(port) = self.port().filter(|_| !self.is_forked()) {
             port.pump();
             port.want();
         }
@@ -419,7 +443,7 @@ impl Shared {
     }
 
     pub(crate) fn why_no_ring(&self) -> Option<ErrorInfo> {
-        lock(&self.no_ring).clone()
+        if self.is_forked() { None } else { lock(&self.no_ring).clone() }
     }
 
     fn enqueue(&self, inbox: &mut Inbox, item: Item) {
@@ -430,10 +454,7 @@ impl Shared {
     }
 
     fn open_inbox(&self) -> Result<MutexGuard<'_, Inbox>, SubmitError> {
-        // Nobody would take it out: the task is not in this process.
-        if self.port().is_some_and(|port| port.is_forked()) {
-            return Err(SubmitError::Forked);
-        }
+        self.is_here()?; // nobody would take it out: the task is not in this process
         let inbox = lock(&self.inbox);
         match &inbox.life {
             Life::Open => Ok(inbox),
@@ -485,6 +506,9 @@ impl Shared {
 
     /// The last handle is gone.
     pub(crate) fn let_go(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut inbox = lock(&self.inbox);
         if matches!(inbox.life, Life::Open) {
             inbox.life = Life::Closing(Some(now() + self.options.drop_timeout));
@@ -513,6 +537,9 @@ impl Shared {
     }
 
     pub(crate) fn why_ended(&self) -> AppendError {
+        if self.is_forked() {
+            return AppendError::Forked;
+        }
         match &lock(&self.inbox).life {
             Life::Ended(error) => not_written(error),
             _ => AppendError::Closed { maybe_written: false },
@@ -537,7 +564,7 @@ impl Shared {
     }
 
     pub(crate) fn log_info(&self) -> Option<LogInfo> {
-        lock(&self.log).clone()
+        if self.is_forked() { None } else { lock(&self.log).clone() }
     }
 
     pub(crate) fn stats(&self) -> Stats {

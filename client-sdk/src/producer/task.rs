@@ -35,6 +35,9 @@ struct Gone(Arc<Shared>);
 
 impl Drop for Gone {
     fn drop(&mut self) {
+        if self.0.is_forked() {
+            return; // it goes on where it was begun
+        }
         // Tickets and flushes that are still in are told by their being dropped.
         drop(self.0.end(AppendError::Closed { maybe_written: true }));
         self.0.gone();

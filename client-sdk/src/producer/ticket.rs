@@ -3,7 +3,7 @@
 use super::shared::Shared;
 use crate::{
     Address, AppendError,
-    ring::{Due, Later},
+    ring::{Due, Later, Port},
 };
 use clad_proto::{AckLevel, LogId};
 use std::{
@@ -61,7 +61,7 @@ pub struct Ticket(Way);
 #[derive(Debug)]
 enum Way {
     /// From the task.
-    Channel(oneshot::Receiver<Result<Receipt, AppendError>>, Option<Arc<Shared>>),
+    Channel(oneshot::Receiver<Result<Receipt, AppendError>>, Arc<Shared>),
     /// It is in the ring.
     Ring(Later),
     /// It is there.
@@ -73,9 +73,7 @@ enum Way {
 impl Ticket {
     pub(crate) fn new(shared: &Arc<Shared>) -> (TicketSender, Self) {
         let (sender, answer) = oneshot::channel();
-        // Where there may be a ring, whoever waits looks at its board himself.
-        let shared = matches!(shared.options.address, Address::Shm(_)).then(|| shared.clone());
-        (sender, Self(Way::Channel(answer, shared)))
+        (sender, Self(Way::Channel(answer, shared.clone())))
     }
 
     /// Waits in the calling thread. With a ring it looks at the ring's board for `spin` without sleeping, then sleeps
@@ -89,7 +87,7 @@ impl Ticket {
     /// In a task of a runtime, where there is no ring: await it there. And once it was polled to its end.
     pub fn wait(self, spin: Duration) -> Result<Receipt, AppendError> {
         match self.0 {
-            Way::Channel(answer, shared) => wait_for_task(answer, shared.as_deref(), spin),
+            Way::Channel(answer, shared) => wait_for_task(answer, &shared, spin),
             Way::Ring(later) => later.wait(spin, LOOK),
             Way::Known(outcome) => outcome,
             Way::Over => panic!("{OVER}"),
@@ -110,15 +108,18 @@ const OVER: &str = "a ticket gives its outcome once";
 
 fn wait_for_task(
     mut answer: oneshot::Receiver<Result<Receipt, AppendError>>,
-    shared: Option<&Shared>,
+    shared: &Shared,
     spin: Duration,
 ) -> Result<Receipt, AppendError> {
     // Who looked at the board before has told others, too.
     if let Ok(answer) = answer.try_recv() {
         return answer;
     }
+    if shared.is_forked() {
+        return Err(AppendError::Forked);
+    }
     let start = std::time::Instant::now();
-    while let Some(port) = shared.and_then(Shared::port) {
+    while let Some(port) = ring_of(shared) {
         let seen = port.marks();
         port.pump();
         match answer.try_recv() {
@@ -130,6 +131,11 @@ fn wait_for_task(
         }
     }
     answer.blocking_recv().unwrap_or_else(|_| gone())
+}
+
+/// Where there may be a ring, whoever waits looks at its board himself.
+fn ring_of(shared: &Shared) -> Option<Arc<Port>> {
+    matches!(shared.options.address, Address::Shm(_)).then(|| shared.port()).flatten()
 }
 
 /// The task went away with its runtime; what it had sent by then nobody knows.
@@ -144,7 +150,10 @@ impl Future for Ticket {
         let polled = match &mut self.0 {
             Way::Channel(answer, shared) => {
                 let mut polled = Pin::new(&mut *answer).poll(cx);
-                if let (Poll::Pending, Some(shared)) = (&polled, shared) {
+                if polled.is_pending() && shared.is_forked() {
+                    return Poll::Ready(Err(AppendError::Forked));
+                }
+                if polled.is_pending() && ring_of(shared).is_some() {
                     shared.look_at_board();
                     polled = Pin::new(answer).poll(cx);
                 }

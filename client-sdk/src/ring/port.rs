@@ -497,6 +497,10 @@ impl Later {
     /// Waits in the calling thread; looks without sleeping for `spin`, then sleeps until the board changes, for `most` at
     /// a time.
     pub(crate) fn wait(mut self, spin: Duration, most: Duration) -> Result<Receipt, AppendError> {
+        // A fork has the locks as they were.
+        if self.port.is_forked() {
+            return Err(AppendError::Forked);
+        }
         // Who looked at the board before has settled others, too.
         if let Some(outcome) = self.fetch(Port::outcome) {
             return outcome;
@@ -518,6 +522,9 @@ impl Later {
 
     /// As a future is polled.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Receipt, AppendError>> {
+        if self.port.is_forked() {
+            return Poll::Ready(Err(AppendError::Forked));
+        }
         if let Some(outcome) = self.fetch(Port::outcome_now) {
             return Poll::Ready(outcome);
         }
@@ -539,7 +546,7 @@ impl Later {
 
 impl Drop for Later {
     fn drop(&mut self) {
-        if self.fetched {
+        if self.fetched || self.port.is_forked() {
             return;
         }
         let error = lock(&self.port.waiting).dues.let_go(self.append);

@@ -49,9 +49,12 @@ pub(crate) struct Producer {
 
 impl Producer {
     /// Its session begins.
-    pub(crate) fn begin(journal: Arc<Journal>, id: ProducerId, owner: u64, epoch: u32) -> Self {
-        journal.connect(id.as_bytes(), epoch);
-        Self { journal, id, owner, epoch, forget: false }
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`], also where somebody else was faster.
+    pub(crate) fn begin(journal: Arc<Journal>, id: ProducerId, owner: u64, epoch: u32) -> Result<Self, AppendError> {
+        journal.connect(id.as_bytes(), owner, epoch)?;
+        Ok(Self { journal, id, owner, epoch, forget: false })
     }
 
     /// The client said that it is done with its producer, and has nothing unanswered.
@@ -153,7 +156,7 @@ impl Door {
         }
         welcome.producer_id = id;
         welcome.producer_epoch = hello.producer_epoch;
-        Ok(Producer::begin(self.journal.clone(), id, owner, hello.producer_epoch))
+        Producer::begin(self.journal.clone(), id, owner, hello.producer_epoch).map_err(|e| refusal(&e))
     }
 
     /// Bytes that an append of this payload is counted with.

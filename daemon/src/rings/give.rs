@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clad_journal::AppendError;
 use clad_proto::frame::{RingId, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, OpenError, Shape, Stamps, clock};
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 use super::process::Process;
 use super::ring::Ring;
 use super::roll::Entry;
-use super::{Order, Rings, Shared, duplicate, member, peer_of, shape};
+use super::{Held, Order, Rings, Shared, duplicate, member, peer_of, shape};
 use crate::ingest::{Peer, Producer, random};
 use crate::keep::{Kept, Note};
 
@@ -62,8 +63,8 @@ fn unavailable(text: impl Into<String>) -> ErrorInfo {
 }
 
 impl Rings {
-    /// Gives out a ring, or the new board of one that the client has.
-    pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<Given, ErrorInfo> {
+    /// Gives out a ring, or the new board of one that the client has; it lasts as long as it is held.
+    pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<(Given, Held), ErrorInfo> {
         let Some(shared) = &self.0 else {
             return Err(unavailable(OFF));
         };
@@ -75,11 +76,10 @@ impl Rings {
         };
         let before = shared.roll.of_producer(&asker.producer);
         if let Some(known) = wanted.known {
-            let theirs = before.as_ref().is_some_and(|m| m.note.id == known && m.note.uid == uid);
-            return match theirs {
-                true => self.go_on(shared, known).await,
-                false => Err(unavailable("there is no such ring any more")),
-            };
+            let theirs = before.filter(|m| m.note.id == known && m.note.uid == uid);
+            let held = theirs.and_then(|member| Held::of(shared, &member));
+            let held = held.ok_or_else(|| unavailable("there is no such ring any more"))?;
+            return Ok((self.go_on(shared, known).await?, held));
         }
         if let Some(before) = before
             && !self.retire(before.note.id).await
@@ -90,9 +90,9 @@ impl Rings {
         let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
         // Memory is brought in and the keeper is asked: not on a worker.
         let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
-        let (given, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
+        let (given, held, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
         let _ = added.await;
-        Ok(given)
+        Ok((given, held))
     }
 
     async fn go_on(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
@@ -109,7 +109,7 @@ impl Shared {
         uid: u32,
         wanted_bytes: u32,
         other_clock: bool,
-    ) -> Result<(Given, oneshot::Receiver<()>), ErrorInfo> {
+    ) -> Result<(Given, Held, oneshot::Receiver<()>), ErrorInfo> {
         let (pid, pid_start) = asker.peer.process();
         let note = Note {
             id: RingId::from_bytes(random()?),
@@ -126,6 +126,7 @@ impl Shared {
         let shape = shape(bytes.min(most)).ok_or_else(|| unavailable("no ring can be of that size"))?;
         let made = |e: OpenError| unavailable(format!("the ring could not be made: {e}"));
         let refused = |e| crate::ingest::refusal(&e);
+        let producer = self.session(&note).map_err(refused)?;
         let known = self.journal.producer(asker.producer.as_bytes(), asker.owner).map_err(refused)?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let marks = self.journal.marks();
@@ -156,16 +157,18 @@ impl Shared {
             self.roll.leave(&member);
             unavailable(format!("no descriptors for a ring: {e}"))
         })?;
-        let producer = self.session(&note);
         let ring =
             Ring::new(member.clone(), drain, self.door(), peer_of(&note), producer, Process::of(&note).watched());
         let (done, added) = oneshot::channel();
-        if !self.order(Order::Add(Box::new(ring), done)) {
-            self.keeper.forget(&note);
-            self.roll.leave(&member);
-            return Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000));
+        let held = Held::of(self, &member);
+        match held.filter(|_| self.order(Order::Add(Box::new(ring), done))) {
+            Some(held) => Ok((given, held, added)),
+            None => {
+                self.keeper.forget(&note);
+                self.roll.leave(&member);
+                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000))
+            }
         }
-        Ok((given, added))
     }
 
     /// One user, but for root, gets half of them at most: the others' programs are there, too.
@@ -177,7 +180,7 @@ impl Shared {
     }
 
     /// The session of a ring's producer.
-    fn session(&self, note: &Note) -> Producer {
+    fn session(&self, note: &Note) -> Result<Producer, AppendError> {
         Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
     }
 
@@ -205,6 +208,7 @@ impl Shared {
         if note.other_clock {
             drain.set_stamps(Stamps::Drain);
         }
+        let producer = self.session(&note).inspect_err(|e| drop_it(e)).ok()?;
         let Some(member) = member(note, &drain) else {
             drop_it(&"no memory for it");
             return None;
@@ -212,7 +216,7 @@ impl Shared {
         self.roll.enter_again(member.clone());
         let process = Process::of(&note);
         let over = matches!(process, Process::Gone) || drain.is_closed();
-        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), self.session(&note), process.watched());
+        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process.watched());
         match over {
             true => ring.leave(false),
             false => ring.is_expected_by(Instant::now() + RETURN_WAIT),

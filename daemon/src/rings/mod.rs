@@ -8,9 +8,10 @@
 //!                                                   │ Journal::append_runs            ▲ marks
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
-//! What must hold: a ring belongs to one producer of one connection, and is given only once it is kept. It ends with its
-//! client's process or connection: then it is closed, drained up to where that was, and let go when all of it is written,
-//! whatever a process that lives on writes there. What a client does to its ring costs itself alone.
+//! What must hold: a ring belongs to one producer of one process, and is given only once it is kept. It ends with its
+//! client's process, or with the last connection that held it ([`Held`]): then it is closed, drained up to where that was,
+//! and let go when all of it is written, whatever a process that lives on writes there. What a client does to its ring costs
+//! itself alone.
 //!
 //! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
 //!
@@ -159,6 +160,38 @@ impl std::task::Wake for Shared {
     }
 }
 
+/// A connection's hold of a ring, which ends with the last of them: a client comes back by another connection before the
+/// end of its old one is seen.
+pub(crate) struct Held {
+    shared: Arc<Shared>,
+    member: Arc<roll::Member>,
+    forget: bool,
+}
+
+impl Held {
+    /// Nothing where the ring is ending.
+    fn of(shared: &Arc<Shared>, member: &Arc<roll::Member>) -> Option<Self> {
+        member.hold().then(|| Self { shared: shared.clone(), member: member.clone(), forget: false })
+    }
+
+    pub(crate) fn id(&self) -> RingId {
+        self.member.note.id
+    }
+
+    /// The client has said that it will not come back.
+    pub(crate) fn forget(&mut self) {
+        self.forget = true;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.member.let_go() {
+            self.shared.order(Order::Retire { id: self.id(), forget: self.forget, done: None });
+        }
+    }
+}
+
 /// The rings of this daemon; clones are the same. Empty where they are turned off.
 #[derive(Clone, Default)]
 pub(crate) struct Rings(Option<Arc<Shared>>);
@@ -240,7 +273,7 @@ impl Rings {
     ///
     /// # Errors
     /// Where that cannot be drained now: whoever went on without it would count the same sequences again. Retryable.
-    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingId>, ErrorInfo> {
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<Held>, ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
             return Ok(None);
@@ -250,10 +283,14 @@ impl Rings {
             return Ok(None); // it is refused for that
         }
         let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
-        if same && hello.producer_epoch == member.note.producer_epoch && !member.is_leaving() {
+        if same
+            && hello.producer_epoch == member.note.producer_epoch
+            && !member.is_leaving()
+            && let Some(held) = Held::of(shared, &member)
+        {
             // Where it cannot catch up now, what is told is still true of what is stored.
             drop(self.catch_up(None).await);
-            return Ok(Some(member.note.id));
+            return Ok(Some(held));
         }
         match self.retire(member.note.id).await {
             true => Ok(None),
@@ -270,10 +307,10 @@ impl Rings {
         !shared.roll.has(id)
     }
 
-    /// The connection of a ring has ended.
-    pub(crate) fn gone(&self, id: RingId, forget: bool) {
+    /// Ends a ring, whoever holds it.
+    pub(crate) fn end(&self, id: RingId) {
         if let Some(shared) = &self.0 {
-            shared.order(Order::Retire { id, forget, done: None });
+            shared.order(Order::Retire { id, forget: false, done: None });
         }
     }
 

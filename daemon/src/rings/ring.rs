@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Marks, Sender};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
-use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
+use clad_shm::{Allowance, Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
 use super::pass::Hold;
@@ -110,6 +110,11 @@ impl Ring {
             ended: Vec::new(),
             _counted: metrics::Connection::open(metrics::Transport::Shm),
         }
+    }
+
+    /// For how long holes in it may hold others up, together with other rings.
+    pub(super) fn set_allowance(&mut self, allowance: Allowance) {
+        self.drain.set_allowance(allowance);
     }
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {

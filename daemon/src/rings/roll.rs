@@ -1,6 +1,6 @@
 //! Which rings there are, for everybody but their drain.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
@@ -8,6 +8,9 @@ use clad_proto::frame::RingId;
 use clad_shm::{Usage, Watch};
 
 use crate::keep::Note;
+
+/// Nobody has held it in this life of the daemon: its client may come back.
+const NEVER: u32 = u32::MAX;
 
 /// What others than the drain know of a ring.
 #[derive(Debug)]
@@ -22,12 +25,29 @@ pub(crate) struct Member {
     held: AtomicBool,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
+    /// So many connections hold it, or [`NEVER`]. Once it is 0 it stays so: the ring is ending.
+    holders: AtomicU32,
 }
 
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
         let (passed, held, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
-        Self { note, bytes, watch, passed, held, leaving }
+        Self { note, bytes, watch, passed, held, leaving, holders: AtomicU32::new(NEVER) }
+    }
+
+    /// One more connection holds it, unless it is ending.
+    pub(super) fn hold(&self) -> bool {
+        let more = |holders| match holders {
+            NEVER => Some(1),
+            0 => None,
+            some => Some(some + 1),
+        };
+        self.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// One less; says whether it was the last.
+    pub(super) fn let_go(&self) -> bool {
+        self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(super) fn leave(&self) {

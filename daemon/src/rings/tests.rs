@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::format::checksum;
 use clad_journal::{Append, Journal, JournalConfig, Level};
-use clad_proto::frame::{RingAppendHead, RingId};
+use clad_proto::frame::{Hello, RingAppendHead, RingId};
 use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
 use clad_shm::{Drain, Producer as Client};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::{Drainage, Next};
-use super::{CatchUp, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
+use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
 use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Kept, Note, Stored};
@@ -124,7 +124,11 @@ impl World {
 
     /// A program with a ring that is drained.
     fn program(&mut self, name: u8) -> Program {
-        let (program, ring) = self.ring(name);
+        self.program_of(UID, name)
+    }
+
+    fn program_of(&mut self, uid: u32, name: u8) -> Program {
+        let (program, ring) = self.ring_of(uid, name);
         self.add(ring);
         program
     }
@@ -138,9 +142,13 @@ impl World {
 
     /// A program and its ring.
     fn ring(&self, name: u8) -> (Program, Ring) {
+        self.ring_of(UID, name)
+    }
+
+    fn ring_of(&self, uid: u32, name: u8) -> (Program, Ring) {
         let id = RingId::from_bytes([name; 16]);
         let producer = ProducerId::from_bytes([name; 16]);
-        let note = Note { id, producer, uid: UID, ..Note::default() };
+        let note = Note { id, producer, uid, pid: std::process::id(), pid_start: 1, ..Note::default() };
         let log_id = self.journal.meta().log_id;
         let drain = Drain::create(shape(1 << 20).expect("a shape"), 0, log_id, self.journal.marks().epoch);
         let drain = drain.expect("a ring");
@@ -151,7 +159,7 @@ impl World {
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
         self.shared.roll.enter_again(member.clone());
-        let session = Producer::begin(self.journal.clone(), producer, UID.into(), 0);
+        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0).expect("its own");
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         (Program { id, producer, ring: client, memory, waker }, ring)
     }
@@ -229,6 +237,39 @@ fn numbered(many: usize) -> Vec<String> {
     (0..many).map(|n| n.to_string()).collect()
 }
 
+/// Who has many rings can make no more holes than who has one, and what one user spends is not another's.
+#[test]
+fn the_rings_of_a_user_have_one_allowance_for_their_holes() {
+    let mut world = World::new(16);
+    let _programs = [(UID, 1), (UID, 2), (UID + 1, 3), (UID, 4)].map(|(uid, name)| world.program_of(uid, name));
+    let allowances: Vec<_> = world.drainage.rings().iter().map(|ring| ring.drain().allowance()).collect();
+    assert!(allowances[0] == allowances[1] && allowances[0] == allowances[3]);
+    assert!(allowances[0] != allowances[2]);
+}
+
+/// A client comes back before the end of its old connection is seen: the ring is the new one's.
+#[test]
+fn the_end_of_an_old_connection_leaves_the_ring_to_the_new_one() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let member = world.shared.roll.of_producer(&program.producer).expect("a ring");
+    let hello = Hello { producer_id: program.producer, ..Hello::default() };
+    let peer = peer_of(&member.note);
+    let rings = Rings(Some(world.shared.clone()));
+    let waits = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let old = waits.block_on(rings.meet(&hello, &peer)).expect("its own").expect("it may go on");
+    let new = waits.block_on(rings.meet(&hello, &peer)).expect("its own").expect("it may go on");
+    drop(old);
+    world.drainage.turn();
+    let last = program.push(AckLevel::Written, "still here");
+    world.all_written(&program, last);
+    drop(new);
+    assert!(Held::of(&world.shared, &member).is_none(), "it is ending, though the drain has not heard of it");
+    world.until("the ring is gone", |world| world.shared.roll.of_producer(&program.producer).is_none());
+    assert!(program.ring.is_closed());
+    assert_eq!(world.stored(program.producer), ["still here"]);
+}
+
 /// More than a batch holds, from a producer for whom there is no place: the others' rings are drained, whoever comes by a
 /// socket does not wait, and it is stored when there is a place.
 #[test]
@@ -237,7 +278,7 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let busy = world.program(1);
     busy.push(AckLevel::Written, "first");
     world.append(9);
-    world.journal.connect(&[9; 16], 0);
+    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
     let poor = world.program(2);
     for text in &numbered(2000) {
         poor.push(AckLevel::Posted, text);
@@ -357,7 +398,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
 fn nothing_overtakes_what_is_refused_for_now() {
     let mut world = World::new(1);
     world.append(9);
-    world.journal.connect(&[9; 16], 0);
+    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
     let program = world.program(1);
     program.push(AckLevel::Written, "a");
     program.push_bad(AckLevel::Written);

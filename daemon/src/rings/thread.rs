@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::Marks;
 use clad_proto::ErrorInfo;
-use clad_shm::clock;
+use clad_shm::{Allowance, Patience, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
@@ -31,10 +31,16 @@ const DOZE: Duration = Duration::from_micros(500);
 /// Between two looks while something is held up.
 const SOON: Duration = Duration::from_micros(100);
 
+/// For how long holes in rings may hold others up, over all users together, percent of the time: what one user may is
+/// less, so that it takes a conspiracy to get there, and everybody's intake goes on even then.
+const HELD_IN_ALL: u64 = 50;
+
 /// What the thread holds.
 pub(super) struct Drainage {
     shared: Arc<Shared>,
     rings: Vec<Ring>,
+    /// What holes of all rings may spend.
+    allowance: Allowance,
     batch: Batch,
     marks: watch::Receiver<Marks>,
     epoch: u32,
@@ -56,12 +62,14 @@ impl Drainage {
         let marks = shared.journal.subscribe();
         let epoch = marks.borrow().epoch;
         let pace = Pace::new(shared.settings.spin, Instant::now());
+        let allowance = Allowance::new(Patience { percent: HELD_IN_ALL, ..Patience::default() });
         let mut drainage = Self {
             epoch,
             marks,
             waker: Waker::from(shared.clone()),
             shared,
-            rings,
+            rings: Vec::with_capacity(rings.len()),
+            allowance,
             batch: Batch::default(),
             hold: None,
             catching_up: Vec::new(),
@@ -70,8 +78,22 @@ impl Drainage {
             handed_over: false,
             stop: false,
         };
+        rings.into_iter().for_each(|ring| drainage.add(ring));
         drainage.expect_clients();
         drainage
+    }
+
+    /// One more ring. The rings of one user have one allowance for their holes.
+    fn add(&mut self, mut ring: Ring) {
+        let of_one = self.rings.iter().find(|other| other.member.note.uid == ring.member.note.uid);
+        let allowance = of_one.map(|other| other.drain().allowance().clone());
+        ring.set_allowance(allowance.unwrap_or_else(|| self.allowance.part(Patience::default(), clock::now())));
+        self.rings.push(ring);
+    }
+
+    #[cfg(test)]
+    pub(super) fn rings(&self) -> &[Ring] {
+        &self.rings
     }
 
     /// Closes the rings whose clients have not come back, and notes whom it waits for.
@@ -139,7 +161,7 @@ impl Drainage {
                     if self.stop {
                         ring.leave(false);
                     }
-                    self.rings.push(*ring);
+                    self.add(*ring);
                     let _ = done.send(());
                 }
                 Order::GoOn(id, given) => {

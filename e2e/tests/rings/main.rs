@@ -2,12 +2,15 @@
 //!
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
-//! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is waited for, and passed by nobody. `sdk`: long records,
-//! threads, forks, other clocks. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and a ring.
+//! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
+//! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
+//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and
+//! a ring.
 
 mod by_hand;
 mod calls;
 mod death;
+mod forked;
 mod held;
 mod hostile;
 mod keeper;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use clad_client::{AckLevel, AppendError, EncodeError, Producer, Record, SubmitError};
+use clad_client::{AckLevel, AppendError, EncodeError, Producer, Record, ReserveError, SubmitError};
 use clad_e2e::{Daemon, Setup, readback};
 
 use crate::{producer, record, runtime, submit};
@@ -139,9 +139,10 @@ fn the_client() {
                 let ticket = submit(&producer, AckLevel::Posted, format!("parent:{number}"));
                 runtime.block_on(ticket).expect("posted");
             }
+            let room = producer.try_reserve(100).expect("room");
             // The parent ends here, without a word; what goes on is its child.
             nix::unistd::daemon(true, true).expect("forked");
-            let room = producer.try_reserve(100).expect("room");
+            assert!(matches!(producer.try_reserve(100), Err(ReserveError::Forked)));
             let told = room.at(AckLevel::Posted).submit(&record("the parent's".to_owned()));
             assert!(matches!(told, Err(SubmitError::Forked)), "{told:?}");
             let own = crate::runtime();

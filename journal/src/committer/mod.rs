@@ -102,7 +102,7 @@ pub(crate) struct Committer {
     producers: ProducerTable,
     /// As of what was submitted: what a footer snapshots.
     submitted: ProducerTable,
-    connected: HashMap<ProducerId, (usize, u32)>,
+    connected: HashMap<ProducerId, sequencer::Connected>,
     connected_set: HashSet<ProducerId>,
     gather: Gather,
     in_flight: VecDeque<InFlight>,

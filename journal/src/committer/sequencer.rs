@@ -13,6 +13,15 @@ use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
 /// A sender: its producer, owner and epoch.
 type Stored = (ProducerId, u64, u32);
 
+/// The sessions of a producer. It may have stored nothing yet, and be in no table: its owner is known from here then.
+#[derive(Debug)]
+pub(super) struct Connected {
+    owner: u64,
+    sessions: usize,
+    /// The highest of theirs.
+    epoch: u32,
+}
+
 impl Committer {
     /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
     pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
@@ -166,10 +175,14 @@ impl Committer {
 
     /// The offset that an append has already, none if it is to be stored, or why it is not.
     fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Option<u64>, AppendError> {
-        if let Some(current) = self.connected_epoch(&header.producer).filter(|epoch| *epoch > header.producer_epoch)
-            && !self.config.faults.has(Fault::FenceIgnored)
-        {
-            return Err(AppendError::Fenced { current });
+        if let Some(connected) = self.connected.get(&header.producer) {
+            if connected.owner != header.owner {
+                return Err(AppendError::NotOwner);
+            }
+            let current = connected.epoch;
+            if current > header.producer_epoch && !self.config.faults.has(Fault::FenceIgnored) {
+                return Err(AppendError::Fenced { current });
+            }
         }
         match self.producers.check(header, gap, now.real_ns, &self.connected_set) {
             Verdict::Fresh => Ok(None),
@@ -206,36 +219,35 @@ impl Committer {
 
     /// Where a producer stands, for its handshake; the id is its owner's from the first append on.
     pub(crate) fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        let connected = self.connected.get(id);
         match self.producers.get(id) {
-            Some((o, _)) if o != owner => Err(AppendError::NotOwner),
+            Some((stored, _)) if stored != owner => Err(AppendError::NotOwner),
+            _ if connected.is_some_and(|connected| connected.owner != owner) => Err(AppendError::NotOwner),
             // One that is connected and has stored nothing yet is in no table.
-            None => Ok(self.connected_epoch(id).map(|epoch| ProducerState { epoch, last: None })),
+            None => Ok(connected.map(|connected| ProducerState { epoch: connected.epoch, last: None })),
             found => Ok(found.map(|(_, state)| state)),
         }
-    }
-
-    /// The highest epoch among the sessions of a producer that are connected.
-    fn connected_epoch(&self, id: &ProducerId) -> Option<u32> {
-        self.connected.get(id).map(|(_, epoch)| *epoch)
     }
 
     pub(crate) fn producers_len(&self) -> usize {
         self.producers.len()
     }
 
-    pub(crate) fn connect(&mut self, id: &ProducerId, epoch: u32) {
-        let (sessions, highest) = self.connected.entry(*id).or_default();
-        *sessions += 1;
-        *highest = epoch.max(*highest);
+    pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
+        self.producer(id, owner)?;
+        let connected = self.connected.entry(*id).or_insert(Connected { owner, sessions: 0, epoch });
+        connected.sessions += 1;
+        connected.epoch = connected.epoch.max(epoch);
         self.connected_set.insert(*id);
         self.producers.raise_epoch(id, epoch);
         self.submitted.raise_epoch(id, epoch);
+        Ok(())
     }
 
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) {
-        if let Some((n, _)) = self.connected.get_mut(id) {
-            *n -= 1;
-            if *n == 0 {
+        if let Some(connected) = self.connected.get_mut(id) {
+            connected.sessions -= 1;
+            if connected.sessions == 0 {
                 self.connected.remove(id);
                 self.connected_set.remove(id);
                 if forget {
@@ -356,9 +368,18 @@ mod tests {
     }
 
     fn append(committer: &mut Committer, epoch: u32, first_sequence: u64) -> Result<Accepted, AppendError> {
+        append_as(committer, 7, epoch, first_sequence)
+    }
+
+    fn append_as(
+        committer: &mut Committer,
+        owner: u64,
+        epoch: u32,
+        first_sequence: u64,
+    ) -> Result<Accepted, AppendError> {
         let a = Append {
             producer: [1; 16],
-            owner: 7,
+            owner,
             producer_epoch: epoch,
             first_sequence,
             count: 1,
@@ -384,12 +405,41 @@ mod tests {
     #[test]
     fn a_lower_epoch_is_fenced_also_while_nothing_is_stored() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 4);
-        committer.connect(&[1; 16], 5);
+        committer.connect(&[1; 16], 7, 4).unwrap();
+        committer.connect(&[1; 16], 7, 5).unwrap();
         assert_eq!(committer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)), Some((5, None)));
         assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
         assert!(append(&mut committer, 5, 0).is_ok());
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
+    }
+
+    /// From its first session on, and for as long as there is one: nobody else fences it off, or is first.
+    #[test]
+    fn a_producer_that_has_stored_nothing_yet_is_its_owners() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 7, 4).unwrap();
+        assert_eq!(committer.producer(&[1; 16], 8).map(|_| ()), Err(AppendError::NotOwner));
+        assert_eq!(committer.connect(&[1; 16], 8, u32::MAX), Err(AppendError::NotOwner));
+        let theirs = |committer: &mut Committer| append_as(committer, 8, 9, 0);
+        assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner));
+        committer.connect(&[1; 16], 7, 4).unwrap();
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner), "one session is left");
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(committer.connect(&[1; 16], 8, 1), Ok(()), "nothing was stored, and nobody is there");
+        assert!(committer.connected.len() == 1 && committer.connected_set.len() == 1);
+    }
+
+    /// What is stored stays its owner's, though he is not there.
+    #[test]
+    fn a_producer_that_has_stored_is_its_owners_for_good() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 7, 5).unwrap();
+        assert!(append(&mut committer, 5, 0).is_ok());
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(committer.connect(&[1; 16], 8, 6), Err(AppendError::NotOwner));
+        assert!(committer.connected.is_empty());
+        assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
     }
 
     /// However small it is, and whoever's.

@@ -251,9 +251,13 @@ impl Journal {
         self.shared.core().committer.producer(id, owner)
     }
 
-    /// A producer's session begins: earlier epochs are fenced, and it is not forgotten while it lasts.
-    pub fn connect(&self, id: &ProducerId, epoch: u32) {
-        self.shared.core().committer.connect(id, epoch);
+    /// A producer's session begins: earlier epochs are fenced, and while it lasts the producer is not forgotten, nor
+    /// anybody else's, though nothing of it may be stored yet. To be ended by [`Journal::disconnect`].
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`]; there is no session then.
+    pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
+        self.shared.core().committer.connect(id, owner, epoch)
     }
 
     /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged.

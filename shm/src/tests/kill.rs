@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::crash::points;
+use crate::allowance::{Allowance, Patience};
 use crate::layout::Shape;
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
-use crate::reader::{Patience, Peek, Reader};
+use crate::reader::{Peek, Reader};
 use crate::{Drain, Level, clock, drain};
 
 const ROLE: &str = "CLAD_SHM_CHILD";
@@ -125,7 +126,7 @@ fn child() {
         "others" => (0..OTHERS).for_each(|n| push(&ring, shape, n)),
         "drain" => {
             let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
-            reader.set_patience(Patience { each_ns: 100_000, percent: 100 });
+            reader.set_allowance(Allowance::new(Patience { each_ns: 100_000, percent: 100 }));
             work(&ring, &mut reader);
         }
         role => panic!("{role}?"),

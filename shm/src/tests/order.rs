@@ -1,10 +1,14 @@
 //! What the front of a ring says about times, with a clock that is turned by hand.
 
+use std::collections::VecDeque;
+
 use super::steps::Steps;
+use crate::allowance::{Allowance, Patience};
+use crate::clock;
 use crate::layout::{Cursor, Shape, at};
 use crate::memory::{Memory, Ordering::Relaxed};
 use crate::producer::push_once;
-use crate::reader::{Patience, Peek, Reader, Stamps};
+use crate::reader::{Peek, Reader, Stamps};
 use crate::writer::{self, Reserved};
 
 const SHAPE: Shape = Shape::tiny(1 << 16, 1 << 10);
@@ -12,7 +16,7 @@ const SHAPE: Shape = Shape::tiny(1 << 16, 1 << 10);
 fn ring(patience: Patience) -> (Steps, Reader) {
     let ring = Steps::ring(SHAPE);
     let mut reader = Reader::create(&ring, SHAPE, 0);
-    reader.set_patience(patience);
+    reader.set_allowance(Allowance::new(patience));
     (ring, reader)
 }
 
@@ -54,7 +58,7 @@ fn a_hole_with_nothing_committed_behind_holds_nobody_and_is_left_alone() {
     }
     writer::fill(&ring, SHAPE, reserved, &[b"x"], 1);
     assert!(writer::commit(&ring, SHAPE, reserved), "it was given up for nothing");
-    assert_eq!(reader.peek(&ring, 1_000_000), Ok(Peek::Ready { time: 10 }));
+    assert_eq!(reader.peek(&ring, 1_000_000), Ok(Peek::Ready { time: 989_999 }), "it was not there at the look before");
 }
 
 #[test]
@@ -143,6 +147,162 @@ fn a_foreign_clock_is_not_believed() {
     assert_eq!(reader.peek(&ring, 700), Ok(Peek::Ready { time: 699 }));
 }
 
+/// What was not there at a look is no older than that look, whatever it says; and what is seen now is not to come.
+#[test]
+fn a_stamp_is_believed_within_what_the_drain_has_seen_itself() {
+    let (ring, mut reader) = ring(STERN);
+    push(&ring, 900);
+    assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Ready { time: 900 }));
+    take(&ring, &mut reader);
+    assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Empty));
+    let late = hole(&ring, 0);
+    assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Empty), "reserved, and nothing there");
+    push(&ring, 0);
+    assert_eq!(reader.peek(&ring, 2500), Ok(Peek::Held { bound: 1999 }));
+    assert_eq!(reader.peek(&ring, 2600), Ok(Peek::Held { bound: 1999 }), "what was there then is not younger now");
+    writer::fill(&ring, SHAPE, late, &[b"x"], 1);
+    assert!(writer::commit(&ring, SHAPE, late));
+    for _ in 0..2 {
+        assert_eq!(reader.peek(&ring, 3000), Ok(Peek::Ready { time: 1999 }), "not that of a look that saw it");
+        take(&ring, &mut reader);
+    }
+}
+
+/// One push with a stamp that is to come must not keep a drain looking until then, nor behind a hole.
+#[test]
+fn a_stamp_that_is_to_come_is_now() {
+    let (ring, mut reader) = ring(Patience { each_ns: u64::MAX, percent: 100 });
+    let now = clock::now();
+    push(&ring, now + 900_000_000);
+    let Ok(Peek::Later { time }) = reader.peek(&ring, now) else { panic!("it is not older than the pass") };
+    assert!(time > now && time <= clock::now());
+    assert_eq!(reader.peek(&ring, time + 1), Ok(Peek::Ready { time }), "the next pass takes it");
+    take(&ring, &mut reader);
+    hole(&ring, now);
+    push(&ring, now + 900_000_000);
+    let Ok(Peek::Held { bound }) = reader.peek(&ring, clock::now()) else { panic!("it is held") };
+    let next = clock::now() + 1;
+    assert!(bound < next);
+    assert_eq!(reader.peek(&ring, next), Ok(Peek::Held { bound }), "from here on it is spent what may be");
+}
+
+#[test]
+fn what_is_begun_anew_has_the_times_that_it_had_or_older_ones() {
+    let (ring, mut reader) = ring(STERN);
+    let taken = |reader: &mut Reader| reader.take(&ring, &mut Vec::new()).expect("sound").expect("seen").time;
+    push(&ring, 500);
+    assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Ready { time: 500 }));
+    take(&ring, &mut reader);
+    push(&ring, 700);
+    push(&ring, 800);
+    for time in [700, 800] {
+        assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Ready { time }));
+        assert_eq!(taken(&mut reader), time);
+    }
+    assert_eq!(reader.peek(&ring, 9000), Ok(Peek::Empty));
+    reader.rewind_to(2);
+    assert_eq!(reader.peek(&ring, 9001), Ok(Peek::Ready { time: 800 }), "that it was not there at 9000 is not so");
+    reader.rewind_to(0);
+    assert_eq!(reader.peek(&ring, 9001), Ok(Peek::Ready { time: 700 }));
+    taken(&mut reader);
+    push(&ring, 0);
+    reader.rewind_to(2);
+    for _ in 0..2 {
+        assert_eq!(reader.peek(&ring, 9002), Ok(Peek::Ready { time: 800 }));
+        taken(&mut reader);
+    }
+}
+
+/// The ring is never empty, and every stamp says 0: its entries get older than what is there by two laps at most.
+#[test]
+fn a_flood_with_old_stamps_does_not_come_before_all_others_for_ever() {
+    for payload in [1, 4000] {
+        let (ring, mut reader) = ring(STERN);
+        let bytes = vec![0; payload];
+        let (mut now, mut oldest) = (0, 0);
+        let mut lap = 0; // the longest time from a push to its look
+        let mut pushed = VecDeque::new();
+        for _ in 0..5000 {
+            while push_once(&ring, SHAPE, &[&bytes], 1, 0).is_ok() {
+                pushed.push_back(now);
+            }
+            now += 10;
+            let Ok(Peek::Ready { time }) = reader.peek(&ring, now) else { panic!("it is full") };
+            take(&ring, &mut reader);
+            lap = lap.max(now - pushed.pop_front().expect("pushed"));
+            oldest = oldest.max(now - time);
+            assert!(now < 3 * lap || now - time <= 2 * lap + 20, "{time} at {now}, laps of {lap}");
+        }
+        assert!(oldest > lap, "nothing was made up");
+    }
+}
+
+/// Each ring makes holes all the time, and says of everything that it is as old as the world: what is in another waits
+/// for all of them together as long as for one.
+#[test]
+fn many_rings_hold_up_others_no_longer_than_one() {
+    const END: u64 = 100_000_000;
+    const STEP: u64 = 10_000;
+    let waits = |rings: u64, users: u64| {
+        let patience = Patience { each_ns: 200_000, percent: 10 };
+        let all = Allowance::new(Patience { percent: 50, ..patience });
+        let users: Vec<_> = (0..users).map(|_| all.part(patience, 0)).collect();
+        let mut rings: Vec<_> = (0..rings)
+            .map(|n| {
+                let (ring, mut reader) = ring(patience);
+                reader.set_allowance(users[n as usize % users.len()].clone());
+                (ring, reader)
+            })
+            .collect();
+        let period = 20 * patience.each_ns;
+        let phase = period / rings.len() as u64;
+        let mut held = 0;
+        for now in (1..END).step_by(STEP as usize) {
+            let mut frontier = now;
+            for ((ring, reader), at) in rings.iter_mut().zip(0..) {
+                if (now + at * phase) % period < STEP {
+                    hole(ring, 0);
+                    push(ring, 0);
+                }
+                loop {
+                    match reader.peek(ring, now).expect("a sound ring") {
+                        Peek::Ready { .. } => drop(take(ring, reader)),
+                        Peek::Held { bound } => break frontier = frontier.min(bound),
+                        _ => break,
+                    }
+                }
+            }
+            held += if frontier < now { STEP } else { 0 };
+        }
+        held * 100 / END
+    };
+    let (one, many) = (waits(1, 1), waits(32, 1));
+    assert!(one > 2 && many > 5, "nobody waited: {one} and {many} %");
+    assert!(many <= 13, "{many} % of the time");
+    assert!(waits(32, 16) <= 57, "of all users together");
+}
+
+#[test]
+fn a_ring_that_ends_spends_nothing_more() {
+    let all = Allowance::new(Patience { each_ns: 1000, percent: 100 });
+    let held = || {
+        let (ring, mut reader) = ring(STERN);
+        reader.set_allowance(all.clone());
+        hole(&ring, 0);
+        push(&ring, 0);
+        assert_eq!(reader.peek(&ring, 10_000), Ok(Peek::Held { bound: 0 }));
+        (ring, reader)
+    };
+    drop(held());
+    let (_ring, mut gone) = held();
+    gone.set_gone();
+    let (_other, mut anew) = held();
+    anew.rewind_to(0);
+    assert!(all.lasts(1_000_000), "no hole is held any more");
+    let _held = held();
+    assert!(!all.lasts(2_000_000));
+}
+
 /// Numbers and places have fewer bits in a ring than their counts: past each end it goes on.
 #[test]
 fn counts_go_on_past_the_width_of_their_words() {
@@ -159,7 +319,7 @@ fn counts_go_on_past_the_width_of_their_words() {
         ring.store(at::CHECKPOINTS[0] + 8, append, Relaxed);
         ring.store(at::RELEASED, append, Relaxed);
         let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
-        reader.set_patience(Patience { each_ns: 0, percent: 0 });
+        reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
         let (mut expected, mut stopped) = (append, None);
         for n in 0..200_u64 {
             if n % 7 == 3 {
@@ -181,7 +341,7 @@ fn counts_go_on_past_the_width_of_their_words() {
             expected += 1;
             if n % 50 == 49 {
                 reader = Reader::adopt(&ring, shape).expect("a sound tail");
-                reader.set_patience(Patience { each_ns: 0, percent: 0 });
+                reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
             }
         }
         let last = stopped.expect("the last push was beside one");

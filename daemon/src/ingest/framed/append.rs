@@ -23,8 +23,8 @@ impl Connection {
             let text = "this connection's appends come by its ring";
             return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         }
-        if let Some(ring) = self.met_ring {
-            self.service.rings.gone(ring, false);
+        if let Some(ring) = &self.met_ring {
+            self.service.rings.end(ring.id());
             return self.fatal(rings::not_drained());
         }
         if let Some(why) = self.is_overtaking() {

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use clad_journal::{AppendError, Watcher};
-use clad_proto::frame::{ErrorFrame, KnownHeader, RingId};
+use clad_proto::frame::{ErrorFrame, KnownHeader};
 use clad_proto::{ErrorCode, ErrorInfo, KnownGroup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -41,7 +41,7 @@ use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::peer::Peer;
 use super::session::{Answer, Session};
 use crate::read::Reads;
-use crate::rings::{Given, Rings};
+use crate::rings::{Given, Held, Rings};
 
 /// Output that waits for the peer at most, before its input is left alone.
 const OUT_LIMIT: usize = 256 * 1024;
@@ -88,7 +88,7 @@ struct OpenRead {
 }
 
 /// What a RING will be answered, with its request id.
-type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<Given, ErrorInfo>> + Send>>)>;
+type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<(Given, Held), ErrorInfo>> + Send>>)>;
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 /// Where descriptors can go along.
@@ -133,9 +133,9 @@ pub(super) struct Connection {
     /// A RING that is being answered.
     asking: Asking,
     /// The ring that its appends come by.
-    ring: Option<RingId>,
+    ring: Option<Held>,
     /// The ring that its producer had when it came: unless it goes on with that, or has another, it appends nothing.
-    met_ring: Option<RingId>,
+    met_ring: Option<Held>,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -182,9 +182,10 @@ where
         service,
     };
     let ended = connection.run(&mut rd, &mut wr, marks).await;
-    if let Some(ring) = connection.ring {
-        connection.service.rings.gone(ring, connection.says_bye);
+    if let Some(ring) = connection.ring.as_mut().filter(|_| connection.says_bye) {
+        ring.forget();
     }
+    (connection.ring, connection.met_ring) = (None, None);
     for (_, read) in connection.reads.drain() {
         read.task.abort();
     }

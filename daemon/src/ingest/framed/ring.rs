@@ -1,7 +1,7 @@
 //! RING: the connection becomes the control of a ring.
 //!
 //! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
-//! have two orders. The ring ends with the connection.
+//! have two orders. The ring ends with the last connection that holds it.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::door::count_refusal;
-use crate::rings::{self, Asker, borrowed};
+use crate::rings::{self, Asker, Held, borrowed};
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -31,10 +31,11 @@ impl Connection {
             return true;
         }
         let rings = &self.service.rings;
-        if !rings.is_behind(self.ring) {
+        let of = self.ring.as_ref().map(Held::id);
+        if !rings.is_behind(of) {
             self.caught_up = Some(Ok(()));
         } else if self.catching_up.is_none() {
-            let (rings, of) = (rings.clone(), self.ring);
+            let rings = rings.clone();
             self.catching_up = Some(Box::pin(async move { rings.catch_up(of).await }));
         }
         self.caught_up.is_some()
@@ -71,7 +72,7 @@ impl Connection {
     /// Waits for the answer and tells it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let given = match answer.await {
+        let (given, held) = match answer.await {
             Ok(given) => given,
             Err(error) => {
                 count_refusal(clad_proto::AckLevel::Received, error.code, 1);
@@ -79,8 +80,7 @@ impl Connection {
                 return Ok(());
             }
         };
-        // From here on its end is this connection's.
-        self.ring = Some(given.id);
+        (self.ring, self.met_ring) = (Some(held), None);
         wr.write_all_buf(&mut self.out).await?;
         let mut frame = BytesMut::new();
         RingGiven {

@@ -37,6 +37,8 @@ pub(super) enum Flaw {
     NoFences,
     /// Clients do not look for islands.
     IslandsIgnored,
+    /// Whatever lies in a ring is taken when it is looked at.
+    NoPass,
 }
 
 /// How a model runs.

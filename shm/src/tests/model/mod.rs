@@ -7,14 +7,17 @@ mod memory;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use self::memory::{Flaw, Modelled, Setting};
+use crate::allowance::{Allowance, Patience};
 use crate::board::{self, Answer};
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
-use crate::reader::{Patience, Peek, Reader};
+use crate::reader::{Peek, Reader};
 use crate::wake::{self, Event};
 use crate::writer::{self, NoSpace};
 
@@ -55,7 +58,7 @@ fn push(ring: &Modelled, n: u64) -> Option<u64> {
 
 fn reader(ring: &Modelled) -> Reader {
     let mut reader = Reader::create(ring, SHAPE, 0);
-    reader.set_patience(Patience { each_ns: 0, percent: 0 });
+    reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
     reader
 }
 
@@ -231,6 +234,61 @@ fn an_answer_is_never_half_of_another() {
             assert!(found == answer(1) || found == answer(2), "{found:?}");
         }
         daemon.join().expect("no panic");
+    });
+}
+
+/// One pass over two rings, as `drain.rs` has it; what was taken, by its ring.
+fn pass(rings: &[Modelled; 2], readers: &mut [Reader; 2], before: u64) -> Vec<(usize, [u8; 8])> {
+    let mut taken = Vec::new();
+    let mut frontier = before;
+    let look = |reader: &mut Reader, ring: &Modelled| match reader.peek(ring, before).expect("an honest ring") {
+        Peek::Ready { time } => (Some(time), before),
+        Peek::Held { bound } => (None, bound),
+        Peek::Later { .. } | Peek::Empty => (None, before),
+    };
+    let mut fronts = [None; 2];
+    for at in 0..2 {
+        let (front, bound) = look(&mut readers[at], &rings[at]);
+        (fronts[at], frontier) = (front, frontier.min(bound));
+    }
+    while let Some(at) = (0..2).filter(|at| fronts[*at].is_some_and(|t| t < frontier)).min_by_key(|at| fronts[*at]) {
+        let mut bytes = Vec::new();
+        readers[at].take(&rings[at], &mut bytes).expect("an honest ring").expect("it was seen");
+        taken.push((at, bytes.try_into().expect("eight bytes")));
+        let (front, bound) = look(&mut readers[at], &rings[at]);
+        (fronts[at], frontier) = (front, frontier.min(bound));
+    }
+    taken
+}
+
+/// A thread logs by one ring and then by another, beside a third that is in the middle of a push: whatever the drain saw
+/// of that in between, and made of it, the first is before the second.
+#[test]
+fn what_happened_before_stays_before() {
+    holds_but_for(&[Flaw::NoPass], |setting| {
+        let rings = [Modelled::ring(SHAPE, setting), Modelled::ring(SHAPE, setting)];
+        let mut readers = [reader(&rings[0]), reader(&rings[1])];
+        readers[0].set_allowance(Allowance::new(Patience { each_ns: u64::MAX, percent: 100 }));
+        // Each reading of the clock is later than all before, by more than the least that there is.
+        let clock = Arc::new(AtomicU64::new(2));
+        let now = |clock: &AtomicU64| clock.fetch_add(2, Ordering::SeqCst);
+        let reserved = writer::reserve(&rings[0], SHAPE, 8, now(&clock)).expect("there is space");
+        let (theirs, their_clock) = (rings.clone(), clock.clone());
+        let teller = thread::spawn(move || {
+            for (n, ring) in (1..).zip(&theirs) {
+                push_once(ring, SHAPE, &[&payload(n)], 1, now(&their_clock)).expect("space").expect("not given up");
+            }
+        });
+        let before = |clock: &AtomicU64| if setting.flaw == Some(Flaw::NoPass) { LATER } else { now(clock) };
+        let mut taken = pass(&rings, &mut readers, before(&clock));
+        writer::fill(&rings[0], SHAPE, reserved, &[&payload(0)], 1);
+        assert!(writer::commit(&rings[0], SHAPE, reserved), "given up");
+        taken.extend(pass(&rings, &mut readers, before(&clock)));
+        teller.join().expect("no panic");
+        taken.extend(pass(&rings, &mut readers, LATER + 1));
+        assert_eq!(taken.len(), 3);
+        let place = |n| taken.iter().position(|(_, bytes)| *bytes == payload(n));
+        assert!(place(0) < place(1) && place(1) < place(2), "{taken:?}");
     });
 }
 

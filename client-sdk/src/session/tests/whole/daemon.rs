@@ -161,7 +161,7 @@ impl Daemon {
             _ => AckLevel::Received,
         };
         let last = known.and_then(|state| state.last);
-        stepper.connect(&producer, epoch);
+        stepper.connect(&producer, OWNER, epoch).expect("its own");
         let welcome = Welcome {
             version: 1,
             policy: DurabilityPolicy::GroupCommit,
