@@ -57,14 +57,13 @@ fn adopted(
     mut meta: Meta,
     whole: bool,
     found: &BTreeMap<u64, u64>,
-    notes: &mut Vec<String>,
+    (notes, faults): (&mut Vec<String>, &mut Vec<BrokenSegment>),
 ) -> Result<Meta, OpenError> {
     let sure = whole && !meta.latched;
     let above = in_use_above(storage, &meta, found, sure).map_err(OpenError::io("look for segments in use"))?;
-    if let Some((number, e)) = above.unknown {
-        notes.push(format!(
-            "DAMAGE: the header of segment {number} cannot be read, and nothing says if it is in use: {e}"
-        ));
+    if let Some((segment, e)) = above.unknown {
+        let text = format!("its header cannot be read, and nothing says if it is in use: {e}");
+        faults.push(BrokenSegment { segment, text });
     }
     let Some(highest) = above.highest else { return Ok(meta) };
     if let Loaded::Found { meta: now, .. } = metafile::load(storage).map_err(OpenError::io("read clad.meta"))?
@@ -88,26 +87,30 @@ struct Open {
 
 /// Segments that recovery had to give up as a whole: nothing in the log tells of them any more, and how many records they
 /// held nobody knows. Their bytes are in `quarantine/` until an operator has seen to them.
-fn name_given_up(storage: &OsStorage, meta: &Meta, notes: &mut Vec<String>) -> io::Result<()> {
+fn given_up(storage: &OsStorage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
     let names = match storage.list(QUARANTINE) {
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => return Ok(()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(Vec::new());
+        }
         names => names?,
     };
     let mut names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
     names.sort_unstable();
+    let mut given_up = Vec::new();
     for name in names {
         let mut parts = name.split('.');
         let (number, range, _, kind) = (parts.next(), parts.next(), parts.next(), parts.next());
         let number = number.and_then(|n| n.parse::<u64>().ok()).filter(|n| *n >= meta.lowest_segment);
         let (Some(number), Some("damaged"), Some(range)) = (number, kind, range) else { continue };
         if range.starts_with("0-") {
-            notes.push(format!(
-                "DAMAGE: the header of segment {number} was lost, and all of its records: the file is {QUARANTINE}/{name}; \
-                 this is named until that is moved away"
-            ));
+            let text = format!(
+                "its header was lost, and all of its records: the file is {QUARANTINE}/{name}; this is named until that is \
+                 moved away"
+            );
+            given_up.push(BrokenSegment { segment: number, text });
         }
     }
-    Ok(())
+    Ok(given_up)
 }
 
 /// One segment.
@@ -168,7 +171,7 @@ impl OfflineLog {
             return Err(OpenError::MetaLost { dir: name, segments: 0 });
         }
         check_foreign(storage.as_ref(), &name)?;
-        let mut notes = Vec::new();
+        let (mut notes, mut faults) = (Vec::new(), Vec::new());
         let meta = match metafile::load(storage.as_ref()).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Found { meta, whole, .. } => {
                 if !whole {
@@ -178,12 +181,12 @@ impl OfflineLog {
                             .to_owned(),
                     );
                 }
-                adopted(storage.as_ref(), meta, whole, &found, &mut notes)?
+                adopted(storage.as_ref(), meta, whole, &found, (&mut notes, &mut faults))?
             }
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
-        name_given_up(storage.as_ref(), &meta, &mut notes).map_err(OpenError::io(QUARANTINE))?;
+        faults.extend(given_up(storage.as_ref(), &meta).map_err(OpenError::io(QUARANTINE))?);
         let mut log = Self {
             storage,
             end_offset: meta.lowest_offset,
@@ -191,7 +194,7 @@ impl OfflineLog {
             meta,
             parts: Vec::new(),
             notes,
-            faults: Vec::new(),
+            faults,
             damage: Vec::new(),
         };
         let mut open = Vec::new();

@@ -215,7 +215,8 @@ fn a_segment_in_use_is_not_taken_for_a_prepared_one() {
         let number = slots(&stage)[newest(&stage) as usize].highest_segment;
         assert_eq!(slots(&stage)[1 - newest(&stage) as usize].highest_segment, number - 1);
         hit(&stage, newest(&stage), true);
-        stage.disk.flip(&name(number), at, 1);
+        // Of a header, one wrong byte would be put right.
+        (at..at + 2).for_each(|at| stage.disk.flip(&name(number), at, 1));
         stage.start();
         let report = stage.journal().report().clone();
         assert!(report.is_damaged() || report.cut_at.is_some(), "{report}");
@@ -236,7 +237,8 @@ fn a_start_that_finds_damage_is_cut_anywhere() {
         assert!(stage.journal().meta().clean);
         stage.die();
         let last = (0..).take_while(|n| stage.disk.peek(&name(*n)).is_some_and(|b| b[4096..].iter().any(|b| *b != 0)));
-        stage.disk.flip(&name(last.last().expect("a segment with records")), 64, 1);
+        let last = name(last.last().expect("a segment with records"));
+        (64..66).for_each(|at| stage.disk.flip(&last, at, 1)); // one alone would be put right
         (stage, before)
     };
     let (mut calm, _) = ended();

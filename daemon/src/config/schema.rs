@@ -77,7 +77,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.reserve_free,
         RESTART,
-        "Preparing a segment never takes the file system below this much free space; appends are refused first."
+        "Preparing a segment never takes the file system below this much free space; appends are refused first. Only a segment for records that have offsets already may be made of it."
     ),
     key!(
         journal.power_loss_protected,
