@@ -164,10 +164,12 @@ impl MetaFile {
     /// The same in both slots: what no segment says as well must not hang on one of them.
     ///
     /// # Errors
-    /// What the kernel says of the first; then nothing has changed. Where the second fails the change stands, on one slot.
+    /// What the kernel says of the first; then nothing has changed. The second is tried thrice, as what is read is; where all
+    /// fail the change stands, on one slot.
     pub(crate) fn update_both(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         self.update(change)?;
-        let _ = self.update(|_| {});
+        let again = || self.update(|_| {});
+        let _ = again().or_else(|_| again()).or_else(|_| again());
         Ok(())
     }
 
