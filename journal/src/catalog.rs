@@ -8,6 +8,7 @@ use std::io;
 use std::sync::{Arc, OnceLock, RwLock};
 
 use crate::format::footer::Footer;
+use crate::format::meta::EpochStart;
 use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
 use crate::io::{Access, Storage, is_bad_place};
@@ -64,18 +65,20 @@ pub struct Sealed {
     pub bytes: u64,
     /// The log that it must be of: a segment of another one under its name is damage.
     log_id: [u8; 16],
+    /// Where epochs began, as the start found it; all that it has found share it. None where the footer is known.
+    epochs: Option<Arc<[EpochStart]>>,
     summary: OnceLock<Option<Summary>>,
 }
 
 impl Sealed {
     /// A segment whose footer is read when it is needed.
-    pub(crate) fn unread(number: u64, bytes: u64, log_id: [u8; 16]) -> Self {
-        Self { number, bytes, log_id, summary: OnceLock::new() }
+    pub(crate) fn unread(number: u64, bytes: u64, log_id: [u8; 16], epochs: Arc<[EpochStart]>) -> Self {
+        Self { number, bytes, log_id, epochs: Some(epochs), summary: OnceLock::new() }
     }
 
     /// A segment whose footer is known.
     pub(crate) fn known(number: u64, bytes: u64, log_id: [u8; 16], footer: &Footer) -> Self {
-        Self { number, bytes, log_id, summary: OnceLock::from(Some(footer.into())) }
+        Self { number, bytes, log_id, epochs: None, summary: OnceLock::from(Some(footer.into())) }
     }
 
     /// What is remembered of it, read once; `None` when its footer cannot be believed and a scan finds nothing (damage).
@@ -107,17 +110,29 @@ impl Sealed {
         Ok(match probe(storage, self.number, self.bytes)?.state {
             State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.log_id => None,
             State::Sealed { header, footer, head_checksum } => Some(Proof { header, footer: *footer, head_checksum }),
-            State::Unsealed { header } => without_footer(storage, self.number, header)?,
+            State::Unsealed { header } => {
+                let limit = self.limit(header.epoch);
+                without_footer(storage, self.number, header, limit)?
+            }
             State::Unreadable(_) => None,
         })
+    }
+
+    /// Where its records end at the latest, without its footer: what lies behind was cut off once, and those offsets were given
+    /// again since. A cut comes with a new epoch, which begins there.
+    fn limit(&self, epoch: u32) -> u64 {
+        let later = self.epochs.iter().flat_map(|epochs| epochs.iter()).filter(|start| start.epoch > epoch);
+        let known = self.known_summary().map(|summary| summary.end_offset);
+        later.map(|start| start.first_offset).chain(known).min().unwrap_or(u64::MAX)
     }
 }
 
 /// What can be said of a sealed segment whose footer is gone (it was cut short, or damaged): a scan finds the batches
-/// that hold, and they stay readable; what is missing behind them shows as a gap before the next segment.
-fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader) -> io::Result<Option<Proof>> {
+/// that hold, and they stay readable; what is missing behind them shows as a gap before the next segment. From `limit` on
+/// none counts.
+fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader, limit: u64) -> io::Result<Option<Proof>> {
     let scan = scan(storage.open(&segment_name(number), Access::ReadDirect)?, &header)?;
-    let data: Vec<_> = scan.batches.iter().filter(|b| b.is_data()).collect();
+    let data: Vec<_> = scan.batches.iter().filter(|b| b.is_data() && b.header.first_offset < limit).collect();
     let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(None) };
     let footer = Footer {
         segment: number,

@@ -18,6 +18,7 @@ use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Damage, Footer, IndexEntry};
+use crate::format::meta::EpochStart;
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
@@ -81,6 +82,8 @@ pub(super) fn carry_out(
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
     let seen = survey.newest.iter().chain(&survey.open).filter_map(Segment::epoch).max();
+    let epochs: Arc<[EpochStart]> = said.epochs.as_slice().into();
+    let unread = |number, bytes| Sealed::unread(number, bytes, said.log_id, epochs.clone());
     let mut c = Carrier {
         storage,
         meta: Some(&meta),
@@ -91,7 +94,7 @@ pub(super) fn carry_out(
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
         producers_known: false,
-        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, Sealed::unread(n, bytes, said.log_id))).collect(),
+        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, unread(n, bytes))).collect(),
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()).max(seen.unwrap_or(0)),
