@@ -26,6 +26,8 @@ pub(crate) struct Desk {
     pub(crate) substrate: Substrate,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
+    /// What a sync can come to on what the log stands on.
+    pub(crate) reach: AckLevel,
     /// What the policy's promise rests on.
     pub(crate) grounds: String,
     /// The operator states it.
@@ -166,6 +168,10 @@ impl Admin for Service {
     }
 
     async fn sync(&self, _: Request<v1::SyncRequest>) -> Result<Response<v1::SyncResponse>, Status> {
+        if self.0.reach < AckLevel::Durable {
+            let text = "nothing can be made durable on what this log stands on (`clactl status`); what is `written` is with the kernel";
+            return Err(Status::failed_precondition(text));
+        }
         let mut marks = self.0.journal.subscribe();
         let failures = marks.borrow().failures;
         let target = self.0.journal.request_sync();

@@ -371,7 +371,7 @@ impl World {
             told.insert("admin".to_owned(), path.display().to_string());
             self.serve_admin(
                 listener,
-                (policy, highest),
+                (policy, highest, door.flush_reach),
                 (listeners.clone(), door.budget.clone(), rings.clone()),
                 told.clone(),
                 args,
@@ -425,7 +425,7 @@ impl World {
     fn serve_admin(
         &self,
         listener: UnixListener,
-        (policy, highest): (clad_proto::DurabilityPolicy, AckLevel),
+        (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
         (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
         listeners: HashMap<String, String>,
         args: &LoadArgs,
@@ -436,6 +436,7 @@ impl World {
             substrate: self.substrate.clone(),
             policy,
             highest,
+            reach,
             grounds: self.grounds.clone(),
             power_loss_protected: self.config.journal.power_loss_protected,
             started: self.started,

@@ -100,6 +100,10 @@ fn is_in_memory() {
     let text = clactl_ends(0, &["status", "--admin", &admin], b"").stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
     assert!(text.contains("tmpfs") && text.contains("highest ack written"), "{text}");
+    // And nothing is called durable that is not.
+    assert!(text.contains("synced (not durable here)"), "{text}");
+    let output = clactl_ends(1, &["sync", "--admin", &admin], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing can be made durable"), "{output:?}");
 }
 
 /// A log on this file system, whatever it is: written, killed, read, checked, under each policy.

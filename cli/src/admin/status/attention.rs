@@ -75,14 +75,19 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
         let weight = if cause == "damage" { Weight::Grave } else { Weight::Mind };
         say(weight, format!("{}.", capital(line)));
     }
-    let promised = status.policy() != v1::DurabilityPolicy::FireAndForget;
-    if promised && status.highest_ack() != v1::AckLevel::Durable {
+    if !is_durable_offered(status) {
         say(
             Weight::Mind,
             "`durable` is not offered on what the log stands on: move [journal] dir to a disk that can keep it."
                 .to_owned(),
         );
     }
+}
+
+/// Whether the log keeps `durable` where its policy promises it. (Fire-and-forget never does, so nothing is known of the disk.)
+pub(super) fn is_durable_offered(status: &v1::StatusResponse) -> bool {
+    let promised = status.policy() != v1::DurabilityPolicy::FireAndForget;
+    !promised || status.highest_ack() == v1::AckLevel::Durable
 }
 
 fn disk(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String)) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clad_proto::grpc::v1;
 
+use super::attention::is_durable_offered;
 use super::{Quantile, Sample, durability, highest_ack, lately, log_id, mean, observations, quantile, sorted, words};
 use crate::format::human::{bytes, count, counted, duration};
 use crate::output::table::Sheet;
@@ -75,10 +76,12 @@ fn moving(sheet: &mut Sheet, status: &v1::StatusResponse, sample: Option<&Sample
         0 => String::new(),
         us => format!("; oldest not durable {}", duration(Duration::from_micros(us))),
     };
+    // Where a sync keeps nothing through a power cut, what was synced is not called durable.
+    let synced = if is_durable_offered(status) { "durable" } else { "synced (not durable here)" };
     sheet.row(
         "offsets",
         format!(
-            "{} received, {} written{}, {} durable{}{age}; kept from {}",
+            "{} received, {} written{}, {} {synced}{}{age}; kept from {}",
             count(offsets.received),
             count(offsets.written),
             behind(offsets.written),
