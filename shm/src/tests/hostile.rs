@@ -179,43 +179,57 @@ fn history(seed: u64) -> (bool, u64) {
 
 #[test]
 fn a_client_that_scribbles_all_the_time_costs_itself_alone() {
-    let (mut bad, _, memory) = pair();
     let (mut good, producer, _) = pair();
-    let (stop, memory) = (AtomicBool::new(false), &memory);
     let deadline = Instant::now() + Duration::from_millis(1500);
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            let mut chance = Chance(clock::now());
-            while !stop.load(Relaxed) {
-                let next = memory.load(at::RELEASED, Relaxed) & 0xFFFF;
-                scribble(memory, &mut chance, next);
-            }
-        });
-        let (mut cut_off, mut count) = (0, 0_u64);
-        while Instant::now() < deadline {
-            assert!(producer.push(&[&count.to_le_bytes()], 1).is_ok(), "the honest ring has space");
-            if !pass(&mut bad, &mut Rules::default()) {
+    let (mut cut_off, mut count) = (0, 0_u64);
+    // A daemon would let the ring go that it cut off; here it goes on while its tail can be told, then with another.
+    while Instant::now() < deadline {
+        let (mut bad, _, memory) = pair();
+        let (stop, memory) = (AtomicBool::new(false), &memory);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut chance = Chance(clock::now());
+                while !stop.load(Relaxed) {
+                    let next = memory.load(at::RELEASED, Relaxed) & 0xFFFF;
+                    scribble(memory, &mut chance, next);
+                }
+            });
+            let _stop = Stop(&stop);
+            while Instant::now() < deadline {
+                assert!(producer.push(&[&count.to_le_bytes()], 1).is_ok(), "the honest ring has space");
+                let sound = pass(&mut bad, &mut Rules::default());
+                let mut bytes = Vec::new();
+                let seen = good.peek(clock::now_before_looking() + 1).expect("the honest ring is sound");
+                assert!(matches!(seen, Peek::Ready { .. }), "{seen:?}");
+                let entry = good.take(&mut bytes).expect("the honest ring is sound").expect("seen");
+                assert_eq!((entry.append, bytes), (count, count.to_le_bytes().to_vec()));
+                good.release(good.next());
+                count += 1;
+                if sound {
+                    continue;
+                }
                 cut_off += 1;
                 bad.cut_off(1);
                 bad.release(u64::MAX);
                 let fds = bad.client_fds();
                 let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-                // A daemon would let it go; here it goes on for as long as its tail can be told.
-                if let Ok(next) = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 1) {
-                    bad = next;
+                match Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 1) {
+                    Ok(next) => bad = next,
+                    Err(_) => break,
                 }
             }
-            let mut bytes = Vec::new();
-            let seen = good.peek(clock::now_before_looking() + 1).expect("the honest ring is sound");
-            assert!(matches!(seen, Peek::Ready { .. }), "{seen:?}");
-            let entry = good.take(&mut bytes).expect("the honest ring is sound").expect("seen");
-            assert_eq!((entry.append, bytes), (count, count.to_le_bytes().to_vec()));
-            good.release(good.next());
-            count += 1;
-        }
-        stop.store(true, Relaxed);
-        assert!(cut_off > 10 && count > 1000, "{cut_off} times corrupt beside {count} honest appends");
-    });
+        });
+    }
+    assert!(cut_off > 10 && count > 1000, "{cut_off} times corrupt beside {count} honest appends");
+}
+
+/// Ends a thread also where the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]
