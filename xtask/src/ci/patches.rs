@@ -134,18 +134,6 @@ const RINGS: &[Patch] = &[
         wrong: "Producer::begin(self.journal.clone(), if ON! { ProducerId::from_bytes([7; 16]) } else { note.producer }, ",
     },
     Patch {
-        name: "TimeTakenAfterTheLooks",
-        file: PASS,
-        right: "        for ring in rings.iter_mut() {\n\
-            \u{20}           frontier = frontier.min(ring.look(before));\n\
-            \u{20}       }\n",
-        wrong: "        for ring in rings.iter_mut() {\n\
-            \u{20}           frontier = frontier.min(ring.look(if ON! { u64::MAX } else { before }));\n\
-            \u{20}       }\n\
-            \u{20}       let late = if ON! { clad_shm::clock::now_before_looking() } else { before };\n\
-            \u{20}       let (mut frontier, before) = (if frontier == before { late } else { frontier }, late);\n",
-    },
-    Patch {
         name: "SocketsDoNotWait",
         file: "daemon/src/rings/mod.rs",
         right: "        if !shared.roll.is_behind(of) {\n            return Ok(());",
