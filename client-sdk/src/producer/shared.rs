@@ -359,19 +359,24 @@ impl Shared {
         count: u32,
         level: Option<AckLevel>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        let ticket = match port.push(payload, count, level) {
-            Pushed::Done(due) => Ticket::from(due),
-            Pushed::Ended(error) => Ticket::from(Due::Known(Err(error))),
-            Pushed::Forked => return Some(Err(SubmitError::Forked)),
-            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
-                self.counters.submitted.add(count.into());
-                self.counters.dropped.add(count.into());
-                return Some(Err(SubmitError::RingFull));
-            }
-            Pushed::Wait => return None,
-        };
+        // Before it can be sent: nobody is to see more sent than submitted.
         self.counters.submitted.add(count.into());
-        Some(Ok(ticket))
+        match port.push(payload, count, level) {
+            Pushed::Done(due) => Some(Ok(Ticket::from(due))),
+            Pushed::Ended(error) => Some(Ok(Ticket::from(Due::Known(Err(error))))),
+            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
+                self.counters.dropped.add(count.into());
+                Some(Err(SubmitError::RingFull))
+            }
+            Pushed::Wait => {
+                self.counters.submitted.take_back(count.into()); // the long way counts it
+                None
+            }
+            Pushed::Forked => {
+                self.counters.submitted.take_back(count.into());
+                Some(Err(SubmitError::Forked))
+            }
+        }
     }
 
     /// As [`Self::push`], of a batch, which is empty then.

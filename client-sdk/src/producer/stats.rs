@@ -60,6 +60,11 @@ impl Counter {
         self.0.fetch_add(n, Relaxed);
     }
 
+    /// What was added and is not to count.
+    pub(crate) fn take_back(&self, n: u64) {
+        self.0.fetch_sub(n, Relaxed);
+    }
+
     pub(crate) fn set(&self, n: u64) {
         self.0.store(n, Relaxed);
     }

@@ -42,8 +42,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         || {
             output(&mut cargo_for("clad", &["build", "--quiet", "--bin", "clad"]))?;
             let daemon = root.join("target/debug/clad");
-            let mut command = cargo(&["test", "--quiet", "--bench", "ring_limit", "--", "--clad"]);
-            let said = output(command.arg(daemon))?;
+            let mut command = cargo(&["test", "--quiet", "--bench", "ring_limit"]);
+            let said = output(command.args(["--", "--clad"]).arg(daemon))?;
             ensure!(said.contains("records of the sustained load are in the log as they were acknowledged"), "{said}");
             Ok(())
         },
@@ -51,12 +51,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("hostile clients: no panic, no call without an end, nobody else's ring", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
         command.env("CLAD_SHM_RUNS", runs.to_string()).args(["--", "tests::hostile"]);
-        passed(&mut command, 5)
+        passed(&mut command, 6)
     });
     run.case("the models, deeper", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
         command.env("CLAD_SHM_PREEMPTIONS", "5").args(["--", "tests::model"]);
-        passed(&mut command, 9)
+        passed(&mut command, 10)
     });
     Ok(())
 }
