@@ -98,7 +98,11 @@ pub(super) const KEYS: &[Key] = &[
     key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once, 1 to 16."),
     key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
     key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
-    key!(retention.max_bytes, LIVE, "Remove the oldest sealed segments while the log takes more than this; 0 is off."),
+    key!(
+        retention.max_bytes,
+        LIVE,
+        "Remove the oldest sealed segments while these together take more than this; 0 is off. The active and the prepared one come on top, 2 x journal.segment_bytes; at least 3 x."
+    ),
     key!(retention.max_age, LIVE, "Remove sealed segments whose newest record is older than this; 0 is off."),
     key!(
         retention.min_free,
