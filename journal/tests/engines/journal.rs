@@ -10,7 +10,7 @@ use clad_journal::io::{EngineWish, OsStorage, Storage};
 use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
 
 use super::breakable::{Breakable, Writes};
-use super::{folder, open};
+use super::{PATIENCE, folder, open};
 
 pub(crate) struct World {
     pub(crate) journal: Journal,
@@ -159,7 +159,7 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
             assert!(ring.most_in_flight() >= 2, "several in flight");
         }
         world.check();
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -192,7 +192,7 @@ fn a_failed_write_latches_and_the_journal_recovers_in_the_process() {
             world.crowd();
             world.until_durable();
             world.check();
-            assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+            assert!(world.journal.close(PATIENCE), "{wish:?}");
         }
     }
 }
@@ -211,7 +211,7 @@ fn both_engines_rotate_and_close_under_a_crowd() {
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 12, "{wish:?}");
         world.check();
         world.crowd();
-        assert!(world.journal.close(Duration::from_secs(20)), "{wish:?}: what was taken is drained");
+        assert!(world.journal.close(PATIENCE), "{wish:?}: what was taken is drained");
         assert_eq!(world.journal.marks().durable, world.next, "{wish:?}");
     }
 }
