@@ -46,6 +46,14 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
         })
     }
+
+    /// Waits until it is told to end.
+    pub(crate) async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
 }
 
 /// What may change while the daemon runs.

@@ -22,9 +22,8 @@ use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::{Drainage, Next};
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
-use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
-use crate::keep::{Keeper, Kept, Note, Stored};
+use crate::keep::{Keeper, Kept, Note};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -109,7 +108,7 @@ impl World {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
             journal: journal.clone(),
             door: Arc::new(door),
-            keeper: Keeper::find(dir.path(), Stored::default(), Health::default()).expect("a keeper").0,
+            keeper: Keeper::for_test(dir.path()),
             roll: Roll::default(),
             orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
