@@ -30,6 +30,7 @@ use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_
 use crate::keep::{self, Keeper, Kept, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
+use crate::origin::Origin;
 use crate::pages::Pages;
 use crate::read::Reads;
 use crate::reload::Outcomes;
@@ -85,7 +86,7 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
     };
-    let exit = runtime.block_on(live(loaded.config, args, logging, held, stored));
+    let exit = runtime.block_on(live(loaded, args, logging, held, stored));
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
@@ -101,7 +102,9 @@ fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     Exit::Failed
 }
 
-async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
+async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
+    let origin = Origin::of(&loaded);
+    let config = loaded.config;
     let notifier = match Notifier::of_process() {
         Ok(notifier) => notifier,
         Err(e) => return failed("reach the service manager", &e),
@@ -120,7 +123,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
-    let world = World { config, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
+    let world = World { config, origin, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
     let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
     if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
         return exit;
@@ -133,7 +136,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         Ok(kept) => kept,
         Err(exit) => return exit,
     };
-    let served = match world.serve(held, told, kept, &args).await {
+    let served = match world.serve(held, told, kept).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
@@ -158,6 +161,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         crew: served.crew,
         current: served.current,
         config: world.config.clone(),
+        origin: world.origin.clone(),
         args,
         recent,
         started,
@@ -175,7 +179,7 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     let until = Instant::now() + patience;
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
-    running.health.not_ready("clad is going down");
+    running.health.not_ready("stop", "clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
     let _ = stop.send(true);
     for path in sockets {
@@ -247,6 +251,7 @@ async fn open_journal(
             let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
             let advice = match &e {
                 OpenError::Io { source, .. } => advice::on(&config.journal.dir, source),
+                OpenError::Locked { .. } => advice::in_use(&config.journal.dir),
                 _ => String::new(),
             };
             tracing::error!("the log cannot be opened: {e}{advice}");
@@ -276,6 +281,7 @@ async fn open_journal(
 /// What serving needs.
 struct World {
     config: Config,
+    origin: Origin,
     health: Health,
     journal: Arc<Journal>,
     substrate: Substrate,
@@ -327,7 +333,6 @@ impl World {
         mut held: Held,
         mut told: HashMap<String, String>,
         kept: Option<(Keeper, Vec<Kept>)>,
-        args: &LoadArgs,
     ) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
@@ -349,7 +354,7 @@ impl World {
             budget: Budget::new(budget_bytes),
         });
         let rings = self.rings(&door, kept)?;
-        let reads = Reads::new(self.journal.clone());
+        let reads = Reads::new(self.journal.clone(), door.flush_reach);
         let service = FramedService {
             door: door.clone(),
             reads: reads.clone(),
@@ -398,7 +403,6 @@ impl World {
                 (policy, highest, door.flush_reach),
                 (listeners.clone(), door.budget.clone(), rings.clone()),
                 told.clone(),
-                args,
             );
         }
         if !self.grounds.is_empty() {
@@ -420,7 +424,7 @@ impl World {
         let Some(socket) = &self.config.ingest.unix.path else { return Ok(None) };
         let folder = socket.parent().unwrap_or(Path::new("."));
         let found = keep::find(folder, stored, &self.health, |silence| {
-            self.health.not_ready(format!("starting: {silence}"));
+            self.health.not_ready("start", format!("starting: {silence}"));
             notifier.status(&format!("waiting: {silence}"));
             notifier.extend_timeout(MORE_TIME);
         });
@@ -475,7 +479,6 @@ impl World {
         (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
         (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
         listeners: HashMap<String, String>,
-        args: &LoadArgs,
     ) {
         let desk = Desk {
             journal: self.journal.clone(),
@@ -493,7 +496,7 @@ impl World {
             budget,
             connections,
             rings,
-            config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
+            origin: self.origin.clone(),
             dir: self.config.journal.dir.display().to_string(),
             listeners,
         };

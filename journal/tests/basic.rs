@@ -116,6 +116,38 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
     }
 }
 
+/// Bytes that this thread has handed to the kernel; nothing where it does not count them.
+fn handed_over() -> Option<u64> {
+    let counted = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+    counted.lines().find_map(|line| line.strip_prefix("wchar: "))?.parse().ok()
+}
+
+/// Also what is no change to the log: a trial of what works, say.
+#[test]
+fn who_only_looks_writes_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    for i in 0..10 {
+        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+    }
+    wait(&journal, Level::Durable, 10);
+    let Some(before) = handed_over() else {
+        eprintln!("NOT RUN who only looks writes nothing: /proc/thread-self/io is not there");
+        return;
+    };
+    assert!(clad_journal::look(dir.path()).unwrap().is_some());
+    let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+    let mut reader = log.read(0);
+    let mut records = 0;
+    while let Some(batch) = reader.next_batch().unwrap() {
+        records += batch.count;
+    }
+    assert_eq!((records, handed_over()), (10, Some(before)));
+    // It does count.
+    std::fs::write(dir.path().join("x"), "four").unwrap();
+    assert_eq!(handed_over(), Some(before + 4));
+}
+
 /// What gathers while a write is under way may be more than a segment holds. Behind the end of a segment there is no
 /// space that was prepared, so that a range sync would keep nothing there.
 #[test]

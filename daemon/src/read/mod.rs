@@ -20,20 +20,27 @@ pub(crate) use stream::{Ended, ReadStream};
 /// Starts reads.
 pub(crate) struct Reads {
     journal: Arc<Journal>,
+    /// The highest level that what the log stands on can keep.
+    reach: AckLevel,
 }
 
 impl Reads {
-    pub(crate) fn new(journal: Arc<Journal>) -> Arc<Self> {
-        Arc::new(Self { journal })
+    pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
+        Arc::new(Self { journal, reach })
     }
 
     /// Checks a READ and finds its place.
     ///
     /// # Errors
-    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at.
+    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at, or that this log
+    /// cannot keep.
     pub(crate) fn start(&self, read: &Read) -> Result<ReadStream, ErrorInfo> {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
+            AckLevel::Durable if self.reach < AckLevel::Durable => {
+                let text = "nothing is durable on what this log stands on (`clactl status`); read at `written`";
+                return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+            }
             AckLevel::Durable => Level::Durable,
             other => {
                 let text = format!("records are read at `written` or `durable`, not at `{other}`");
