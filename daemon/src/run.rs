@@ -25,8 +25,8 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
-use crate::ingest::assembly::Assembly;
-use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
+use crate::ingest::parts::Parts;
+use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
 use crate::keep::{Keeper, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
@@ -156,10 +156,28 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     drain(&running, &stop, &served.sockets, &served.rings).await
 }
 
+/// When each part of a drain is over at the latest: none may take what the next needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadlines {
+    /// What lies in rings was taken: by half of the time.
+    rings: Instant,
+    /// Connections were answered: by three quarters of it.
+    answers: Instant,
+    /// The log has its end.
+    all: Instant,
+}
+
+impl Deadlines {
+    fn of(began: Instant, patience: Duration) -> Self {
+        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
+    }
+}
+
 /// Stops taking, answers what was taken, seals, and marks a clean end.
 async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf], rings: &Rings) -> Exit {
     let patience = running.config.daemon.drain_timeout;
-    let until = Instant::now() + patience;
+    let began = Instant::now();
+    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
     running.health.not_ready("clad is going down");
@@ -170,9 +188,9 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     }
     // What lies in the rings is taken before the journal closes.
     let rings = rings.clone();
-    let left_over = tokio::task::spawn_blocking(move || rings.stop(until)).await.unwrap_or_default();
+    let left_over = tokio::task::spawn_blocking(move || rings.stop(rings_until)).await.unwrap_or_default();
     running.journal.begin_close();
-    while running.listeners.open() > 0 && Instant::now() < until {
+    while running.listeners.open() > 0 && Instant::now() < answers_until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let journal = running.journal.clone();
@@ -318,15 +336,22 @@ impl World {
         let rings = self.rings(&door, stored).await?;
         let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
         let seen = rings.clone();
-        scrape.look_with(move || gauges::look(&journal, &seen, &health, reserve));
+        let buffers = Parts::new(ingest::buffers(&config.limits));
+        let buffered = buffers.clone();
+        scrape.look_with(move || {
+            gauges::look(&journal, &seen, &health, reserve);
+            metrics::connection_buffers(buffered.in_use() as u64);
+        });
         let reads = Reads::new(self.journal.clone());
         let service = FramedService {
             door: door.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
-            assembly: Assembly::new(budget_bytes),
+            assembly: Parts::new(budget_bytes),
+            buffers,
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
+            patience: Patience::default(),
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
@@ -488,5 +513,24 @@ fn set_group(path: &Path, group: &str) {
     let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
     if !matches!(given, Some(Ok(()))) {
         tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_drain_takes_what_the_next_needs() {
+        let (began, patience) = (Instant::now(), Duration::from_secs(20));
+        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
+        assert_eq!(all - began, patience);
+        assert!(
+            rings > began && rings - began <= patience / 2,
+            "the log and its connections have as long as the rings"
+        );
+        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
+        let none = Deadlines::of(began, Duration::ZERO);
+        assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
     }
 }
