@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::EngineWish;
-use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
+use clad_journal::{Append, Event, Found, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -239,6 +239,45 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         assert_eq!(reader.position(), SEGMENTS + 1);
     }
     assert!(journal.close(PATIENCE));
+}
+
+/// Who looks for a time range that nothing is of comes back again and again, each time a bounded way further.
+#[test]
+fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
+    const BATCHES: u64 = 64;
+    const BYTES: usize = 64 << 10;
+    const LOOK: usize = 4 * BYTES;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
+    let body = vec![b't'; BYTES];
+    for n in 0..BATCHES {
+        journal.append(append(n, &body, Level::Durable)).unwrap();
+        wait(&journal, Level::Durable, n + 1);
+    }
+    let mut reader = journal.reader(0, Level::Durable).within(100, 200);
+    let mut looks = 0;
+    loop {
+        let (before, mut left) = (reader.position(), LOOK);
+        match reader.look(&mut left).unwrap() {
+            Found::NotYet => {
+                let passed = reader.position() - before;
+                assert!((1..=4).contains(&passed) && left == 0, "{passed} batches in one look, {left} left");
+            }
+            Found::CaughtUp => break,
+            Found::Batch(batch) => panic!("{batch:?} is of another time"),
+        }
+        looks += 1;
+    }
+    assert_eq!(reader.position(), BATCHES);
+    assert!(looks >= BATCHES / 4, "{looks} looks");
+    // What is given is counted as well.
+    let (mut reader, mut left) = (journal.reader(0, Level::Durable), LOOK);
+    let mut given = 0;
+    while let Found::Batch(_) = reader.look(&mut left).unwrap() {
+        given += 1;
+    }
+    assert_eq!(given, 4);
+    assert!(journal.close(Duration::from_secs(10)));
 }
 
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
