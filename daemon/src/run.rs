@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Journal, OpenError};
+use clad_journal::{Accepting, Journal, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -238,9 +238,26 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
             Exit::Failed
         }
         _ => {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            tracing::error!(?patience, "the log could not be ended cleanly in time; {}", at_risk(&running.journal));
             Exit::Failed
         }
+    }
+}
+
+/// What an end costs that comes before everything is where it was to go.
+fn at_risk(journal: &Journal) -> String {
+    let marks = journal.marks();
+    // After a failure, what was written without a sync may be nowhere.
+    let (safe, level) = match marks.accepting {
+        Accepting::Failed => (marks.durable, AckLevel::Durable),
+        _ => (marks.written, AckLevel::Written),
+    };
+    match marks.received.saturating_sub(safe) {
+        0 => "nothing acknowledged is lost".to_owned(),
+        records => format!(
+            "{records} records from offset {safe} on are lost that may have been acknowledged, though none of them as \
+             `{level}`"
+        ),
     }
 }
 
@@ -480,7 +497,7 @@ impl World {
         let journal = self.journal.clone();
         let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
         if !matches!(closed, Ok(true)) {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            tracing::error!(?patience, "the log could not be ended cleanly in time; {}", at_risk(&self.journal));
         }
         Exit::Failed
     }
