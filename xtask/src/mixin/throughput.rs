@@ -68,8 +68,9 @@ fn throughput() -> Row {
                 .about("Open connections of clients, readers included.")
                 .query(by("transport", gauge("clad_connections")), "{{transport}}"),
             Panel::new(Look::Lines, "Bytes in memory", "bytes")
-                .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait.")
+                .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait; bytes of connections' buffers, which may be twice as much.")
                 .query(by("instance", gauge("clad_inflight_bytes")), "{{instance}}")
+                .query(by("instance", gauge("clad_connection_buffer_bytes")), "{{instance}} buffers")
                 .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit"),
             Panel::new(Look::Lines, "Rings of shared memory", "short")
                 .about("Rings that are given out, or not drained to their end; those that nobody else keeps, and how often who kept them ended; those that were cut off because what lay in them was nonsense.")
