@@ -64,7 +64,7 @@ fn tell(health: &Health, event: &Event) {
         Event::Failed { reason } => {
             metrics::sync_failed();
             metrics::journal_failed(true);
-            health.not_ready(journal_failed(reason));
+            health.not_ready("journal", journal_failed(reason));
             tracing::error!(reason, "the journal failed: nothing is acknowledged until it has recovered");
         }
         Event::Recovered { epoch, from, to } => {

@@ -98,12 +98,13 @@ pub(crate) fn clamp(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode.
+/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode. Nothing above
+/// it is made: where that is missing a file system is not mounted, or a name is wrong.
 pub(crate) fn make_dir(dir: &Path) -> std::io::Result<()> {
     if dir.is_dir() {
         return Ok(());
     }
-    DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    DirBuilder::new().mode(0o750).create(dir)?;
     std::fs::set_permissions(dir, Permissions::from_mode(0o750))
 }
 

@@ -34,20 +34,27 @@ pub(crate) struct Reads {
     journal: Arc<Journal>,
     looks: Arc<Parts>,
     open: Arc<Parts>,
+    /// The highest level that what the log stands on can keep.
+    reach: AckLevel,
 }
 
 impl Reads {
-    pub(crate) fn new(journal: Arc<Journal>) -> Arc<Self> {
-        Arc::new(Self { journal, looks: Parts::new(LOOKS), open: Parts::new(READS) })
+    pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
+        Arc::new(Self { journal, looks: Parts::new(LOOKS), open: Parts::new(READS), reach })
     }
 
     /// Checks a READ and finds its place.
     ///
     /// # Errors
-    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at; too many READs.
+    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at, or that this log
+    /// cannot keep; too many READs.
     pub(crate) fn start(&self, read: &Read, owner: Owner) -> Result<ReadStream, ErrorInfo> {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
+            AckLevel::Durable if self.reach < AckLevel::Durable => {
+                let text = "nothing is durable on what this log stands on (`clactl status`); read at `written`";
+                return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+            }
             AckLevel::Durable => Level::Durable,
             other => {
                 let text = format!("records are read at `written` or `durable`, not at `{other}`");

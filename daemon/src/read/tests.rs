@@ -50,7 +50,7 @@ fn log() -> Log {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
-    Log { _dir: dir, reads: Reads::new(journal) }
+    Log { _dir: dir, reads: Reads::new(journal, AckLevel::Durable) }
 }
 
 /// Of a time that nothing is of.
