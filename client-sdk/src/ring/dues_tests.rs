@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::dues::{Asked, Dues, Settled};
+use super::dues::{Asked, Dues, LOOKS, Settled};
 use crate::AppendError;
 use clad_proto::AckLevel;
 use clad_shm::Marks;
@@ -187,4 +187,27 @@ fn a_ticket_that_nobody_fetches_costs_its_own_entry_alone() {
     assert!(both.dues.entries() <= 17, "{}", both.dues.entries());
     both.fetch(0);
     assert_eq!(both.dues.len(), 0);
+}
+
+/// A program may keep all its tickets and await them later: its log calls cost no more for it, whether all that lie beside the
+/// row are answered, or one in the middle of them waits.
+#[test]
+fn a_log_call_looks_at_no_ticket_that_was_answered_before() {
+    const HELD: u64 = 100_000;
+    const BEHIND: u64 = 5;
+    for waits in [None, Some(HELD / 2)] {
+        let (mut dues, mut settled, before) = (Dues::new(64), Settled::default(), LOOKS.get());
+        for append in 0..HELD {
+            let level = if waits == Some(append) { AckLevel::Durable } else { AckLevel::Written };
+            dues.insert(Asked { append, count: 1, level });
+            let written = append.saturating_sub(BEHIND);
+            let marks = Marks { received: append, written, durable: 0 };
+            dues.settle(&marks, 0, |append| Ok(Some((1, append))), |_| false, &mut settled);
+            assert_eq!(dues.oldest(), Some(waits.map_or(written, |waits| waits.min(written))));
+            // As it is settled, as it goes beside, and twice by the search for the oldest.
+            let (looks, calls) = (LOOKS.get() - before, append + 1);
+            assert!(looks <= 5 * calls, "{looks} looks for {calls} log calls, waiting: {waits:?}");
+        }
+        assert_eq!(dues.entries() as u64, HELD);
+    }
 }
