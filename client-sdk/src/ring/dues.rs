@@ -8,6 +8,8 @@
 //!   before a later append's can take its place (the port looks well before).
 //! - The row is as long as the ring at most (twice its slots); what is older and still has a ticket lies beside it.
 //! - Threads come here in another order than to the ring: what comes late is settled by the next look all the same.
+//! - A waker is kept for as long as its append waits for its outcome, or has one that was not fetched. It is somebody else's
+//!   code that runs when one is dropped, which may come here again: none is dropped here, under the lock.
 //! - What a log call does here does not grow with the tickets that are held: those that were answered are walked by nobody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -225,37 +227,45 @@ impl Dues {
         }
     }
 
-    /// Takes the outcome of an append, if it is there: its place, records and level.
-    pub(super) fn take(&mut self, append: u64) -> Option<Result<Reached, AppendError>> {
+    /// Takes the outcome of an append, if it is there: its place, records and level. And a waker that came behind it.
+    pub(super) fn take(&mut self, append: u64) -> Option<(Result<Reached, AppendError>, Option<Waker>)> {
         let outcome = match *self.get(append)? {
             Due::Reached { count, level, place } => Ok((place, count, level)),
             Due::Failed => Err(self.errors.remove(&append).unwrap_or(AppendError::Forgotten)),
             Due::Waits { .. } | Due::None => return None,
         };
         self.remove(append);
-        Some(outcome)
+        Some((outcome, self.take_waker(append)))
     }
 
-    /// Its ticket was dropped: gives an error that nobody has heard.
-    pub(super) fn let_go(&mut self, append: u64) -> Option<AppendError> {
-        self.wakers.remove(&append);
-        match self.get(append)? {
-            Due::Waits { held, .. } => {
+    /// Its ticket was dropped: gives an error that nobody has heard, and who was to be woken.
+    pub(super) fn let_go(&mut self, append: u64) -> (Option<AppendError>, Option<Waker>) {
+        let waker = self.take_waker(append);
+        let error = match self.get(append) {
+            Some(Due::Waits { held, .. }) => {
                 *held = false;
-                return None;
+                None
             }
-            Due::Reached { .. } | Due::None | Due::Failed => {}
-        }
-        self.remove(append);
-        self.errors.remove(&append)
+            Some(Due::Reached { .. } | Due::None | Due::Failed) => {
+                self.remove(append);
+                self.errors.remove(&append)
+            }
+            None => None,
+        };
+        (error, waker)
     }
 
-    /// Who is woken when the append has its outcome.
-    pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) {
-        match self.wakers.get_mut(&append) {
-            Some(known) => known.clone_from(waker),
-            None => drop(self.wakers.insert(append, waker.clone())),
+    /// Who is woken when the append has its outcome; gives who was to be before.
+    pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) -> Option<Waker> {
+        match self.wakers.get(&append) {
+            Some(known) if known.will_wake(waker) => None,
+            _ => self.wakers.insert(append, waker.clone()),
         }
+    }
+
+    fn take_waker(&mut self, append: u64) -> Option<Waker> {
+        // Mostly there are none: a log call and its ticket look for none then.
+        if self.wakers.is_empty() { None } else { self.wakers.remove(&append) }
     }
 
     /// The lowest append that waits.
@@ -344,9 +354,7 @@ impl Dues {
         if let Some(due) = self.get(append) {
             *due = after;
         }
-        if !self.wakers.is_empty() {
-            settled.wakers.extend(self.wakers.remove(&append));
-        }
+        settled.wakers.extend(self.take_waker(append));
     }
 
     /// All that wait end with this.
