@@ -258,7 +258,7 @@ async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged
 #[tokio::test]
 async fn who_flushes_or_closes_without_a_daemon_is_told() {
     let fake = Fake::with_ring();
-    let patience = Duration::from_millis(50);
+    let patience = Duration::from_secs(2); // also for the ring itself, at first
     let producer = fake.builder().give_up_after(patience).start().expect("a producer");
     let mut peer = fake.accept().await;
     let mut ring = Drained::new();
@@ -495,7 +495,7 @@ async fn what_is_counted_adds_up() {
 #[tokio::test]
 async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
     let fake = Fake::with_ring();
-    let builder = fake.builder().give_up_after(Duration::from_millis(50));
+    let builder = fake.builder().give_up_after(Duration::from_secs(2)); // also for the ring itself, at first
     let producer = builder.start().expect("a producer");
     let ring = Drained::new();
     let mut peer = fake.accept().await;

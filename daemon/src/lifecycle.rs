@@ -16,6 +16,7 @@ use crate::health::{Health, journal_failed};
 use crate::ingest::{Crew, Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
+use crate::origin::Origin;
 use crate::reload::{Outcome, Outcomes};
 use crate::rings::Rings;
 use crate::setup;
@@ -69,6 +70,7 @@ pub(crate) struct Running {
     pub(crate) crew: Crew,
     pub(crate) current: Current,
     pub(crate) config: Config,
+    pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
     /// What was counted in the last seconds.
     pub(crate) recent: Arc<Recent>,
@@ -107,7 +109,7 @@ impl Running {
                         let journal = self.journal.clone();
                         asked = Some(tokio::task::spawn_blocking(move || journal.status()));
                     } else if let Some(why) = self.rings.why_refused() {
-                        self.health.not_ready(why);
+                        self.health.not_ready("rings", why);
                     }
                 }
                 status = answer(&mut asked) => {
@@ -144,18 +146,18 @@ impl Running {
         }
         match s.marks.accepting {
             Accepting::Yes => match self.rings.why_refused() {
-                Some(why) => self.health.not_ready(why),
+                Some(why) => self.health.not_ready("rings", why),
                 None => self.health.ready(),
             },
             Accepting::NoSpace => match &s.unopened {
-                Some(reason) => self.health.not_ready(format!("no further segment can be opened: {reason}")),
-                None => self.health.not_ready("the disk has no room for a further segment"),
+                Some(reason) => self.health.not_ready("space", format!("no further segment can be opened: {reason}")),
+                None => self.health.not_ready("space", "the disk has no room for a further segment"),
             },
-            Accepting::Closing => self.health.not_ready("clad is going down"),
+            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
             // Said when it happened; a look that was under way then may have said otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
-                self.health.not_ready(journal_failed(reason));
+                self.health.not_ready("journal", journal_failed(reason));
             }
         }
         self.tell();
@@ -211,6 +213,7 @@ impl Running {
         for c in &changes {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
+        self.origin.set(&loaded);
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
         Ok(match keys.as_slice() {

@@ -27,7 +27,7 @@ use crate::ingest::{Budget, Door, Producer};
 use crate::keep::{Keeper, Kept, Note};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const UID: u32 = 1000;
 
 fn payload(text: &str) -> Payload {

@@ -1,10 +1,10 @@
 //! RING: the connection becomes the control of a ring.
 //!
 //! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
-//! have two orders. The ring ends with the last connection that holds it.
+//! have two orders. The ring ends with the last connection that holds it. Neither the drain nor the peer is waited for longer
+//! than [`super::RING_WAIT`].
 
 use std::io;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
@@ -13,10 +13,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::door::count_refusal;
-use crate::rings::{self, Asker, Given, Held, borrowed};
-
-/// How long a client may take to take its ring off the socket.
-const GIVE_WAIT: Duration = Duration::from_secs(5);
+use crate::rings::{self, Asker, Held, borrowed};
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -81,7 +78,10 @@ impl Connection {
     /// Waits for the answer and tells it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let (given, held) = match answer.await {
+        let late = || ErrorInfo::new(ErrorCode::RingUnavailable, "no ring could be given in time");
+        let patience = self.service.patience.ring;
+        // Given later, it ends at once: nobody holds it.
+        let (given, held) = match tokio::time::timeout(patience, answer).await.unwrap_or_else(|_| Err(late())) {
             Ok(given) => given,
             Err(error) => {
                 count_refusal(clad_proto::AckLevel::Received, error.code, 1);
@@ -90,18 +90,7 @@ impl Connection {
             }
         };
         (self.ring, self.met_ring) = (Some(held), None);
-        // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
-        match tokio::time::timeout(GIVE_WAIT, self.give_ring(wr, request_id, &given)).await {
-            Ok(told) => told,
-            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
-        }
-    }
-
-    async fn give_ring<W>(&mut self, wr: &mut W, request_id: u32, given: &Given) -> io::Result<()>
-    where
-        W: AsyncWrite + GiveFds + Unpin,
-    {
-        wr.write_all_buf(&mut self.out).await?;
+        self.seat.in_use();
         let mut frame = BytesMut::new();
         RingGiven {
             request_id,
@@ -112,8 +101,12 @@ impl Connection {
             max_payload_bytes: given.shape.max_payload() as u32,
         }
         .encode(&mut frame);
-        let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
-        frame.advance(sent);
-        wr.write_all_buf(&mut frame).await
+        let tell = async {
+            wr.write_all_buf(&mut self.out).await?;
+            let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
+            frame.advance(sent);
+            wr.write_all_buf(&mut frame).await
+        };
+        tokio::time::timeout(patience, tell).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
