@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clad_proto::{AckLevel, LogId, frame::RingId};
+use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
 use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -37,7 +37,8 @@ fn ring() -> (Drain, Arc<Port>) {
 
 fn append() -> Append {
     let level = Some(AckLevel::Written);
-    Append { crc: 0, count: 1, payload: Bytes::from_static(b"a record"), level, submitted: now() }
+    let payload = Bytes::from_static(b"a record");
+    Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
 }
 
 fn claim() -> (Claim, Told) {
