@@ -5,14 +5,14 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clad_proto::{AckLevel, LogId, frame::RingId};
+use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
 use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::port::Port;
 use super::waiting::Waiting;
 use super::{Due, Later, Posted, Pushed};
-use crate::producer::{Claim, Shared, Waiters};
+use crate::producer::{Book, Claim, Shared, Waiters};
 use crate::session::Append;
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
 
@@ -38,7 +38,8 @@ fn ring() -> (Drain, Arc<Port>) {
 
 fn append() -> Append {
     let level = Some(AckLevel::Written);
-    Append { crc: 0, count: 1, payload: Bytes::from_static(b"a record"), level, submitted: now() }
+    let payload = Bytes::from_static(b"a record");
+    Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
 }
 
 fn claim() -> (Claim, Told) {
@@ -127,7 +128,7 @@ impl Wake for Task {
 #[test]
 fn a_waker_is_dropped_without_the_lock() {
     let (mut drain, port) = ring();
-    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written)) {
+    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written), Book::Common(&port.counters)) {
         Pushed::Done(Due::Later(later)) => later,
         _ => panic!("there is room"),
     };
