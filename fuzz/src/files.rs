@@ -9,7 +9,7 @@ use clad_journal::format::footer::Footer;
 use clad_journal::format::meta::Meta;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
-use clad_journal::recovery::plan::{Unsealed, plan};
+use clad_journal::recovery::plan::{Said, Unsealed, plan};
 use clad_journal::recovery::scan::scan;
 use clad_sim::SimDisk;
 
@@ -53,7 +53,7 @@ fn one_segment(data: &[u8]) {
     }
     for (same_boot, limit) in [(true, None), (false, None), (false, Some(1))] {
         let unsealed = Unsealed { number: header.number, batches: found.batches.clone(), same_boot, limit };
-        let planned = plan(0, 0, &[unsealed], false);
+        let planned = plan(0, Said::default(), &[unsealed], false);
         for kept in &planned.kept {
             assert!(kept.first_offset <= kept.end_offset, "{kept:?}");
             assert!(kept.batches.iter().all(|at| *at < found.batches.len()), "{kept:?}");

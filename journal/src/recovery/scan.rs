@@ -188,7 +188,7 @@ mod tests {
     use crate::gather::Batch;
     use crate::io::{Access, Durability, IoBuf, OsStorage, Storage};
     use crate::marks::Marks;
-    use crate::recovery::plan::{Unsealed, plan};
+    use crate::recovery::plan::{Said, Unsealed, plan};
 
     const CAPACITY: usize = 256 << 10;
 
@@ -280,7 +280,7 @@ mod tests {
         assert!(offsets(&found).len() > 40 && found.footer.is_some(), "the old batches pass: {:?}", offsets(&found));
         // Even then no record comes of it, nor a mark: their offsets lie below, and so do the watermarks in them.
         let seen = Unsealed { number: 3, batches: found.batches, same_boot: true, limit: None };
-        let plan = plan(5000, 0, &[seen], false);
+        let plan = plan(5000, Said::default(), &[seen], false);
         assert_eq!((plan.kept[0].batches.as_slice(), plan.next_offset), (&[0, 1][..], 5002));
         assert!(plan.proven_durable <= 5001 && plan.kept[0].damage.is_empty());
     }
