@@ -1,7 +1,8 @@
 //! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
 //!
 //! What must hold: a reload is all or nothing, and one that was refused is told until another was taken; a slow disk is
-//! degraded, not dead.
+//! degraded, not dead; ready is only who takes appends: neither while the journal takes none, nor while what lies in rings
+//! has them all refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use crate::health::{Health, journal_failed};
 use crate::ingest::{Crew, Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
+use crate::origin::Origin;
 use crate::reload::{Outcome, Outcomes};
 use crate::rings::Rings;
 use crate::setup;
@@ -46,6 +48,14 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
         })
     }
+
+    /// Waits until it is told to end.
+    pub(crate) async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
 }
 
 /// What may change while the daemon runs.
@@ -60,6 +70,7 @@ pub(crate) struct Running {
     pub(crate) crew: Crew,
     pub(crate) current: Current,
     pub(crate) config: Config,
+    pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
     /// What was counted in the last seconds.
     pub(crate) recent: Arc<Recent>,
@@ -93,9 +104,13 @@ impl Running {
                 }
                 // It asks the file system for its space: one that hangs is not to hold up this task, which the watchdog
                 // stands on.
-                _ = tick.tick(), if asked.is_none() => {
-                    let journal = self.journal.clone();
-                    asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                _ = tick.tick() => {
+                    if asked.is_none() {
+                        let journal = self.journal.clone();
+                        asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                    } else if let Some(why) = self.rings.why_refused() {
+                        self.health.not_ready("rings", why);
+                    }
                 }
                 status = answer(&mut asked) => {
                     asked = None;
@@ -130,16 +145,19 @@ impl Running {
             _ => self.health.restored("rings"),
         }
         match s.marks.accepting {
-            Accepting::Yes => self.health.ready(),
-            Accepting::NoSpace => match &s.unopened {
-                Some(reason) => self.health.not_ready(format!("no further segment can be opened: {reason}")),
-                None => self.health.not_ready("the disk has no room for a further segment"),
+            Accepting::Yes => match self.rings.why_refused() {
+                Some(why) => self.health.not_ready("rings", why),
+                None => self.health.ready(),
             },
-            Accepting::Closing => self.health.not_ready("clad is going down"),
+            Accepting::NoSpace => match &s.unopened {
+                Some(reason) => self.health.not_ready("space", format!("no further segment can be opened: {reason}")),
+                None => self.health.not_ready("space", "the disk has no room for a further segment"),
+            },
+            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
             // Said when it happened; a look that was under way then may have said otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
-                self.health.not_ready(journal_failed(reason));
+                self.health.not_ready("journal", journal_failed(reason));
             }
         }
         self.tell();
@@ -195,6 +213,7 @@ impl Running {
         for c in &changes {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
+        self.origin.set(&loaded);
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
         Ok(match keys.as_slice() {
@@ -212,6 +231,7 @@ impl Running {
         self.journal.set_max_producers(config.limits.max_producers as usize);
         self.listeners.set_max(setup::places(&config));
         self.current.set_limits(&config.limits);
+        self.rings.set_door(self.current.service().door);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
     }

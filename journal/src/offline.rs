@@ -139,7 +139,7 @@ pub(crate) enum Content {
 pub fn look(dir: &Path) -> Result<Option<[u8; 16]>, OpenError> {
     let name = dir.display().to_string();
     let substrate = device::discover(dir);
-    let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+    let storage = OsStorage::to_read(dir, substrate.block_size).map_err(OpenError::io(name.clone()))?;
     check_foreign(&storage, &name)?;
     match metafile::load(&storage).map_err(OpenError::io("read clad.meta"))? {
         Loaded::Found { meta, .. } => Ok(Some(meta.log_id)),
@@ -162,7 +162,7 @@ impl OfflineLog {
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let name = dir.display().to_string();
         let substrate = device::discover(dir);
-        let storage = OsStorage::open(dir, substrate.block_size, false).map_err(OpenError::io(name.clone()))?;
+        let storage = OsStorage::to_read(dir, substrate.block_size).map_err(OpenError::io(name.clone()))?;
         let storage = Arc::new(storage);
         let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
         let found = list_segments(&listing);
@@ -284,8 +284,8 @@ impl OfflineLog {
             let same_boot = device::boot_id() == Some(header.boot_id);
             let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
             // They come back behind the plan: there may be a million of them.
-            let batches = std::mem::take(&mut scan.batches);
-            seen.push(Unsealed { number: *number, batches, same_boot, limit });
+            let (batches, footer_end) = (std::mem::take(&mut scan.batches), scan.footer_end());
+            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end });
             scans.push(scan);
         }
         let boot_id = device::boot_id().unwrap_or_default();

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use clad_journal::format::META_NAME;
 use clad_journal::format::meta::{Meta, SLOT};
+use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::{Access, Storage};
+use clad_journal::recovery::scan::scan;
 use clad_journal::stepper::{Kind, Next, Stepper};
 use clad_journal::{Faults, OpenError, Policy, Retention};
 use clad_sim::SimClock;
@@ -319,6 +322,38 @@ fn a_start_that_names_damage_is_cut_anywhere() {
         }
         assert!((30..1000).contains(&ops), "{ops} operations");
     }
+}
+
+/// A rotation is cut at each of its operations, and then the last record rots: as soon as the footer is durable it is proven
+/// that there was one, also where the file still goes on behind it.
+#[test]
+fn what_a_footer_proves_is_told_before_the_file_ends_behind_it() {
+    let mut in_the_middle = 0;
+    for (k, fault) in (0..12).flat_map(|k| [(k, Fault::Kill), (k, Fault::PowerCut)]) {
+        let mut stage = stage();
+        for _ in 0..2 {
+            stage.append(RECORD, None);
+            stage.run();
+        }
+        let active = name(slots(&stage)[newest(&stage) as usize].highest_segment);
+        stage.disk.fail_at(stage.disk.ops() + k, fault);
+        rotate(&mut stage);
+        stage.die();
+        stage.disk.clear_faults();
+        let bytes = stage.disk.peek(&active).expect("it is there");
+        let second = bytes.windows(RECORD).position(|w| w.iter().all(|b| *b == 2)).expect("the second record");
+        stage.disk.flip(&active, second as u64, 1);
+        let header = SegmentHeader::decode(&bytes).expect("a header");
+        let file = stage.disk.reopen().open(&active, Access::ReadDirect).expect("it is there");
+        let footer = scan(file, &header).expect("there is memory").footer;
+        in_the_middle += u32::from(footer.is_some() && bytes.len() as u64 == header.capacity);
+        stage.clock = SimClock::new(stage.disk.boot_id());
+        stage.start();
+        let what = format!("{fault:?} at operation {k}: {}", stage.journal().report());
+        assert!(stage.read(0).is_some() && stage.read(1).is_none(), "{what}");
+        assert!(footer.is_none() || shown(&stage).end == 2, "{what}");
+    }
+    assert!(in_the_middle > 0, "none was cut between the footer and the length");
 }
 
 /// The header of the last segment with records rots after a clean end, in an epoch that gave no offset. The start that finds

@@ -75,6 +75,8 @@ pub struct Loaded {
     pub config: Config,
     /// Where each came from.
     pub provenance: Provenance,
+    /// The files that were read, the weakest first.
+    pub files: Vec<PathBuf>,
     /// What an operator should hear once, though nothing is wrong.
     pub warnings: Vec<String>,
 }
@@ -127,7 +129,7 @@ impl Config {
             return Err(ConfigErrors(errors));
         }
         let warnings = stray_warning(&layers.stray_variables).into_iter().collect();
-        Ok(Loaded { config, provenance, warnings })
+        Ok(Loaded { config, provenance, files: layers.files, warnings })
     }
 }
 

@@ -17,8 +17,8 @@ use super::checksum::plain;
 
 /// First bytes of a slot.
 pub const MAGIC: [u8; 8] = *b"CLADMETA";
-/// The version this clad writes.
-pub const VERSION: u16 = 1;
+/// The newest version that this clad reads: of a slot with a proof. One without is written as version 1.
+pub const VERSION: u16 = 2;
 /// Bytes of a slot.
 pub const SLOT: usize = 32 * 1024;
 const HEAD: usize = 80;
@@ -126,7 +126,7 @@ impl Meta {
         let flags = u16::from(self.clean) | u16::from(self.latched) << 1 | u16::from(proof > 0) << 2;
         let mut b = Vec::with_capacity(SLOT);
         b.extend_from_slice(&MAGIC);
-        b.extend_from_slice(&VERSION.to_le_bytes());
+        b.extend_from_slice(&if proof > 0 { VERSION } else { 1 }.to_le_bytes());
         b.extend_from_slice(&flags.to_le_bytes());
         b.extend_from_slice(&(len as u32).to_le_bytes());
         b.extend_from_slice(&self.generation.to_le_bytes());

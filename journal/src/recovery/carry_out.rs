@@ -29,6 +29,8 @@ use crate::segment_file;
 use crate::window::Window;
 
 const PIECE: u64 = 1 << 20;
+/// Damaged places of one segment that are set aside one by one; where there are more, from the first to the last in one piece.
+const COPIES: usize = 64;
 
 /// One open segment on its way to its footer.
 struct Work {
@@ -339,6 +341,7 @@ impl Carrier<'_> {
         if self.faults.has(Fault::DamageCutOff) {
             let headers = seen.iter_mut().flat_map(|s| s.batches.iter_mut()).map(|b| &mut b.header);
             headers.for_each(|h| (h.durable, h.written) = (0, 0));
+            seen.iter_mut().for_each(|s| s.footer_end = None);
         }
         let said = self.meta.filter(|_| limit.is_none()).map(|meta| Said::by(&meta.get(), self.boot_id));
         let plan = plan::plan(self.next_offset, said.unwrap_or_default(), &seen, latched);
@@ -366,7 +369,8 @@ impl Carrier<'_> {
     fn unsealed(&self, w: &mut Work) -> Unsealed {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
         let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
-        Unsealed { number: w.number, batches: std::mem::take(&mut w.scan.batches), same_boot, limit: w.limit }
+        let (batches, footer_end) = (std::mem::take(&mut w.scan.batches), w.scan.footer_end());
+        Unsealed { number: w.number, batches, same_boot, limit: w.limit, footer_end }
     }
 
     fn open_and_scan(&mut self, segment: Segment, limit: Option<u64>) -> io::Result<Work> {
@@ -417,6 +421,11 @@ impl Carrier<'_> {
         let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
         let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
         ranges.extend(lost.map(|g| (g.0, g.1, "damaged")));
+        if let (Some(first), Some(last)) = (ranges.first().copied(), ranges.last().copied())
+            && ranges.len() > COPIES
+        {
+            ranges = vec![(first.0, last.1, "damaged")]; // each copy costs syncs, and whoever looks there a name
+        }
         let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
         // What a later segment repeats is no loss; what ended with its epoch was set aside then.
         let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {

@@ -3,7 +3,7 @@
 //! What must hold:
 //! - A batch **continues the log** when its first offset is the one expected and its chain names the batch before it
 //!   in the same segment (zero for the first).
-//! - The **proven end** is the greatest `durable` that any intact batch vouches for, or the greatest `written` where
+//! - The **proven end** is the greatest `durable` that any intact batch, or the end of a footer, vouches for, or the greatest `written` where
 //!   the segment was used under this very boot and no failure was latched; and it is never below the first offset of
 //!   the newest epoch in `clad.meta`, which was written when everything below that was durable, or told to be lost; nor below
 //!   what a start that was cut has left word of there: it may have written over the batch that vouched for it.
@@ -47,6 +47,9 @@ pub struct Unsealed {
     /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there. Everything
     /// below was durable when that came to be, or told to be lost.
     pub limit: Option<u64>,
+    /// Where a footer says it ends, behind which its file goes on: who sealed it was cut before the file was made shorter. It
+    /// was written when everything below was durable, or told to be lost.
+    pub footer_end: Option<u64>,
 }
 
 /// What is kept of one segment.
@@ -106,7 +109,9 @@ impl Said {
 /// Concludes. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
 pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Plan {
     let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
-    let durable = all().map(|(_, b)| b.header.durable).max().unwrap_or(0).max(start).max(said.durable);
+    let footers = segments.iter().filter_map(|s| s.footer_end);
+    let vouched = all().map(|(_, b)| b.header.durable).chain(footers).max().unwrap_or(0);
+    let durable = vouched.max(start).max(said.durable);
     let here = all().filter(|(s, _)| s.same_boot).map(|(_, b)| b.header.written).max().unwrap_or(0);
     let written = if latched { 0 } else { here.max(said.written) };
     let said = said.durable.max(if latched { 0 } else { said.written });
@@ -231,7 +236,7 @@ mod tests {
     }
 
     fn segment(batches: Vec<Found>) -> Unsealed {
-        Unsealed { number: 0, batches, same_boot: false, limit: None }
+        Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None }
     }
 
     /// Every subset of five batches may be missing, under every proven end, with and without today's boot: what is
@@ -342,6 +347,17 @@ mod tests {
                 if kept { (&[0, 1], vec![Damage { from: 1, to: 2 }]) } else { (&[0], Vec::new()) };
             assert_eq!((got.kept[0].batches.as_slice(), &got.kept[0].damage), (batches, &damage), "{said:?}");
         }
+    }
+
+    /// A rotation, a close or a start that was cut when the footer was durable and the file's length was not.
+    #[test]
+    fn what_a_footer_ended_is_proven_where_the_file_goes_on_behind_it() {
+        let sealed = |footer_end| Unsealed { footer_end, ..segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]) };
+        let got = plan(0, Said::default(), &[sealed(Some(4))], true);
+        assert_eq!(got.kept[0].batches, [0, 1]);
+        assert_eq!(got.kept[0].damage, [Damage { from: 1, to: 2 }, Damage { from: 3, to: 4 }]);
+        assert_eq!((got.next_offset, got.cut_at), (4, None));
+        assert_eq!(plan(0, Said::default(), &[sealed(None)], true).next_offset, 1);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn slot(b: &[u8]) -> Result<Option<Meta>, String> {
         return Ok(None);
     }
     match u16_at(b, 8) {
-        1 => {}
+        1 | 2 => {}
         newer => return Err(format!("version {newer}")),
     }
     let (len, epochs) = (u32_at(b, 12) as usize, u32_at(b, 72) as usize);

@@ -157,6 +157,20 @@ fn a_journal_that_failed() {
 }
 
 #[test]
+fn who_set_what() {
+    let set = v1::StatusResponse {
+        config_files: vec!["/etc/clad/clad.toml".into()],
+        config_overrides: vec!["--set log.level".into(), "CLAD_LOG__FORMAT".into()],
+        ..at_rest()
+    };
+    let text = screen::still(&set, NOW, 120);
+    assert!(
+        text.contains("configured by  /etc/clad/clad.toml; over that --set log.level, CLAD_LOG__FORMAT\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_disk_that_runs_full() {
     let low = |free: u64| v1::StatusResponse { disk_free_bytes: free, ..at_rest() };
     // Nearly: below a tenth, and room for some.

@@ -1,7 +1,8 @@
 //! RING: the connection becomes the control of a ring.
 //!
 //! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
-//! have two orders. The ring ends with the last connection that holds it.
+//! have two orders. The ring ends with the last connection that holds it. Neither the drain nor the peer is waited for longer
+//! than [`super::RING_WAIT`].
 
 use std::io;
 
@@ -46,6 +47,11 @@ impl Connection {
         self.caught_up.as_ref()?.as_ref().err()
     }
 
+    /// Whether the log has lost what came by its ring; true once for each time.
+    pub(super) fn has_lost(&self) -> bool {
+        self.ring.as_ref().is_some_and(Held::take_lost)
+    }
+
     pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
         let refuse = |text| ErrorInfo::new(ErrorCode::MalformedFrame, text);
         let Some(producer) = &self.producer else {
@@ -72,7 +78,10 @@ impl Connection {
     /// Waits for the answer and tells it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let (given, held) = match answer.await {
+        let late = || ErrorInfo::new(ErrorCode::RingUnavailable, "no ring could be given in time");
+        let patience = self.service.patience.ring;
+        // Given later, it ends at once: nobody holds it.
+        let (given, held) = match tokio::time::timeout(patience, answer).await.unwrap_or_else(|_| Err(late())) {
             Ok(given) => given,
             Err(error) => {
                 count_refusal(clad_proto::AckLevel::Received, error.code, 1);
@@ -81,7 +90,7 @@ impl Connection {
             }
         };
         (self.ring, self.met_ring) = (Some(held), None);
-        wr.write_all_buf(&mut self.out).await?;
+        self.seat.in_use();
         let mut frame = BytesMut::new();
         RingGiven {
             request_id,
@@ -92,8 +101,12 @@ impl Connection {
             max_payload_bytes: given.shape.max_payload() as u32,
         }
         .encode(&mut frame);
-        let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
-        frame.advance(sent);
-        wr.write_all_buf(&mut frame).await
+        let tell = async {
+            wr.write_all_buf(&mut self.out).await?;
+            let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
+            frame.advance(sent);
+            wr.write_all_buf(&mut frame).await
+        };
+        tokio::time::timeout(patience, tell).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
