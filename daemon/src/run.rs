@@ -328,8 +328,6 @@ async fn open_journal(
 /// What serving needs.
 struct World {
     config: Config,
-    /// Parts of the memory for buffers of connections.
-    buffers: Arc<Parts>,
     origin: Origin,
     health: Health,
     journal: Arc<Journal>,
@@ -339,6 +337,8 @@ struct World {
     stopped: watch::Receiver<bool>,
     recent: Arc<metrics::Recent>,
     started: Instant,
+    /// What buffers of connections take beyond their own.
+    buffers: Arc<Parts>,
 }
 
 /// What serving made.

@@ -336,7 +336,9 @@ impl Port {
     /// The outcome of an append that was pushed, if it is there.
     fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
-        let outcome = lock(&self.waiting).dues.take(append)?;
+        // (A waker goes without the lock, too: what it drops may be another ticket.)
+        let taken = lock(&self.waiting).dues.take(append);
+        let (outcome, _waker) = taken?;
         Some(outcome.map(|(place, count, level)| self.receipt(place, count, level)))
     }
 
@@ -539,7 +541,8 @@ impl Later {
         if let Some(outcome) = self.fetch(Port::outcome_now) {
             return Poll::Ready(outcome);
         }
-        lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        let before = lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        drop(before);
         self.port.want();
         // It may have come since.
         self.fetch(Port::outcome_now).map_or(Poll::Pending, Poll::Ready)
@@ -560,7 +563,8 @@ impl Drop for Later {
         if self.fetched || self.port.is_forked() {
             return;
         }
-        let error = lock(&self.port.waiting).dues.let_go(self.append);
+        let let_go = lock(&self.port.waiting).dues.let_go(self.append);
+        let (error, _waker) = let_go;
         if let Some(error) = error {
             lock(&self.port.unheard).get_or_insert(error);
         }
