@@ -170,8 +170,8 @@ impl Running {
                 self.health.degraded(
                     "reload",
                     format!(
-                        "the last reload was refused, and the next start will meet the same files: see `clad{} check`",
-                        self.args.as_flag()
+                        "the last reload was refused, and the next start will meet the same files: see `{}`",
+                        self.args.as_call("check")
                     ),
                 );
                 tracing::error!("HUP: refused: {text}");

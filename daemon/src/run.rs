@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Journal, OpenError};
+use clad_journal::{Accepting, Journal, Marks, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -168,6 +168,7 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
     running.health.not_ready("stop", "clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
+    let before = running.journal.marks();
     let _ = stop.send(true);
     for path in sockets {
         let _ = std::fs::remove_file(path);
@@ -190,15 +191,38 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
             tracing::error!(
                 ?patience,
                 rings = left_over,
-                "the log has its clean end, but not all that lies in rings could be taken in time: it is kept for the next start"
+                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
+                 `clad hold`, keeps it for the next start, and its end would lose it"
             );
             Exit::Failed
         }
         _ => {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            let lost = not_kept(&before, &running.journal.marks());
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
             Exit::Failed
         }
     }
+}
+
+/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now.
+fn not_kept(before: &Marks, now: &Marks) -> String {
+    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
+    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
+    let mut words = Vec::new();
+    if now.received > now.written {
+        let records = range(now.written, now.received);
+        words.push(format!("what was acknowledged as `received` and not written yet is lost ({records})"));
+    }
+    if (failed || now.failures != before.failures) && now.written > now.durable {
+        let records = range(now.durable, now.written);
+        words.push(format!(
+            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
+        ));
+        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
+    } else {
+        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
+    }
+    words.join("; ")
 }
 
 async fn open_journal(
@@ -486,5 +510,37 @@ fn set_group(path: &Path, group: &str) {
     let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
     if !matches!(given, Some(Ok(()))) {
         tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
+        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
+        let all = "nothing that was acknowledged as `written` or `durable` is lost";
+        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5)), all);
+        // A disk that is slow has what was written.
+        let before = marks(5, 5, 5);
+        assert_eq!(
+            not_kept(&before, &marks(9, 7, 5)),
+            format!(
+                "what was acknowledged as `received` and not written yet is lost (2 records, offsets 7 to 8); {all}"
+            )
+        );
+        // One that has failed may have it.
+        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
+        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed });
+        assert!(
+            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
+            "{text}"
+        );
+        assert_eq!(not_kept(&before, &failed), text, "it failed on the way down");
     }
 }

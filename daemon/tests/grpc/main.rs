@@ -333,7 +333,7 @@ async fn health_says_what_is_served() {
                 }
                 // It follows the daemon's own state, a moment behind.
                 assert!(begun.elapsed() < PATIENCE, "{service} with {sets:?}: {told:?}");
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
         let asked = HealthCheckRequest { service: "clad.v1.None".into() };
