@@ -1,7 +1,8 @@
 //! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
 //!
 //! What must hold: a reload is all or nothing, and one that was refused is told until another was taken; a slow disk is
-//! degraded, not dead.
+//! degraded, not dead; ready is only who takes appends: neither while the journal takes none, nor while what lies in rings
+//! has them all refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,14 @@ impl Signals {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
         })
+    }
+
+    /// Waits until it is told to end.
+    pub(crate) async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
     }
 }
 
@@ -95,9 +104,13 @@ impl Running {
                 }
                 // It asks the file system for its space: one that hangs is not to hold up this task, which the watchdog
                 // stands on.
-                _ = tick.tick(), if asked.is_none() => {
-                    let journal = self.journal.clone();
-                    asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                _ = tick.tick() => {
+                    if asked.is_none() {
+                        let journal = self.journal.clone();
+                        asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                    } else if let Some(why) = self.rings.why_refused() {
+                        self.health.not_ready("rings", why);
+                    }
                 }
                 status = answer(&mut asked) => {
                     asked = None;
@@ -132,7 +145,10 @@ impl Running {
             _ => self.health.restored("rings"),
         }
         match s.marks.accepting {
-            Accepting::Yes => self.health.ready(),
+            Accepting::Yes => match self.rings.why_refused() {
+                Some(why) => self.health.not_ready("rings", why),
+                None => self.health.ready(),
+            },
             Accepting::NoSpace => match &s.unopened {
                 Some(reason) => self.health.not_ready("space", format!("no further segment can be opened: {reason}")),
                 None => self.health.not_ready("space", "the disk has no room for a further segment"),
@@ -215,6 +231,7 @@ impl Running {
         self.journal.set_max_producers(config.limits.max_producers as usize);
         self.listeners.set_max(setup::places(&config));
         self.current.set_limits(&config.limits);
+        self.rings.set_door(self.current.service().door);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
@@ -27,7 +27,7 @@ use crate::health::{Health, router};
 use crate::held::Held;
 use crate::ingest::assembly::Assembly;
 use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
-use crate::keep::{Keeper, Stored};
+use crate::keep::{self, Keeper, Kept, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::origin::Origin;
@@ -124,10 +124,23 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let world = World { config, origin, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
-    let served = match world.serve(scrape, held, stored).await {
+    let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
+    if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
+        return exit;
+    }
+    let kept = tokio::select! {
+        kept = world.kept(stored, &notifier) => kept,
+        () = signals.end() => return world.end_early(&notifier).await,
+    };
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(exit) => return exit,
+    };
+    let served = match world.serve(held, told, kept).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
+    let _ = seen.set(served.rings.clone());
     world.health.ready();
     let status = world.journal.status();
     // Before anybody is told READY: who is may ask for a reload.
@@ -315,7 +328,36 @@ struct Served {
 }
 
 impl World {
-    async fn serve(&self, scrape: metrics::Scrape, mut held: Held, stored: Stored) -> Result<Served, Exit> {
+    /// The pages are there first: who waits for this start can ask why. `rings` is filled in later.
+    async fn serve_pages(
+        &self,
+        scrape: metrics::Scrape,
+        rings: &Arc<OnceLock<Rings>>,
+        held: &mut Held,
+        told: &mut HashMap<String, String>,
+    ) -> Result<(), Exit> {
+        let config = &self.config;
+        let report = self.journal.status().engine;
+        scrape.io_info(setup::engine(report.engine), config.journal.durability);
+        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
+        metrics::power_loss_protected(config.journal.power_loss_protected);
+        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
+        let (rings, none) = (rings.clone(), Rings::default());
+        scrape.look_with(move || gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve));
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
+            told.insert("metrics".to_owned(), address);
+            let pages = router(self.health.clone(), scrape);
+            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
+        }
+        Ok(())
+    }
+
+    async fn serve(
+        &self,
+        mut held: Held,
+        mut told: HashMap<String, String>,
+        kept: Option<(Keeper, Vec<Kept>)>,
+    ) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
         let reach = self.substrate.reach(config.journal.power_loss_protected);
@@ -323,10 +365,6 @@ impl World {
             tracing::warn!("the highest ack level here is {reach}");
             highest = AckLevel::Written;
         }
-        let report = self.journal.status().engine;
-        scrape.io_info(setup::engine(report.engine), config.journal.durability);
-        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
-        metrics::power_loss_protected(config.journal.power_loss_protected);
         let budget_bytes = config.limits.max_inflight_bytes as usize;
         let door = Arc::new(Door {
             journal: self.journal.clone(),
@@ -339,10 +377,7 @@ impl World {
             window: setup::WINDOW,
             budget: Budget::new(budget_bytes),
         });
-        let rings = self.rings(&door, stored).await?;
-        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
-        let seen = rings.clone();
-        scrape.look_with(move || gauges::look(&journal, &seen, &health, reserve));
+        let rings = self.rings(&door, kept)?;
         let reads = Reads::new(self.journal.clone(), door.flush_reach);
         let service = FramedService {
             door: door.clone(),
@@ -356,7 +391,6 @@ impl World {
         let current = Current::new(service);
         let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
         let listeners = Listeners::new(setup::places(config));
-        let mut told = HashMap::new();
         let mut sockets = Vec::new();
         let access = Arc::new(Access::new(&config.access.read_group));
         if let Some(path) = &config.ingest.unix.path {
@@ -381,11 +415,6 @@ impl World {
                 config.ingest.grpc.allow_read,
                 self.health.clone(),
             );
-        }
-        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, &mut held).await? {
-            told.insert("metrics".to_owned(), address);
-            let pages = router(self.health.clone(), scrape);
-            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
         }
         if let Some(path) = &config.admin.path {
             let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
@@ -414,14 +443,37 @@ impl World {
         Ok(Served { listeners, current, statement, sockets, rings, crew })
     }
 
+    /// Who keeps the rings, and those that are kept; nothing where there can be none. Waits for whoever has them.
+    async fn kept(&self, stored: Stored, notifier: &Notifier) -> Result<Option<(Keeper, Vec<Kept>)>, Exit> {
+        let Some(socket) = &self.config.ingest.unix.path else { return Ok(None) };
+        let folder = socket.parent().unwrap_or(Path::new("."));
+        let found = keep::find(folder, stored, &self.health, |silence| {
+            self.health.not_ready("start", format!("starting: {silence}"));
+            notifier.status(&format!("waiting: {silence}"));
+            notifier.extend_timeout(MORE_TIME);
+        });
+        found.await.map(Some).map_err(|e| failed("start the keeper of rings", &e))
+    }
+
+    /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
+    async fn end_early(&self, notifier: &Notifier) -> Exit {
+        let patience = self.config.daemon.drain_timeout;
+        notifier.stopping("closing the log");
+        notifier.extend_timeout(patience + Duration::from_secs(5));
+        tracing::error!(
+            "told to end before the rings of the daemon before this one were known: they stay where they are"
+        );
+        let journal = self.journal.clone();
+        let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
+        if !matches!(closed, Ok(true)) {
+            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+        }
+        Exit::Failed
+    }
+
     /// Goes on with the rings that were kept, and is ready to give out others.
-    async fn rings(&self, door: &Arc<Door>, stored: Stored) -> Result<Rings, Exit> {
-        let Some(socket) = &self.config.ingest.unix.path else { return Ok(Rings::default()) };
-        let folder = socket.parent().unwrap_or(Path::new(".")).to_owned();
-        let health = self.health.clone();
-        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored, health)).await;
-        let found = found.map_err(|e| failed("look for rings that were kept", &e))?;
-        let (keeper, kept) = found.map_err(|e| failed("start the keeper of rings", &e))?;
+    fn rings(&self, door: &Arc<Door>, kept: Option<(Keeper, Vec<Kept>)>) -> Result<Rings, Exit> {
+        let Some((keeper, kept)) = kept else { return Ok(Rings::default()) };
         let settings = rings::Settings::of(&self.config.ingest.shm);
         if !self.config.ingest.shm.enabled && kept.is_empty() {
             return Ok(Rings::default());

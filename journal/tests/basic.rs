@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use clad_journal::io::EngineWish;
 use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
 
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
         policy,
@@ -46,7 +48,7 @@ fn append(sequence: u64, payload: &[u8], level: Level) -> Append<'_> {
 fn wait(journal: &Journal, level: Level, offset: u64) {
     let began = Instant::now();
     while journal.marks().of(level) < offset {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?} never came to {offset}", journal.marks());
+        assert!(began.elapsed() < PATIENCE, "{:?} never came to {offset}", journal.marks());
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -109,7 +111,7 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
                 std::thread::spawn(move || drop(journal)).join().unwrap();
                 continue;
             }
-            assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+            assert!(journal.close(PATIENCE), "{policy:?}");
         }
     }
 }
@@ -160,7 +162,7 @@ fn no_segment_grows_beyond_its_size() {
             journal.append(append(sequence, &payload, Level::Received)).unwrap();
         }
         wait(&journal, Level::Written, 200);
-        assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+        assert!(journal.close(PATIENCE), "{policy:?}");
         let segments = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
         let sizes: Vec<u64> = segments
             .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "clog"))
@@ -186,7 +188,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     wait(&journal, Level::Durable, 20_000);
     let began = Instant::now();
     while !events.lock().unwrap().iter().any(|e| matches!(e, Event::Removed { .. })) {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut reader = journal.reader(0, Level::Durable);
@@ -204,7 +206,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     };
     assert!(end > 0);
     assert_eq!(batch.first_offset, end);
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// Segments that hold nothing of the asked time are passed over, however many: none of them counts as damaged.
@@ -223,7 +225,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         wait(&journal, Level::Durable, n + 1);
         assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     // Nothing of them is in memory now.
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     journal.append(timed(SEGMENTS, b"the newest")).unwrap();
@@ -236,7 +238,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         assert!(reader.next_batch().unwrap().is_none(), "behind {wanted}");
         assert_eq!(reader.position(), SEGMENTS + 1);
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
@@ -267,13 +269,13 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
     let began = Instant::now();
     while removed.load(Ordering::SeqCst) == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
     }
     // Who removes goes on at once, or not at all: these seals take longer.
     seal();
     assert_eq!(removed.load(Ordering::SeqCst), 1);
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// A segment that is cut short, at whatever length, costs what it held and nothing else.
@@ -288,7 +290,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             journal.rotate().blocking_recv().unwrap().unwrap();
         }
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let whole = std::fs::read(&second).unwrap();
     for len in [0, 1, 100, 4096, 4097, 5000, whole.len() - 4096, whole.len() - 1] {
@@ -310,7 +312,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             }
         }
         assert_eq!((seen + lost, seen >= 200), (300, true), "cut to {len}");
-        assert!(journal.close(Duration::from_secs(10)));
+        assert!(journal.close(PATIENCE));
     }
 }
 
@@ -325,7 +327,7 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
         wait(&journal, Level::Durable, i + 1);
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let mut bytes = std::fs::read(&second).unwrap();
     bytes[..4096].fill(0);
@@ -336,10 +338,10 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
     let began = Instant::now();
     // The newest stays.
     while journal.meta().lowest_offset < SEGMENTS - 1 {
-        assert!(began.elapsed() < Duration::from_secs(20), "stopped: {:?}", events.lock().unwrap());
+        assert!(began.elapsed() < PATIENCE, "stopped: {:?}", events.lock().unwrap());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// Records of the batches so far.
@@ -386,7 +388,7 @@ fn group_commit_changes_while_it_runs() {
     wait(&journal, Level::Durable, sequence);
     let sizes = batches(&events)[before..].to_vec();
     assert!(sizes.iter().all(|&records| records <= 10), "ten of 100 KiB fit 1 MiB: {sizes:?}");
-    assert!(journal.close(Duration::from_secs(20)));
+    assert!(journal.close(PATIENCE));
 }
 
 #[test]
@@ -420,7 +422,7 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
     let until = |what: &str, holds: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !holds() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+            assert!(began.elapsed() < PATIENCE, "{what} never came");
             pause();
         }
     };
@@ -487,5 +489,5 @@ fn nobody_comes_between_the_appends_of_a_burst() {
     wait(&journal, Level::Durable, end);
     let all = read_all(&journal);
     assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
-    assert!(journal.close(Duration::from_secs(20)));
+    assert!(journal.close(PATIENCE));
 }

@@ -74,7 +74,8 @@ pub(crate) struct Port {
     /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
     pub(crate) other_clock: bool,
     ring: Producer,
-    log_id: LogId,
+    /// The log that the daemon has, as two words: it may be another one when we come back.
+    log_id: [AtomicU64; 2],
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
@@ -116,7 +117,7 @@ impl Port {
             other_clock,
             waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
             ring,
-            log_id,
+            log_id: words(log_id).map(AtomicU64::new),
             highest: AtomicU8::new(highest.code()),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -327,7 +328,9 @@ impl Port {
 
     fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
         let epoch = place.map_or_else(|| self.ring.log().1, |(epoch, _)| epoch);
-        Receipt { log_id: self.log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+        let [low, high] = [0, 1].map(|at| u128::from(self.log_id[at].load(Ordering::Relaxed)));
+        let log_id = LogId::from_bytes((low | high << 64).to_le_bytes());
+        Receipt { log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
     }
 
     /// The outcome of an append that was pushed, if it is there.
@@ -370,6 +373,11 @@ impl Port {
         lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
     }
 
+    /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.ring.unreleased() == 0
+    }
+
     /// How many appends wait for their answer.
     pub(crate) fn pending(&self) -> usize {
         lock(&self.waiting).len()
@@ -406,6 +414,9 @@ impl Port {
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
+        for (word, now) in self.log_id.iter().zip(words(LogId::from_bytes(self.ring.log().0))) {
+            word.store(now, Ordering::Relaxed);
+        }
         lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
@@ -554,6 +565,11 @@ impl Drop for Later {
             lock(&self.port.unheard).get_or_insert(error);
         }
     }
+}
+
+fn words(log_id: LogId) -> [u64; 2] {
+    let whole = u128::from_le_bytes(*log_id.as_bytes());
+    [whole as u64, (whole >> 64) as u64]
 }
 
 fn is_refused(look: &Look<'_>, append: u64) -> bool {

@@ -50,7 +50,7 @@ fn claim() -> (Claim, Told) {
 fn soon(told: Told) -> Result<Receipt, AppendError> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || sender.send(told.blocking_recv()));
-    receiver.recv_timeout(Duration::from_secs(20)).expect("it hangs").expect("an outcome")
+    receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs").expect("an outcome")
 }
 
 #[test]

@@ -462,7 +462,8 @@ async fn the_way_down_answers_what_was_taken_and_waits_for_nobody_else() {
     assert_eq!(watch.message().await.unwrap().unwrap().status, 1, "SERVING");
 
     let took = tokio::task::spawn_blocking(move || daemon.stop()).await.unwrap();
-    assert!(took < Duration::from_secs(8), "it took {took:?}");
+    // A minute: what it is not to wait for never ends.
+    assert!(took < Duration::from_secs(60), "it took {took:?}");
     stream.reached(v1::AckLevel::Written, 10).await;
     assert_eq!(stream.end().await.unwrap_err().code, ErrorCode::ShuttingDown);
     assert_eq!(watch.message().await.unwrap().unwrap().status, 2, "NOT_SERVING");

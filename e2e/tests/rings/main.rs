@@ -4,7 +4,7 @@
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
 //! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
 //! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
-//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `by_hand`: a client made of frames and
+//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing. `by_hand`: a client made of frames and
 //! a ring.
 
 mod by_hand;
@@ -19,6 +19,7 @@ mod orphan;
 mod quiet;
 mod refused;
 mod sdk;
+mod stopped;
 
 use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
 use clad_e2e::Daemon;

@@ -202,7 +202,7 @@ fn an_append_that_is_stopped_tells_the_last_line() {
             status.offsets.as_ref().is_some_and(|offsets| offsets.durable == before + 3)
         });
         // The daemon has told that the third is durable; that it was read is told by nobody.
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_secs(1));
         child.running.send(signal);
         child.running.wait_end(PATIENCE).expect("it ends");
         let said = child.running.said();

@@ -408,7 +408,7 @@ impl Carrier<'_> {
         let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
         // What a later segment repeats is no loss; what ended with its epoch was set aside then.
         let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {
-            b.is_data() && !w.kept.batches.contains(i) && w.limit.is_none_or(|l| b.header.first_offset < l)
+            b.is_data() && w.kept.batches.binary_search(i).is_err() && w.limit.is_none_or(|l| b.header.first_offset < l)
         });
         let behind: Vec<_> = behind_garbage.chain(behind_batches.map(|(_, b)| (b.pos, b.end))).collect();
         if let (Some(from), Some(to)) = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max()) {

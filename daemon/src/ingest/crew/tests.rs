@@ -14,7 +14,8 @@ use tokio::runtime::Runtime;
 use super::poll::Pace;
 use super::{Crew, Socket};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn crew(threads: usize) -> (Runtime, Crew) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -54,8 +55,17 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn turns(crew: &Crew) -> u64 {
-    crew.turns().sum()
+/// Turns that threads began and ended, once nobody is within one, and none has begun for a while.
+fn at_rest(crew: &Crew) -> u64 {
+    let began = Instant::now();
+    loop {
+        let before: Vec<u64> = crew.turns().collect();
+        thread::sleep(Duration::from_millis(50));
+        if crew.turns().eq(before.iter().copied()) && before.iter().all(|turns| turns % 2 == 0) {
+            return before.iter().sum();
+        }
+        assert!(began.elapsed() < PATIENCE, "they never come to rest");
+    }
 }
 
 #[test]
@@ -224,13 +234,13 @@ fn who_takes_an_answer_wakes_nobody() {
     near.write_all(&[0]).unwrap();
     near.write_all(&[0]).unwrap();
     near.read_exact(&mut [0; ANSWERS]).unwrap();
-    thread::sleep(Duration::from_millis(50)); // the second ones are there, and it waits for a third question
-    let before = turns(&crew);
+    // The second ones are there, and it waits for a third question.
+    until("the second ones", || rustix::io::ioctl_fionread(&near).unwrap() == ANSWERS as u64);
+    let before = at_rest(&crew);
     for _ in 0..ANSWERS {
         near.read_exact(&mut [0]).unwrap();
     }
-    thread::sleep(Duration::from_millis(50));
-    assert_eq!(turns(&crew), before);
+    assert_eq!(at_rest(&crew), before);
 }
 
 #[test]

@@ -17,6 +17,12 @@ impl Connection {
         {
             return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
         }
+        if self.has_lost() {
+            let text = "what this ring had given back as written is not in the log any more: it is lost";
+            let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
+            (error.retryable, error.maybe_written) = (false, false);
+            return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+        }
         match self.session.ask_flush(&self.service.door, flush) {
             Ok(None) => {}
             Ok(Some(mark)) => mark.encode(&mut self.out),
