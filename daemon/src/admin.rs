@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::Journal;
 use clad_journal::io::device::{Substrate, WriteCache};
+use clad_journal::{Accepting, Journal};
 use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::{AckLevel, DurabilityPolicy};
@@ -176,7 +176,12 @@ impl Admin for Service {
             return Err(Status::failed_precondition(text));
         }
         let mut marks = self.0.journal.subscribe();
-        let failures = marks.borrow().failures;
+        let (failures, failed) = (marks.borrow().failures, marks.borrow().accepting == Accepting::Failed);
+        if failed {
+            return Err(Status::unavailable(
+                "the journal has failed, and syncs nothing until it has recovered by itself",
+            ));
+        }
         let target = self.0.journal.request_sync();
         let reached = marks.wait_for(|m| m.durable >= target || m.failures != failures);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
