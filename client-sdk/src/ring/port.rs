@@ -1,7 +1,7 @@
 //! The ring that a producer has now.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 use std::task::{Context, Poll};
@@ -78,8 +78,11 @@ pub(crate) struct Port {
     /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
     pub(crate) other_clock: bool,
     ring: Producer,
-    /// The log that the daemon has, as two words: it may be another one when we come back.
-    log_id: [AtomicU64; 2],
+    /// The log that the daemon had when it gave the ring out.
+    log_id: LogId,
+    /// The one that it has now, where that is or was another one after it came back. (A receipt looks here without a lock
+    /// for as long as there is none, and never sees a part of an id.)
+    other_log: OnceLock<RwLock<LogId>>,
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
@@ -122,7 +125,8 @@ impl Port {
             other_clock,
             waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
             ring,
-            log_id: words(log_id).map(AtomicU64::new),
+            log_id,
+            other_log: OnceLock::new(),
             highest: AtomicU8::new(highest.code()),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -347,9 +351,22 @@ impl Port {
 
     fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
         let epoch = place.map_or_else(|| self.ring.epoch(), |(epoch, _)| epoch);
-        let [low, high] = [0, 1].map(|at| u128::from(self.log_id[at].load(Ordering::Relaxed)));
-        let log_id = LogId::from_bytes((low | high << 64).to_le_bytes());
-        Receipt { log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+        Receipt { log_id: self.log_id(), epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+    }
+
+    /// The log that the daemon has now.
+    #[inline]
+    pub(super) fn log_id(&self) -> LogId {
+        let other = self.other_log.get();
+        other.map_or(self.log_id, |other| *other.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The daemon came back with this one.
+    fn set_log_id(&self, now: LogId) {
+        if now != self.log_id() {
+            let other = self.other_log.get_or_init(|| RwLock::new(now));
+            *other.write().unwrap_or_else(PoisonError::into_inner) = now;
+        }
     }
 
     /// The outcome of an append that was pushed, if it is there.
@@ -435,9 +452,7 @@ impl Port {
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
-        for (word, now) in self.log_id.iter().zip(words(LogId::from_bytes(self.ring.log().0))) {
-            word.store(now, Ordering::Relaxed);
-        }
+        self.set_log_id(LogId::from_bytes(self.ring.log().0));
         lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
@@ -588,11 +603,6 @@ impl Drop for Later {
             lock(&self.port.unheard).get_or_insert(error);
         }
     }
-}
-
-fn words(log_id: LogId) -> [u64; 2] {
-    let whole = u128::from_le_bytes(*log_id.as_bytes());
-    [whole as u64, (whole >> 64) as u64]
 }
 
 fn is_refused(look: &Look<'_>, append: u64) -> bool {
