@@ -191,7 +191,7 @@ fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() 
         while refused.elapsed() < Duration::from_millis(1500) {
             taken += u32::from(world.append(100_000));
             if ordered && taken == 3 {
-                let _ = world.journal.rotate();
+                drop(world.journal.rotate());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -58,8 +58,6 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const TAKES_NOTHING: Duration = Duration::from_secs(60);
 /// The same for one that has a READ: a pager at which nobody looks takes nothing.
 const READER_RESTS: Duration = Duration::from_secs(3600);
-/// Time for what makes a ring, and what has the peer take it.
-const RING_WAIT: Duration = Duration::from_secs(15);
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
@@ -89,13 +87,11 @@ pub(crate) struct Patience {
     taking: Duration,
     /// and for one that has a READ.
     reading: Duration,
-    /// For a ring.
-    ring: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { taking: TAKES_NOTHING, reading: READER_RESTS, ring: RING_WAIT }
+        Self { taking: TAKES_NOTHING, reading: READER_RESTS }
     }
 }
 

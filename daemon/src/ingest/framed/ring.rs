@@ -1,10 +1,10 @@
 //! RING: the connection becomes the control of a ring.
 //!
 //! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
-//! have two orders. The ring ends with the last connection that holds it. Neither the drain nor the peer is waited for longer
-//! than [`super::RING_WAIT`].
+//! have two orders. The ring ends with the last connection that holds it.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
@@ -13,7 +13,10 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::door::count_refusal;
-use crate::rings::{self, Asker, Held, borrowed};
+use crate::rings::{self, Asker, Given, Held, borrowed};
+
+/// How long a client may take to take its ring off the socket.
+const GIVE_WAIT: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -78,10 +81,7 @@ impl Connection {
     /// Waits for the answer and tells it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let late = || ErrorInfo::new(ErrorCode::RingUnavailable, "no ring could be given in time");
-        let patience = self.service.patience.ring;
-        // Given later, it ends at once: nobody holds it.
-        let (given, held) = match tokio::time::timeout(patience, answer).await.unwrap_or_else(|_| Err(late())) {
+        let (given, held) = match answer.await {
             Ok(given) => given,
             Err(error) => {
                 count_refusal(clad_proto::AckLevel::Received, error.code, 1);
@@ -91,6 +91,18 @@ impl Connection {
         };
         (self.ring, self.met_ring) = (Some(held), None);
         self.seat.in_use();
+        // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
+        match tokio::time::timeout(GIVE_WAIT, self.give_ring(wr, request_id, &given)).await {
+            Ok(told) => told,
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    async fn give_ring<W>(&mut self, wr: &mut W, request_id: u32, given: &Given) -> io::Result<()>
+    where
+        W: AsyncWrite + GiveFds + Unpin,
+    {
+        wr.write_all_buf(&mut self.out).await?;
         let mut frame = BytesMut::new();
         RingGiven {
             request_id,
@@ -101,12 +113,8 @@ impl Connection {
             max_payload_bytes: given.shape.max_payload() as u32,
         }
         .encode(&mut frame);
-        let tell = async {
-            wr.write_all_buf(&mut self.out).await?;
-            let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
-            frame.advance(sent);
-            wr.write_all_buf(&mut frame).await
-        };
-        tokio::time::timeout(patience, tell).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
+        frame.advance(sent);
+        wr.write_all_buf(&mut frame).await
     }
 }

@@ -64,7 +64,7 @@ impl Connection {
 
     /// How long the peer may take nothing.
     pub(super) fn patience(&self) -> Duration {
-        let Patience { taking, reading, .. } = self.service.patience;
+        let Patience { taking, reading } = self.service.patience;
         match self.reads.is_empty() {
             _ if self.seat.is_leaving() => LAST_WORDS,
             true => taking,

@@ -9,7 +9,6 @@ use clad_journal::{Append, Journal, JournalConfig, Level};
 use clad_proto::frame::{Frame, FrameDecoder, Hello, Intent, Read, ReadFrom, encode_ping, encode_pong};
 use clad_proto::limits::MAX_VERSION;
 use clad_proto::{AckLevel, DurabilityPolicy};
-use tokio::io::DuplexStream;
 use tokio::runtime::Runtime;
 
 use super::buffers::{OUT_LIMIT, OUT_OWN};
@@ -24,12 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(100);
 const ME: u32 = 1000;
 const ANOTHER: u32 = 1001;
-
-impl GiveFds for DuplexStream {
-    async fn give(&self, bytes: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-}
 
 fn service(journal: &Arc<Journal>, stop: watch::Receiver<bool>) -> Service {
     let door = Door {
@@ -331,22 +324,4 @@ fn a_stream_that_rests_gives_its_buffer_back() {
         assert!(began.elapsed() < PATIENCE, "it keeps {} bytes", world.service.buffers.in_use());
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// The drain of the rings may hang.
-#[tokio::test]
-async fn a_ring_that_is_never_made_holds_up_its_connection_for_a_time_only() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (_stop, stopped) = watch::channel(false);
-    let mut service = service(&journal(&dir), stopped);
-    service.patience.ring = SHORT;
-    let place = Listeners::new(1).place(parts::Owner::Uid(ME), metrics::Transport::Unix).unwrap();
-    let mut connection = Connection::new(service, Peer::unix(ME, ME, None, false), place.seat().clone());
-    connection.asking = Some((7, Box::pin(std::future::pending())));
-    let (mut wr, _peer) = tokio::io::duplex(4096);
-    connection.answer_ring(&mut wr).await.unwrap();
-    let answer = FrameDecoder::default().next(&mut connection.out).unwrap();
-    let Some(Frame::Error(told)) = answer else { panic!("{answer:?}") };
-    assert_eq!((told.request_id, told.error.code), (7, ErrorCode::RingUnavailable));
-    assert!(!connection.has_ring());
 }
