@@ -162,6 +162,18 @@ impl Drain {
         self.reader.released()
     }
 
+    /// The sequence behind all that was given back.
+    #[must_use]
+    pub fn released_sequence(&self) -> u64 {
+        self.reader.released_sequence()
+    }
+
+    /// Whether an append of this ring was ever refused for good, by this daemon or one before it.
+    #[must_use]
+    pub fn has_refused(&self) -> bool {
+        self.ring.load(at::REFUSED, Ordering::Acquire) != 0
+    }
+
     /// Looks at the front of the ring; `before` is the time of the pass. Copies a header, gives up at most what is due.
     ///
     /// # Errors

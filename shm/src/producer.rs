@@ -193,6 +193,14 @@ impl Producer {
         board::refused(&*self.board())
     }
 
+    /// How many appends were reserved and are not given back: without its daemon, nobody knows what became of these.
+    #[must_use]
+    pub fn unreleased(&self) -> u64 {
+        // The tail first: the head is never behind it.
+        let released = self.ring.load(at::RELEASED, Ordering::Acquire);
+        Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).ahead_of(released)
+    }
+
     /// The epoch of the log, as [`Producer::log`] gives it; this makes no more than a load.
     #[must_use]
     #[inline]

@@ -248,6 +248,11 @@ impl Reader {
         self.tail.append
     }
 
+    /// One past the last sequence of what was given back.
+    pub(crate) fn released_sequence(&self) -> u64 {
+        self.tail.sequence
+    }
+
     /// Looks at the front; `before` is the time of the pass.
     pub(crate) fn peek<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Peek, Corrupt> {
         for _ in 0..LOOK {

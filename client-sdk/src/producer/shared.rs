@@ -330,7 +330,10 @@ impl Shared {
     fn try_post(&self, port: &Arc<Port>, append: Append, claim: Claim) -> Result<Option<(Append, Claim)>, SubmitError> {
         match port.post(append, claim) {
             Posted::Done => Ok(None),
-            Posted::Forked(..) => Err(SubmitError::Forked),
+            Posted::Forked(append, _) => {
+                self.counters.submitted.take_back(append.count.into());
+                Err(SubmitError::Forked)
+            }
             Posted::Wait(append, claim) if self.options.drop_when_full && !claim.is_shared() && !port.is_closed() => {
                 self.counters.dropped.add(append.count.into());
                 Err(SubmitError::RingFull)

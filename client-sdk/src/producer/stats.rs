@@ -10,10 +10,13 @@ use std::sync::{
 };
 
 /// A snapshot of what a producer has counted since it was made. Records, unless the name says otherwise.
+///
+/// Each record that was handed over is counted in `submitted`, and once it has ended in one of `acked`, `failed` and `dropped`:
+/// the three add up to the one when nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Handed over.
+    /// Handed over, or dropped instead.
     pub submitted: u64,
     /// Sent for the first time.
     pub sent: u64,
@@ -23,7 +26,8 @@ pub struct Stats {
     pub resent: u64,
     /// Ended with an error.
     pub failed: u64,
-    /// Fire-and-forget records that were let go without a word to anybody: no room, or no daemon for too long.
+    /// Fire-and-forget records that were let go without a word to anybody (no room, or no daemon for too long), and what was
+    /// refused because the ring was full ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)).
     pub dropped: u64,
     /// Connections made after the first.
     pub reconnects: u64,

@@ -1,7 +1,7 @@
 //! The ring that a producer has now.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 use std::task::{Context, Poll};
@@ -78,7 +78,11 @@ pub(crate) struct Port {
     /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
     pub(crate) other_clock: bool,
     ring: Producer,
+    /// The log that the daemon had when it gave the ring out.
     log_id: LogId,
+    /// The one that it has now, where that is or was another one after it came back. (A receipt looks here without a lock
+    /// for as long as there is none, and never sees a part of an id.)
+    other_log: OnceLock<RwLock<LogId>>,
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
@@ -94,7 +98,7 @@ pub(crate) struct Port {
     wanted: AtomicBool,
     over: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     /// An append ended with this and nobody was there to hear it.
     unheard: Mutex<Option<AppendError>>,
     /// Woken by the thread when something was answered.
@@ -122,6 +126,7 @@ impl Port {
             waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
             ring,
             log_id,
+            other_log: OnceLock::new(),
             highest: AtomicU8::new(highest.code()),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -349,13 +354,30 @@ impl Port {
     #[inline]
     fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
         let epoch = place.map_or_else(|| self.ring.epoch(), |(epoch, _)| epoch);
-        Receipt { log_id: self.log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+        Receipt { log_id: self.log_id(), epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+    }
+
+    /// The log that the daemon has now.
+    #[inline]
+    pub(super) fn log_id(&self) -> LogId {
+        let other = self.other_log.get();
+        other.map_or(self.log_id, |other| *other.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The daemon came back with this one.
+    fn set_log_id(&self, now: LogId) {
+        if now != self.log_id() {
+            let other = self.other_log.get_or_init(|| RwLock::new(now));
+            *other.write().unwrap_or_else(PoisonError::into_inner) = now;
+        }
     }
 
     /// The outcome of an append that was pushed, if it is there.
     fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
-        let outcome = lock(&self.waiting).dues.take(append)?;
+        // (A waker goes without the lock, too: what it drops may be another ticket.)
+        let taken = lock(&self.waiting).dues.take(append);
+        let (outcome, _waker) = taken?;
         Some(outcome.map(|(place, count, level)| self.receipt(place, count, level)))
     }
 
@@ -390,6 +412,11 @@ impl Port {
     /// Whether every append below has its outcome.
     pub(crate) fn is_answered_below(&self, append: u64) -> bool {
         lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
+    }
+
+    /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.ring.unreleased() == 0
     }
 
     /// How many appends wait for their answer.
@@ -428,6 +455,7 @@ impl Port {
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
+        self.set_log_id(LogId::from_bytes(self.ring.log().0));
         lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
@@ -550,7 +578,8 @@ impl Later {
         if let Some(outcome) = self.fetch(Port::outcome_now) {
             return Poll::Ready(outcome);
         }
-        lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        let before = lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        drop(before);
         self.port.want();
         // It may have come since.
         self.fetch(Port::outcome_now).map_or(Poll::Pending, Poll::Ready)
@@ -571,7 +600,8 @@ impl Drop for Later {
         if self.fetched || self.port.is_forked() {
             return;
         }
-        let error = lock(&self.port.waiting).dues.let_go(self.append);
+        let let_go = lock(&self.port.waiting).dues.let_go(self.append);
+        let (error, _waker) = let_go;
         if let Some(error) = error {
             lock(&self.port.unheard).get_or_insert(error);
         }

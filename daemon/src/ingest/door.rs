@@ -369,6 +369,7 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
         ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded | ErrorCode::TooManyConnections => {
             Rejected::Busy
         }
+        ErrorCode::HandshakeTimeout | ErrorCode::IdleTimeout => Rejected::Timeout,
         ErrorCode::NoSpace => Rejected::NoSpace,
         ErrorCode::JournalFailed => Rejected::JournalFailed,
         ErrorCode::ShuttingDown => Rejected::Stopping,

@@ -1,5 +1,6 @@
 //! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process.
 
+mod ends;
 mod promises;
 
 use std::io::Read as _;
@@ -23,12 +24,11 @@ use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::{Drainage, Next};
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
-use crate::health::Health;
 use crate::ingest::{Budget, Door, Producer};
-use crate::keep::{Keeper, Kept, Note, Stored};
+use crate::keep::{Keeper, Kept, Note};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const UID: u32 = 1000;
 
 fn payload(text: &str) -> Payload {
@@ -77,7 +77,7 @@ impl Program {
 }
 
 struct World {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     journal: Arc<Journal>,
     shared: Arc<Shared>,
     drainage: Drainage,
@@ -109,8 +109,8 @@ impl World {
         let shared = Arc::new(Shared {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
             journal: journal.clone(),
-            door: Arc::new(door),
-            keeper: Keeper::find(dir.path(), Stored::default(), Health::default()).expect("a keeper").0,
+            door: std::sync::Mutex::new(Arc::new(door)),
+            keeper: Keeper::for_test(dir.path()),
             roll: Roll::default(),
             orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
@@ -118,10 +118,11 @@ impl World {
             waits_for_marks: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"),
             sign: std::sync::Mutex::default(),
+            probe: std::sync::Mutex::default(),
         });
         let watch = Watch::new(shared.bell.as_fd()).expect("a watch");
         let drainage = Drainage::new(shared.clone(), Arc::new(watch), Vec::new());
-        Self { _dir: dir, journal, shared, drainage }
+        Self { dir, journal, shared, drainage }
     }
 
     /// A program with a ring that is drained.
@@ -378,7 +379,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     let program = world.program(1);
     let bad = program.push_bad(AckLevel::Written);
     world.until("refused", |_| program.ring.marks().received > bad);
-    let budget = world.shared.door.budget.clone();
+    let budget = world.shared.door().budget.clone();
     let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
     let good = program.push(AckLevel::Written, "good");
     program.push_bad(AckLevel::Written);
@@ -567,7 +568,7 @@ fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
 fn the_drain_waits_for_room_in_line() {
     let mut world = World::new(16);
     let program = world.program(1);
-    let budget = world.shared.door.budget.clone();
+    let budget = world.shared.door().budget.clone();
     let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
     let last = program.push(AckLevel::Written, "in line");
     assert_eq!(world.drainage.turn(), Next::Room);
@@ -594,11 +595,11 @@ fn the_drain_waits_for_room_in_line() {
 fn a_drain_that_waits_for_room_looks_for_nothing() {
     let mut world = World::new(16);
     let program = world.program(1);
-    let budget = world.shared.door.budget.clone();
+    let budget = world.shared.door().budget.clone();
     let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
     let last = program.push(AckLevel::Written, "waits");
     let (tell, thread) = std::sync::mpsc::sync_channel(1);
-    let World { shared, mut drainage, _dir, journal } = world;
+    let World { shared, mut drainage, dir: _dir, journal } = world;
     let told = shared.clone();
     journal.on_marks(move || told.marks_moved());
     let drain = std::thread::spawn(move || {

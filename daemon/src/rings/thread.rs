@@ -26,6 +26,7 @@ use super::pace::{GATHER, Lone, Pace, Rest};
 use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
 use super::{CatchUp, Order, Shared};
+use crate::ingest::Door;
 
 /// Between two looks of a doze.
 const DOZE: Duration = Duration::from_micros(500);
@@ -42,6 +43,8 @@ const HELD_IN_ALL: u64 = 50;
 /// What the thread holds.
 pub(super) struct Drainage {
     shared: Arc<Shared>,
+    /// For the journal and the budget, which no reload replaces.
+    door: Arc<Door>,
     /// Wakes who stands by while nobody leads.
     watch: Arc<Watch>,
     rings: Vec<Ring>,
@@ -79,6 +82,7 @@ impl Drainage {
             epoch,
             marks,
             waker: Waker::from(shared.clone()),
+            door: shared.door(),
             shared,
             watch,
             rings: Vec::with_capacity(rings.len()),
@@ -214,6 +218,8 @@ impl Drainage {
                     self.add(*ring);
                     let _ = done.send(());
                 }
+                // Who has waited for too long has gone, and is told nothing of it.
+                Order::GoOn(_, given) if given.is_closed() => {}
                 Order::GoOn(id, given) => {
                     let mut found = self.rings.iter_mut().find(|ring| ring.member.note.id == id);
                     if let Some(ring) = &mut found {
@@ -277,10 +283,9 @@ impl Drainage {
         let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
         let worked = !self.batch.is_empty();
         if worked {
-            let door = self.shared.door();
-            let arrival = door.arrival();
+            let arrival = self.door.arrival();
             let appends = self.batch.len();
-            match self.batch.hand_over(&mut self.rings, &door, arrival, &self.waker) {
+            match self.batch.hand_over(&mut self.rings, &self.door, arrival, &self.waker) {
                 None => return Next::Room,
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
