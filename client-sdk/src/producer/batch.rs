@@ -60,6 +60,7 @@ impl Batch {
     ///
     /// # Errors
     /// As [`Self::push`].
+    #[inline]
     pub fn push_body(&mut self, time: u64, observed: u64, severity: i32, body: Body<'_>) -> Result<(), EncodeError> {
         self.builder.push_body(time, observed, severity, body)
     }

@@ -355,7 +355,7 @@ impl Shared {
         self.push_to(&port?, payload, count, level, Book::Common(&self.counters))
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_to(
         &self,
         port: &Arc<Port>,
@@ -384,6 +384,7 @@ impl Shared {
     }
 
     /// As [`Self::push`], of a batch, which is empty then.
+    #[inline]
     pub(crate) fn push_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
         let number = self.direct.load(Ordering::Acquire);
         if number == 0 || self.options.max_records > 1 || batch.is_empty() {
