@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Accepting, Journal, Marks, OpenError};
+use clad_journal::{Accepting, Journal, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -25,8 +25,8 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
-use crate::ingest::assembly::Assembly;
-use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
+use crate::ingest::parts::Parts;
+use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
 use crate::keep::{self, Keeper, Kept, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
@@ -123,7 +123,19 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
-    let world = World { config, origin, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
+    let buffers = Parts::new(ingest::buffers(&config.limits));
+    let world = World {
+        buffers,
+        config,
+        origin,
+        health,
+        journal,
+        substrate,
+        grounds,
+        stopped,
+        recent: recent.clone(),
+        started,
+    };
     let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
     if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
         return exit;
@@ -173,24 +185,41 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     drain(&running, &stop, &served.sockets, &served.rings).await
 }
 
+/// When each part of a drain is over at the latest: none may take what the next needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadlines {
+    /// What lies in rings was taken: by half of the time.
+    rings: Instant,
+    /// Connections were answered: by three quarters of it.
+    answers: Instant,
+    /// The log has its end.
+    all: Instant,
+}
+
+impl Deadlines {
+    fn of(began: Instant, patience: Duration) -> Self {
+        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
+    }
+}
+
 /// Stops taking, answers what was taken, seals, and marks a clean end.
 async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf], rings: &Rings) -> Exit {
     let patience = running.config.daemon.drain_timeout;
-    let until = Instant::now() + patience;
+    let began = Instant::now();
+    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
     running.health.not_ready("stop", "clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
-    let before = running.journal.marks();
     let _ = stop.send(true);
     for path in sockets {
         let _ = std::fs::remove_file(path);
     }
     // What lies in the rings is taken before the journal closes.
     let rings = rings.clone();
-    let left_over = tokio::task::spawn_blocking(move || rings.stop(until)).await.unwrap_or_default();
+    let left_over = tokio::task::spawn_blocking(move || rings.stop(rings_until)).await.unwrap_or_default();
     running.journal.begin_close();
-    while running.listeners.open() > 0 && Instant::now() < until {
+    while running.listeners.open() > 0 && Instant::now() < answers_until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let journal = running.journal.clone();
@@ -210,32 +239,27 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
             Exit::Failed
         }
         _ => {
-            let lost = not_kept(&before, &running.journal.marks());
-            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+            tracing::error!(?patience, "the log could not be ended cleanly in time; {}", at_risk(&running.journal));
             Exit::Failed
         }
     }
 }
 
-/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now.
-fn not_kept(before: &Marks, now: &Marks) -> String {
-    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
-    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
-    let mut words = Vec::new();
-    if now.received > now.written {
-        let records = range(now.written, now.received);
-        words.push(format!("what was acknowledged as `received` and not written yet is lost ({records})"));
+/// What an end costs that comes before everything is where it was to go.
+fn at_risk(journal: &Journal) -> String {
+    let marks = journal.marks();
+    // After a failure, what was written without a sync may be nowhere.
+    let (safe, level) = match marks.accepting {
+        Accepting::Failed => (marks.durable, AckLevel::Durable),
+        _ => (marks.written, AckLevel::Written),
+    };
+    match marks.received.saturating_sub(safe) {
+        0 => "nothing acknowledged is lost".to_owned(),
+        records => format!(
+            "{records} records from offset {safe} on are lost that may have been acknowledged, though none of them as \
+             `{level}`"
+        ),
     }
-    if (failed || now.failures != before.failures) && now.written > now.durable {
-        let records = range(now.durable, now.written);
-        words.push(format!(
-            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
-        ));
-        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
-    } else {
-        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
-    }
-    words.join("; ")
 }
 
 async fn open_journal(
@@ -314,6 +338,8 @@ struct World {
     stopped: watch::Receiver<bool>,
     recent: Arc<metrics::Recent>,
     started: Instant,
+    /// What buffers of connections take beyond their own.
+    buffers: Arc<Parts>,
 }
 
 /// What serving made.
@@ -343,7 +369,11 @@ impl World {
         metrics::power_loss_protected(config.journal.power_loss_protected);
         let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
         let (rings, none) = (rings.clone(), Rings::default());
-        scrape.look_with(move || gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve));
+        let buffered = self.buffers.clone();
+        scrape.look_with(move || {
+            gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
+            metrics::connection_buffers(buffered.in_use() as u64);
+        });
         if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
             told.insert("metrics".to_owned(), address);
             let pages = router(self.health.clone(), scrape);
@@ -383,9 +413,11 @@ impl World {
             door: door.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
-            assembly: Assembly::new(budget_bytes),
+            assembly: Parts::new(budget_bytes),
+            buffers: self.buffers.clone(),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
+            patience: Patience::default(),
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
@@ -466,7 +498,7 @@ impl World {
         let journal = self.journal.clone();
         let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
         if !matches!(closed, Ok(true)) {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            tracing::error!(?patience, "the log could not be ended cleanly in time; {}", at_risk(&self.journal));
         }
         Exit::Failed
     }
@@ -570,29 +602,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
-        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
-        let all = "nothing that was acknowledged as `written` or `durable` is lost";
-        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5)), all);
-        // A disk that is slow has what was written.
-        let before = marks(5, 5, 5);
-        assert_eq!(
-            not_kept(&before, &marks(9, 7, 5)),
-            format!(
-                "what was acknowledged as `received` and not written yet is lost (2 records, offsets 7 to 8); {all}"
-            )
-        );
-        // One that has failed may have it.
-        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
-        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed });
+    fn no_part_of_a_drain_takes_what_the_next_needs() {
+        let (began, patience) = (Instant::now(), Duration::from_secs(20));
+        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
+        assert_eq!(all - began, patience);
         assert!(
-            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
-            "{text}"
+            rings > began && rings - began <= patience / 2,
+            "the log and its connections have as long as the rings"
         );
-        assert!(
-            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
-            "{text}"
-        );
-        assert_eq!(not_kept(&before, &failed), text, "it failed on the way down");
+        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
+        let none = Deadlines::of(began, Duration::ZERO);
+        assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
     }
 }

@@ -19,7 +19,7 @@ use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
-use crate::recovery::plan::{self, Kept, Unsealed};
+use crate::recovery::plan::{self, Kept, Said, Unsealed};
 use crate::recovery::scan::{Found, Scan, scan};
 use crate::recovery::{Segment, State, check_foreign, in_use_above, list_segments, probe};
 use crate::segment_reader::SegmentReader;
@@ -301,15 +301,19 @@ impl OfflineLog {
         let (mut scans, mut seen) = (Vec::new(), Vec::new());
         for Open { number, header, .. } in &open {
             let file = self.storage.open(&segment_name(*number), Access::ReadDirect)?;
-            let scan = scan(file, header)?;
+            let mut scan = scan(file, header)?;
             let same_boot = device::boot_id() == Some(header.boot_id);
             let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
-            seen.push(Unsealed { number: *number, batches: scan.batches.clone(), same_boot, limit });
+            // They come back behind the plan: there may be a million of them.
+            let (batches, footer_end) = (std::mem::take(&mut scan.batches), scan.footer_end());
+            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end });
             scans.push(scan);
         }
-        let begun = if limit.is_none() { self.meta.epoch_start().first_offset } else { 0 };
-        let plan = plan::plan(self.end_offset, begun, &seen, self.meta.latched);
-        for ((open, scan), kept) in open.into_iter().zip(scans).zip(plan.kept) {
+        let boot_id = device::boot_id().unwrap_or_default();
+        let said = if limit.is_none() { Said::by(&self.meta, boot_id) } else { Said::default() };
+        let plan = plan::plan(self.end_offset, said, &seen, self.meta.latched);
+        for (((open, mut scan), seen), kept) in open.into_iter().zip(scans).zip(seen).zip(plan.kept) {
+            scan.batches = seen.batches;
             self.add_scanned(open, scan, &kept, plan.next_offset);
         }
         Ok(())

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::EngineWish;
-use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
+use clad_journal::{
+    Append, AppendError, Event, Found, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender,
+};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -239,6 +241,45 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         assert_eq!(reader.position(), SEGMENTS + 1);
     }
     assert!(journal.close(PATIENCE));
+}
+
+/// Who looks for a time range that nothing is of comes back again and again, each time a bounded way further.
+#[test]
+fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
+    const BATCHES: u64 = 64;
+    const BYTES: usize = 64 << 10;
+    const LOOK: usize = 4 * BYTES;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
+    let body = vec![b't'; BYTES];
+    for n in 0..BATCHES {
+        journal.append(append(n, &body, Level::Durable)).unwrap();
+        wait(&journal, Level::Durable, n + 1);
+    }
+    let mut reader = journal.reader(0, Level::Durable).within(100, 200);
+    let mut looks = 0;
+    loop {
+        let (before, mut left) = (reader.position(), LOOK);
+        match reader.look(&mut left).unwrap() {
+            Found::NotYet => {
+                let passed = reader.position() - before;
+                assert!((1..=4).contains(&passed) && left == 0, "{passed} batches in one look, {left} left");
+            }
+            Found::CaughtUp => break,
+            Found::Batch(batch) => panic!("{batch:?} is of another time"),
+        }
+        looks += 1;
+    }
+    assert_eq!(reader.position(), BATCHES);
+    assert!(looks >= BATCHES / 4, "{looks} looks");
+    // What is given is counted as well.
+    let (mut reader, mut left) = (journal.reader(0, Level::Durable), LOOK);
+    let mut given = 0;
+    while let Found::Batch(_) = reader.look(&mut left).unwrap() {
+        given += 1;
+    }
+    assert_eq!(given, 4);
+    assert!(journal.close(Duration::from_secs(10)));
 }
 
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
@@ -555,4 +596,29 @@ fn nobody_comes_between_the_appends_of_a_burst() {
     let all = read_all(&journal);
     assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
     assert!(journal.close(PATIENCE));
+}
+
+/// What is asked of the table of producers beside an append: whether the next one would be refused for its producer, and
+/// whether a record is there.
+#[test]
+fn a_producers_place_is_told_as_an_append_would_find_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig { max_producers: 1, ..config(Policy::PerMessage) };
+    let (journal, _) = open(dir.path(), config);
+    let (id, other, owner) = ([7; 16], [8; 16], 1000);
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap(), None, "there is room for it");
+    assert_eq!(journal.is_stored(&id, owner, 0), Some(false));
+    for (sequence, gap) in [(0, false), (1, false), (5, true)] {
+        journal.append(Append { gap, ..append(sequence, b"x", Level::Written) }).unwrap();
+    }
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap().unwrap().last.unwrap().0, 5);
+    assert_eq!(journal.may_append(&id, owner, 0), Err(AppendError::Fenced { current: 1 }));
+    assert_eq!(journal.may_append(&id, owner + 1, 1), Err(AppendError::NotOwner));
+    assert_eq!(journal.may_append(&other, owner, 1), Err(AppendError::TooManyProducers));
+    let stored = |sequence| journal.is_stored(&id, owner, sequence);
+    let all: Vec<_> = (0..7).map(stored).collect();
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(all, [yes, yes, no, no, no, yes, no], "what was jumped over is not there, nor what comes next");
+    assert_eq!(journal.is_stored(&id, owner + 1, 0), None);
+    assert_eq!(journal.is_stored(&other, owner, 3), None, "the table is full: it may have been forgotten");
 }

@@ -149,11 +149,23 @@ pub(super) const KEYS: &[Key] = &[
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
     key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
     key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
-    key!(limits.max_connections, LIVE, "Connections over all listeners."),
+    key!(
+        limits.max_connections,
+        LIVE,
+        "Connections over all listeners. With all taken, the idlest of the user, or of the network, that has most makes room for one who has less."
+    ),
     key!(limits.max_append_bytes, LIVE, "Largest append."),
-    key!(limits.max_inflight_bytes, LIVE, "Bytes of appends in memory over all connections; beyond it, senders wait."),
+    key!(
+        limits.max_inflight_bytes,
+        LIVE,
+        "Bytes of appends in memory over all connections; beyond it, senders wait. Twice as much is for buffers of connections."
+    ),
     key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
-    key!(limits.max_producers, LIVE, "Producers remembered, so that what they resend is stored once."),
+    key!(
+        limits.max_producers,
+        LIVE,
+        "Producers remembered, so that what they resend is stored once. An eighth is kept free of any one user, and of the network."
+    ),
     key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];

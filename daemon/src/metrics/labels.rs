@@ -89,6 +89,8 @@ label! {
         Denied = "denied",
         /// A limit on connections, producers or memory.
         Busy = "busy",
+        /// A peer that said nothing, ended in the middle, or took nothing, for too long.
+        Timeout = "timeout",
         /// No space on the disk.
         NoSpace = "no_space",
         /// The journal has failed and recovers.

@@ -1,9 +1,14 @@
 //! The crew with real sockets: nobody is forgotten, nobody waits for another's disk, and nothing is burnt.
 
+use std::future::Future;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
 use super::poll::Pace;
-use super::{Crew, Socket};
+use super::{Crew, Debt, LAST_WORDS, OWING, ROUND, Socket};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -276,4 +281,53 @@ fn it_looks_only_after_short_waits_and_a_long_one_ends_that() {
     let mut alone = Pace::for_processors(1);
     waits(&mut alone, 100, short);
     assert!(!alone.looks(Duration::ZERO), "what it waits for cannot happen meanwhile");
+}
+
+/// What a thread holds between its tasks would be held for ever: a process of its own shows how that ends.
+#[test]
+fn a_panic_outside_of_a_task_ends_the_process() {
+    const HERE: &str = "CLAD_TEST_PANIC_OUTSIDE_OF_A_TASK";
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, where an event is told");
+        }
+    }
+    if std::env::var_os(HERE).is_some() {
+        let (_runtime, crew) = crew(2);
+        let (mut near, (mut rd, _wr)) = pair(&crew);
+        let (waits, it_waits) = mpsc::sync_channel(1);
+        crew.spawn(async move {
+            let mut byte = [0];
+            let mut read = pin!(rd.read(&mut byte));
+            assert!(read.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+            waits.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        it_waits.recv_timeout(PATIENCE).unwrap();
+        near.write_all(b"x").unwrap();
+        thread::sleep(PATIENCE);
+        return;
+    }
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let this = format!("{module}::a_panic_outside_of_a_task_ends_the_process");
+    let test =
+        Command::new(std::env::current_exe().unwrap()).args(["--exact", &this, "--nocapture"]).env(HERE, "1").output();
+    let test = test.unwrap();
+    let said = String::from_utf8_lossy(&test.stderr);
+    assert_eq!(test.status.signal(), Some(6), "SIGABRT: {said}");
+    assert!(said.contains(std::str::from_utf8(LAST_WORDS).unwrap()), "{said}");
+}
+
+#[test]
+fn a_write_is_owed_for_some_tasks_and_for_a_moment_whatever_the_tasks_do() {
+    let began = Instant::now();
+    let may_grow = |debt: &mut Debt, after| debt.may_grow(true, began + after);
+    let mut many = Debt::default();
+    assert!((0..ROUND).all(|_| may_grow(&mut many, Duration::ZERO)));
+    assert!(!may_grow(&mut many, Duration::ZERO), "one task too many");
+    let mut long = Debt::default();
+    assert!(may_grow(&mut long, Duration::ZERO) && may_grow(&mut long, OWING / 2));
+    assert!(!may_grow(&mut long, OWING), "two tasks that took too long");
+    assert!(long.may_grow(false, began + OWING) && may_grow(&mut long, OWING * 2), "nothing was owed between");
 }

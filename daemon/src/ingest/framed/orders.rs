@@ -41,7 +41,7 @@ impl Connection {
         } else if self.reads.len() >= MAX_READS_PER_CONNECTION {
             refuse(ErrorCode::Busy, "too many READs are open on this connection")
         } else {
-            self.service.reads.start(&read)
+            self.service.reads.start(&read, self.peer.part())
         };
         match checked {
             Ok(start) => {

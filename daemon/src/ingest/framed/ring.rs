@@ -90,6 +90,7 @@ impl Connection {
             }
         };
         (self.ring, self.met_ring) = (Some(held), None);
+        self.seat.in_use();
         // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
         match tokio::time::timeout(GIVE_WAIT, self.give_ring(wr, request_id, &given)).await {
             Ok(told) => told,
