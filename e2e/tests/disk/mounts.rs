@@ -51,7 +51,7 @@ fn becomes_read_only() {
     // Answered at once, where it would wait for as long as the disk is broken.
     let said = clactl_ends(1, &["sync", "--admin", &daemon.address("admin")], b"");
     let said = String::from_utf8_lossy(&said.stderr);
-    assert!(said.contains("the journal failed"), "{said}");
+    assert!(said.contains("the journal has failed"), "{said}");
     assert!(!status.ready && status.failure.contains("ead-only"), "{status:?}");
     assert_eq!(status.offsets.map(|offsets| offsets.durable), Some(10), "{status:?}");
     let pages = daemon.port("metrics");
