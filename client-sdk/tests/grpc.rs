@@ -212,7 +212,7 @@ async fn the_same_rules_as_framed() {
         tickets.push(producer.reserve(200).await.expect("room").submit_many(&records).expect("handed over"));
     }
     for (n, ticket) in (0..).zip(tickets) {
-        let receipt = tokio::time::timeout(ms(20_000), ticket).await.expect("no hang").expect("durable");
+        let receipt = tokio::time::timeout(ms(60_000), ticket).await.expect("no hang").expect("durable");
         assert_eq!((receipt.first_offset, receipt.count, receipt.level), (Some(2 * n), 2, AckLevel::Durable));
     }
     producer.send(&Record::text(1, 9, "forgotten")).await.expect("handed over");

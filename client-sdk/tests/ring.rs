@@ -27,9 +27,14 @@ impl Drained {
 
     /// As the next daemon finds it.
     fn adopted(&self) -> Self {
+        self.adopted_by(LOG)
+    }
+
+    /// By a daemon that has this log.
+    fn adopted_by(&self, log: LogId) -> Self {
         let fds = self.drain.client_fds();
         let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-        let drain = Drain::adopt(own(fds.ring), own(fds.waker), *LOG.as_bytes(), 2).expect("a sound ring");
+        let drain = Drain::adopt(own(fds.ring), own(fds.waker), *log.as_bytes(), 2).expect("a sound ring");
         Self { drain, next_offset: self.next_offset }
     }
 
@@ -253,7 +258,7 @@ async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged
 #[tokio::test]
 async fn who_flushes_or_closes_without_a_daemon_is_told() {
     let fake = Fake::with_ring();
-    let patience = Duration::from_millis(50);
+    let patience = Duration::from_secs(2); // also for the ring itself, at first
     let producer = fake.builder().give_up_after(patience).start().expect("a producer");
     let mut peer = fake.accept().await;
     let mut ring = Drained::new();
@@ -327,10 +332,170 @@ async fn a_flush_tells_of_a_ring_that_was_lost_and_does_not_wait_for_it() {
     soon(flushing).await.expect("a task").expect("nothing since");
 }
 
+/// Nobody waits for what is posted; with its ring it is gone all the same, and no flush says that it is in the log. Where its
+/// space was given back it is there.
+#[tokio::test]
+async fn a_flush_tells_of_what_was_posted_in_a_ring_that_is_gone() {
+    for given_back in [false, true] {
+        let fake = Fake::with_ring();
+        let producer = fake.builder().start().expect("a producer");
+        let mut peer = fake.accept().await;
+        let mut first = Drained::new();
+        give(&mut peer, &first).await;
+        for _ in 0..3 {
+            soon(submit(&producer, AckLevel::Posted, "posted")).await.expect("in the ring");
+        }
+        if given_back {
+            first.answers(3).await;
+        }
+        drop(peer);
+        let mut peer = fake.accept().await;
+        have_none(&mut peer).await;
+        give(&mut peer, &Drained::new()).await;
+        for again in [false, true] {
+            let producer = producer.clone();
+            let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+            let flush = peer.flush().await;
+            peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+            match (soon(flushing).await.expect("a task"), given_back || again) {
+                (Ok(()), true) | (Err(AppendError::Forgotten), false) => {}
+                (told, _) => panic!("{told:?}, given back: {given_back}, asked again: {again}"),
+            }
+        }
+    }
+}
+
+/// A daemon that has no time for the ring says nothing of what is in it.
+#[tokio::test]
+async fn a_daemon_that_is_busy_has_not_lost_the_ring() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "in the ring"));
+    tokio::task::yield_now().await;
+    drop(peer);
+    let mut peer = fake.accept().await;
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
+    let error = ErrorInfo::new(ErrorCode::Busy, "come again").retry_after_ms(1);
+    peer.send(Frame::Error(ErrorFrame { request_id: wanted.request_id, error })).await;
+    let mut ring = ring.adopted();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    ring.answers(2).await;
+    assert_eq!(soon(waits).await.expect("a task").expect("an ack").first_offset, Some(1));
+}
+
+/// The daemon says once that it has lost what it had given back.
+#[tokio::test]
+async fn a_flush_tells_of_what_the_log_has_lost() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    let ticket = submit(&producer, AckLevel::Written, "written, and lost");
+    ring.answers(1).await;
+    soon(ticket).await.expect("an ack");
+    let flushing = || {
+        let producer = producer.clone();
+        tokio::spawn(async move { producer.flush(AckLevel::Durable).await })
+    };
+    let flushed = flushing();
+    let request_id = peer.flush().await.request_id;
+    let mut error = ErrorInfo::new(ErrorCode::JournalFailed, "it is lost");
+    (error.retryable, error.maybe_written) = (false, false);
+    peer.send(Frame::Error(ErrorFrame { request_id, error })).await;
+    let told = soon(flushed).await.expect("a task").expect_err("it is lost");
+    assert!(matches!(told, AppendError::Lost), "{told}");
+    let flushed = flushing();
+    let request_id = peer.flush().await.request_id;
+    peer.mark(request_id, AckLevel::Durable, 1, 1, 0).await;
+    soon(flushed).await.expect("a task").expect("nothing since");
+}
+
+/// Receipts name the log that has the record: after a restart it may be another one.
+#[tokio::test]
+async fn receipts_name_the_log_of_the_daemon_that_gave_them() {
+    let other = LogId::from_bytes([0xfe; 16]);
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    let ticket = submit(&producer, AckLevel::Written, "in the first");
+    ring.answers(1).await;
+    assert_eq!(soon(ticket).await.expect("an ack").log_id, LOG);
+    drop(peer);
+    let mut ring = ring.adopted_by(other);
+    let mut peer = fake.accept_with(|welcome| welcome.log_id = other).await;
+    give(&mut peer, &ring).await;
+    let ticket = submit(&producer, AckLevel::Written, "in the other");
+    ring.answers(1).await;
+    let receipt = soon(ticket).await.expect("an ack");
+    assert_eq!((receipt.log_id, receipt.epoch), (other, 1), "its answer says the epoch");
+}
+
+fn adds_up(stats: &Stats, waiting: u64) {
+    assert_eq!(stats.submitted, stats.acked + stats.failed + stats.dropped + waiting, "{stats:?}");
+}
+
+/// However a record ends, it is counted once.
+#[tokio::test]
+async fn what_is_counted_adds_up() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().drop_when_full(true).max_buffered_bytes(1 << 20).start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    // What was never handed over, none, asked for a level, posted until the ring is full; then told so, and dropped.
+    let long = producer.try_reserve(21_000).expect("room").submit(&record("x".repeat(20_000)));
+    assert!(matches!(long, Err(SubmitError::Record { .. })), "longer than the ring takes: {long:?}");
+    assert!(producer.try_send(&record("none")));
+    let waits = submit(&producer, AckLevel::Written, "answered");
+    let refused = submit(&producer, AckLevel::Written, "refused");
+    drop(submit(&producer, AckLevel::Durable, "lost with the ring"));
+    adds_up(&producer.stats(), 3);
+    let full = loop {
+        let room = producer.try_reserve(100).expect("room");
+        if let Err(error) = room.at(AckLevel::Posted).submit(&record("fills it")) {
+            break error;
+        }
+    };
+    assert!(matches!(full, SubmitError::RingFull), "{full}");
+    assert!(!producer.try_send(&record("dropped")) && !producer.try_send(&record("dropped")));
+    let stats = producer.stats();
+    assert_eq!(stats.dropped, 3, "{stats:?}");
+    adds_up(&stats, 3);
+    // No room in the budget.
+    let all = producer.try_reserve((1 << 20) - 1024).expect("room");
+    let rest = producer.try_reserve(1024 - 2 * 256);
+    assert!(rest.is_ok(), "{rest:?}");
+    assert!(!producer.try_send(&record("goes straight into the ring, which is full")));
+    drop((all, rest));
+    adds_up(&producer.stats(), 3);
+    ring.judges(4, |append| append < 3).await;
+    ring.all_have(&[Level::Written]);
+    soon(waits).await.expect("an ack");
+    soon(refused).await.expect_err("refused");
+    adds_up(&producer.stats(), 1);
+    drop(peer);
+    let mut peer = fake.accept().await;
+    have_none(&mut peer).await;
+    give(&mut peer, &Drained::new()).await;
+    while producer.stats().failed < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    adds_up(&producer.stats(), 0);
+}
+
 #[tokio::test]
 async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
     let fake = Fake::with_ring();
-    let builder = fake.builder().give_up_after(Duration::from_millis(50));
+    let builder = fake.builder().give_up_after(Duration::from_secs(2)); // also for the ring itself, at first
     let producer = builder.start().expect("a producer");
     let ring = Drained::new();
     let mut peer = fake.accept().await;

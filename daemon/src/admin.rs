@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::Journal;
 use clad_journal::io::device::{Substrate, WriteCache};
+use clad_journal::{Accepting, Journal, Marks};
 use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::{AckLevel, DurabilityPolicy};
@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use crate::health::Health;
 use crate::ingest::{Budget, Listeners};
 use crate::metrics::{self, Recent};
+use crate::origin::Origin;
 use crate::rings::Rings;
 
 /// Longest that a sync or a rotation is waited for.
@@ -39,7 +40,7 @@ pub(crate) struct Desk {
     pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Arc<Listeners>,
     pub(crate) rings: Rings,
-    pub(crate) config_files: Vec<String>,
+    pub(crate) origin: Origin,
     pub(crate) dir: String,
     pub(crate) listeners: HashMap<String, String>,
 }
@@ -52,6 +53,7 @@ impl Desk {
         let s = self.journal.status();
         let report = self.journal.report();
         let m = s.marks;
+        let origin = self.origin.told();
         let crate::health::State { not_ready, degraded } = self.health.state();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -71,7 +73,7 @@ impl Desk {
             failed: s.failure.is_some(),
             failure: s.failure.unwrap_or_default(),
             ready: not_ready.is_none(),
-            not_ready_reason: not_ready.unwrap_or_default(),
+            not_ready_reason: not_ready.map(|refused| refused.why).unwrap_or_default(),
             disk_free_bytes: s.space.free,
             disk_total_bytes: s.space.total,
             substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
@@ -90,7 +92,8 @@ impl Desk {
             inflight_bytes: s.in_flight_bytes as u64,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             pid: std::process::id(),
-            config_files: self.config_files.clone(),
+            config_files: origin.files,
+            config_overrides: origin.overrides,
             journal_dir: self.dir.clone(),
             listeners: self.listeners.clone(),
             counters: Some(metrics::counters(self.started)),
@@ -175,14 +178,15 @@ impl Admin for Service {
         let mut marks = self.0.journal.subscribe();
         let failures = marks.borrow().failures;
         let target = self.0.journal.request_sync();
-        let reached = marks.wait_for(|m| m.durable >= target || m.failures != failures);
+        let has_failed = |m: &Marks| m.failures != failures || m.accepting == Accepting::Failed;
+        let reached = marks.wait_for(|m| m.durable >= target || has_failed(m));
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         let m = *reached
             .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
             .map_err(|_| Status::unavailable("clad is going down"))?;
-        match m.failures == failures {
-            true => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
-            false => Err(Status::unavailable("the journal failed while it synced; it recovers by itself")),
+        match has_failed(&m) {
+            false => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
+            true => Err(Status::unavailable("the journal has failed and recovers by itself; sync again then")),
         }
     }
 

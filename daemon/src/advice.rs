@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::unistd::{Group, Uid, User};
+use nix::unistd::{AccessFlags, Group, Uid, User, access};
+
+use crate::holder::holder;
 
 /// The advice, with `; ` before it; empty where there is none to give.
 pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
@@ -33,8 +35,46 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
             format!("; make room on the file system of {shown} (`df {shown}`); nothing that was acknowledged is lost")
         }
         Some(Errno::ENOTDIR) => format!("; {shown} or something above it is a file: set journal.dir to a folder"),
+        Some(Errno::EEXIST) if dir.is_symlink() => {
+            format!(
+                "; {shown} is a link that leads nowhere: mount or make what it leads to, or set journal.dir to a folder"
+            )
+        }
+        Some(Errno::EEXIST) => format!("; {shown} is no folder: set journal.dir to one, or to a name that is free"),
+        Some(Errno::ENOENT) => missing(dir),
         _ => String::new(),
     }
+}
+
+/// The folder above `dir`, where that is not there: clad makes its data folder and nothing above it, which may be a file
+/// system that is not mounted.
+pub(crate) fn missing_above(dir: &Path) -> Option<&Path> {
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty())?;
+    (!above.exists()).then_some(above)
+}
+
+fn missing(dir: &Path) -> String {
+    let (shown, own) = (dir.display(), user(Uid::effective().as_raw()));
+    match missing_above(dir) {
+        Some(above) => format!(
+            "; {} is not there, and clad makes nothing above its data folder: mount the file system, or make the folder \
+             (`install --directory --owner={own} --mode=0750 {shown}`; for a service also `ReadWritePaths={shown}` in its unit)",
+            above.display()
+        ),
+        None => format!("; nothing can be made where {shown} would lie: set journal.dir to a folder on a disk"),
+    }
+}
+
+/// The same about a folder in which nothing could be made just now, by how it looks; empty where there is nothing to see.
+pub(crate) fn of_folder(dir: &Path) -> String {
+    let seen = access(dir, AccessFlags::W_OK | AccessFlags::X_OK);
+    seen.err().map_or_else(String::new, |errno| on(dir, &errno.into()))
+}
+
+/// The same about a log that another process has.
+pub(crate) fn in_use(dir: &Path) -> String {
+    let who = holder(dir).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
+    format!("; {who} has it: stop that, or give this one a folder of its own (journal.dir, or --instance NAME)")
 }
 
 /// The same about an address that cannot be listened on, which this key names.
@@ -77,6 +117,8 @@ mod tests {
             (Errno::EROFS, "ReadWritePaths="),
             (Errno::ENOSPC, "make room"),
             (Errno::ENOTDIR, "journal.dir"),
+            (Errno::ENOENT, "install --directory"),
+            (Errno::EEXIST, "journal.dir"),
         ] {
             let text = on(&dir, &io::Error::from(errno));
             assert!(text.starts_with("; ") && text.contains(word), "{errno}: {text}");
@@ -87,6 +129,15 @@ mod tests {
             "the folder that is there: {text}"
         );
         assert_eq!(on(&dir, &io::Error::other("x")), "");
+        assert_eq!(of_folder(folder.path()), "");
+        assert!(of_folder(&dir).contains("is not there"));
+        assert!(
+            on(&dir, &io::Error::from(Errno::ENOENT))
+                .starts_with(&format!("; {}/not is not there", folder.path().display()))
+        );
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(on(&link, &io::Error::from(Errno::EEXIST)).contains("leads nowhere"));
         for (errno, word) in [(Errno::EADDRINUSE, "`ss "), (Errno::EADDRNOTAVAIL, "no such"), (Errno::EACCES, "1024")] {
             let text = on_address("metrics.listen", &io::Error::from(errno));
             assert!(text.contains(word) && text.contains("set metrics.listen"), "{errno}: {text}");

@@ -1,11 +1,11 @@
 //! `clad check`: what the daemon would do with this configuration on this host.
 //!
-//! What must hold: nothing is made, locked or bound, so that it can be asked while another daemon runs; what it says that
+//! What must hold: nothing is made, written, locked or bound, so that it can be asked while another daemon runs; what it says that
 //! would be, a start does, and what it could not look at it names.
 
 use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use clad_journal::OpenError;
@@ -15,8 +15,9 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
-use crate::config::{Config, Durability, Loaded};
+use crate::config::{Config, Durability, Loaded, Source};
 use crate::exit::Exit;
+use crate::holder::{Holder, holder};
 use crate::text::printable;
 use crate::{advice, setup};
 
@@ -26,6 +27,11 @@ mod taken;
 const NAME_MAX: usize = 255;
 /// Bit of the capability to take ports below 1024.
 const CAP_NET_BIND_SERVICE: u32 = 10;
+
+/// The unit's folders come by its environment, which a shell does not have.
+const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is not set here, so the folders are those of a \
+                               start by hand; of the service asks `STATE_DIRECTORY=/var/lib/clad \
+                               RUNTIME_DIRECTORY=/run/clad clad check`";
 
 /// Outcome of a check: lines of (what, finding), and the exit code they amount to.
 #[derive(Debug)]
@@ -54,22 +60,6 @@ impl Report {
     }
 }
 
-/// A process that has the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
-    /// Nothing in another namespace.
-    pid: Option<u32>,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "pid {pid}"),
-            None => f.write_str("another process"),
-        }
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.lines.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
@@ -91,6 +81,9 @@ pub fn check(loaded: &Loaded) -> Report {
     let config = &loaded.config;
     let lines = vec![("configuration", "ok".to_owned())];
     let mut report = Report { lines, in_use_by: None, unsure: false, exit: Exit::Done };
+    if loaded.is_of_the_host && *loaded.provenance.of("journal.dir") == Source::Default {
+        report.note("configuration", NOT_THE_SERVICE.to_owned());
+    }
     data_folder(config, &mut report);
     policy(config, &mut report);
     listeners(config, &mut report);
@@ -121,35 +114,50 @@ fn data_folder(config: &Config, report: &mut Report) {
         report.fail(WHAT, problem, Exit::Failed);
         return;
     }
-    let state = match dir.parent() {
-        _ if there == dir => "is there".to_owned(),
-        Some(parent) if parent != there && !parent.as_os_str().is_empty() => {
-            format!("will be made, with all that is missing below {}", there.display())
-        }
-        _ => "will be made".to_owned(),
-    };
-    if there == dir
-        && let Err(problem) = takes_a_log(dir)
-    {
-        report.fail(WHAT, problem, Exit::Failed);
+    if advice::missing_above(dir).is_some() {
+        let error = Errno::ENOENT.into();
+        report.fail(WHAT, format!("{shown} cannot be made: {error}{}", advice::on(dir, &error)), Exit::Failed);
+        return;
     }
+    let state = if there == dir { "is there" } else { "will be made" };
+    let found = if there == dir { takes_a_log(dir) } else { Ok(false) };
     match statvfs(there) {
         Ok(space) => {
             let free = space.blocks_available().saturating_mul(space.fragment_size());
             report.note(WHAT, format!("{shown} {state}, {} free", bytesize::ByteSize(free)));
-            // One active segment and one prepared, above what is held back.
-            let needed = (2 * config.journal.segment_bytes).saturating_add(config.journal.reserve_free);
-            if there != dir && free < needed {
-                let needed = bytesize::ByteSize(needed);
-                report.note(WHAT, format!("a new log needs {needed} free: appends would be refused"));
+            if let Ok(is_log) = found {
+                room(config, is_log, free, report);
             }
         }
         Err(error) => report.note(WHAT, format!("{shown} {state}; free space unknown: {}", error.desc())),
+    }
+    if let Err(problem) = found {
+        report.fail(WHAT, problem, Exit::Failed);
     }
     if let Some(holder) = holder(dir) {
         report.note(WHAT, format!("in use by {holder}"));
         report.in_use_by = Some(holder);
     }
+}
+
+/// Whether there is room for what a start makes: for a new log an active segment and one that is prepared, else the next one.
+fn room(config: &Config, is_log: bool, free: u64, report: &mut Report) {
+    const WHAT: &str = "room";
+    let (segment, reserve) = (config.journal.segment_bytes, config.journal.reserve_free);
+    let needed = segment.saturating_mul(if is_log { 1 } else { 2 }).saturating_add(reserve);
+    if free >= needed {
+        return;
+    }
+    let size = bytesize::ByteSize;
+    let wants = format!("{} of journal.segment_bytes, {} of journal.reserve_free", size(segment), size(reserve));
+    let needed = size(needed);
+    report.note(
+        WHAT,
+        match is_log {
+            true => format!("a further segment needs {needed} ({wants}): without one appends are refused when what is prepared is full"),
+            false => format!("a new log needs {needed} (2 × {wants}): appends would be refused until there is"),
+        },
+    );
 }
 
 /// Whether this folder can be written to, or made below the nearest one that is there.
@@ -170,8 +178,9 @@ fn can_be_made(dir: &Path, there: &Path) -> Result<(), String> {
     })
 }
 
-/// Whether a start would take what lies in this folder: its names, whose they are, and `clad.meta`.
-fn takes_a_log(dir: &Path) -> Result<(), String> {
+/// Whether a start would take what lies in this folder: its names, whose they are, and `clad.meta`. False: a new log would be
+/// made there.
+fn takes_a_log(dir: &Path) -> Result<bool, String> {
     let failed = |what: &Path, error: &std::io::Error| format!("{}: {error}{}", what.display(), advice::on(dir, error));
     for entry in std::fs::read_dir(dir).map_err(|e| failed(dir, &e))?.flatten() {
         // A socket is made anew.
@@ -181,31 +190,10 @@ fn takes_a_log(dir: &Path) -> Result<(), String> {
         }
     }
     match clad_journal::look(dir) {
-        Ok(_) => Ok(()),
+        Ok(log) => Ok(log.is_some()),
         Err(OpenError::Io { what, source }) => Err(format!("{what}: {source}{}", advice::on(dir, &source))),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Who has the log's lock, as the kernel lists it: taking the lock to find out could be in the way of a start. Nobody
-/// where that cannot be known.
-fn holder(dir: &Path) -> Option<Holder> {
-    let lock = std::fs::metadata(dir.join("clad.lock")).ok()?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let file = (nix::sys::stat::major(lock.dev()), nix::sys::stat::minor(lock.dev()), lock.ino());
-    locks.lines().find_map(|line| holder_in(line, file))
-}
-
-/// Of a line `1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE 0 EOF`, the numbers of the device in hexadecimal.
-fn holder_in(line: &str, file: (u64, u64, u64)) -> Option<Holder> {
-    let mut words = line.split_whitespace();
-    words.find(|word| *word == "FLOCK")?;
-    let (pid, place) = (words.nth(2)?, words.next()?);
-    let mut numbers = place.split(':');
-    let mut device = || u64::from_str_radix(numbers.next()?, 16).ok();
-    let (major, minor) = (device()?, device()?);
-    let inode: u64 = numbers.next()?.parse().ok()?;
-    ((major, minor, inode) == file).then(|| Holder { pid: pid.parse().ok().filter(|pid| *pid > 0) })
 }
 
 /// The path itself, or the nearest folder above it that exists.
@@ -350,11 +338,13 @@ mod tests {
     use crate::config::LoadArgs;
 
     fn report(base: &Path, sets: &[&str]) -> Report {
+        // A daemon may have the usual ports.
+        let free = ["ingest.tcp", "ingest.grpc", "metrics"].map(|listener| format!("{listener}.listen=127.0.0.1:0"));
         let args = LoadArgs {
             config: None,
             instance: None,
             base: base.to_owned(),
-            sets: sets.iter().map(|&set| set.to_owned()).collect(),
+            sets: free.into_iter().chain(sets.iter().map(|&set| set.to_owned())).collect(),
             env: Vec::new(),
         };
         check(&Config::load(&args).unwrap())
@@ -363,7 +353,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_yet_is_fine_and_stays_away() {
         let base = tempfile::tempdir().unwrap();
-        let dir = base.path().join("a/b");
+        let dir = base.path().join("a");
         let report = report(base.path(), &[&format!("journal.dir={}", dir.display())]);
         let text = report.to_string();
         assert_eq!(report.exit, Exit::Done, "{text}");
@@ -371,6 +361,45 @@ mod tests {
         assert!(text.contains("group_commit, io engine auto, highest ack "), "{text}");
         assert!(text.ends_with("clad would start\n"), "{text}");
         assert!(!base.path().join("a").exists());
+    }
+
+    #[test]
+    fn the_hosts_files_without_the_services_folders_are_told_apart() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = format!("journal.dir={}", base.path().join("log").display());
+        let says = |sets: &[&str]| report(base.path(), sets).to_string().contains("STATE_DIRECTORY=/var/lib/clad");
+        assert!(!says(&[]), "no file: a developer in the current folder");
+        std::fs::write(base.path().join("clad.toml"), "").unwrap();
+        assert!(says(&[]) && !says(&[&dir]));
+    }
+
+    #[test]
+    fn a_disk_without_room_is_said() {
+        let base = tempfile::tempdir().unwrap();
+        let there = base.path().join("there");
+        std::fs::create_dir(&there).unwrap();
+        for dir in [there.clone(), base.path().join("none")] {
+            let dir = format!("journal.dir={}", dir.display());
+            let said = |reserve: &str| report(base.path(), &[&dir, reserve]).to_string();
+            assert!(!said("journal.reserve_free=0").contains("a new log needs"), "{dir}");
+            let text = said("journal.reserve_free=1048576TiB");
+            assert!(text.contains("a new log needs") && text.contains("appends would be refused"), "{text}");
+        }
+        let config = Config::default();
+        let journal = clad_journal::JournalConfig {
+            segment_bytes: 1 << 20,
+            max_append_bytes: 1 << 18,
+            reserve_free: 0,
+            ..Default::default()
+        };
+        drop(clad_journal::Journal::open_dir(&there, journal, std::sync::Arc::new(|_| {})).unwrap());
+        assert_eq!(takes_a_log(&there), Ok(true));
+        let mut report = Report { lines: Vec::new(), in_use_by: None, unsure: false, exit: Exit::Done };
+        room(&config, true, 127 << 20, &mut report);
+        assert!(report.to_string().contains("a further segment needs 128.0 MiB"), "{report}");
+        let mut report = Report { lines: Vec::new(), in_use_by: None, unsure: false, exit: Exit::Done };
+        room(&config, true, 128 << 20, &mut report);
+        assert_eq!(report.lines, []);
     }
 
     #[test]
@@ -406,20 +435,6 @@ mod tests {
         assert_eq!(report.exit, Exit::Failed);
         assert!(text.contains("only: there is no group no-such-group"), "{text}");
         assert!(text.contains("PROBLEM: there is no group nor-this"), "{text}");
-    }
-
-    #[test]
-    fn who_has_the_folder_is_read_from_the_kernels_list() {
-        let file = (8, 0x1a, 12_345);
-        let line = "7: FLOCK  ADVISORY  WRITE 4711 08:1a:12345 0 EOF";
-        let said = |line: &str| holder_in(line, file).map(|holder| holder.to_string());
-        assert_eq!(said(line).as_deref(), Some("pid 4711"));
-        assert_eq!(said(&line.replace("4711", "0")).as_deref(), Some("another process"));
-        for other in
-            [line.replace("12345", "12346"), line.replace("1a", "1b"), line.replace("FLOCK ", "POSIX "), "7:".into()]
-        {
-            assert_eq!(said(&other), None, "{other}");
-        }
     }
 
     /// What this process may not see is neither free nor a problem.

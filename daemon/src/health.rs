@@ -16,21 +16,32 @@ use tokio::sync::watch;
 
 use crate::metrics::Scrape;
 
+/// Why appends are not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotReady {
+    /// What it comes from, by the names of [`State::degraded`].
+    pub cause: &'static str,
+    /// In words.
+    pub why: String,
+}
+
 /// What the daemon knows about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Why appends are not accepted; `None` while they are.
-    pub not_ready: Option<String>,
+    pub not_ready: Option<NotReady>,
     /// What is wrong though the daemon serves, by cause.
     pub degraded: BTreeMap<&'static str, String>,
 }
 
 impl State {
-    /// `ok`, or what is wrong.
+    /// `ok`, or what is wrong, each cause once: that appends are refused for it says more than that they will be.
     #[must_use]
     pub fn summary(&self) -> String {
-        let not_ready = self.not_ready.iter();
-        let reasons: Vec<&str> = not_ready.chain(self.degraded.values()).map(String::as_str).collect();
+        let refused = self.not_ready.as_ref();
+        let others = self.degraded.iter().filter(|(cause, _)| refused.is_none_or(|refused| refused.cause != **cause));
+        let reasons = refused.map(|refused| &refused.why).into_iter().chain(others.map(|(_, why)| why));
+        let reasons: Vec<&str> = reasons.map(String::as_str).collect();
         if reasons.is_empty() { "ok".to_owned() } else { format!("degraded: {}", reasons.join("; ")) }
     }
 }
@@ -42,7 +53,7 @@ pub struct Health(Arc<watch::Sender<State>>);
 impl Default for Health {
     /// Not ready: starting.
     fn default() -> Self {
-        let not_ready = Some("starting".to_owned());
+        let not_ready = Some(NotReady { cause: "start", why: "starting".to_owned() });
         let degraded = BTreeMap::new();
         Self(Arc::new(watch::Sender::new(State { not_ready, degraded })))
     }
@@ -55,9 +66,9 @@ impl Health {
     }
 
     /// Appends are not accepted.
-    pub fn not_ready(&self, why: impl Into<String>) {
+    pub fn not_ready(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        self.change(|state| state.not_ready = Some(why));
+        self.change(|state| state.not_ready = Some(NotReady { cause, why }));
     }
 
     /// Something is wrong though the daemon serves; a later word on the same cause replaces this one.
@@ -125,7 +136,7 @@ async fn healthz(Extract(health): Extract<Health>) -> String {
 async fn readyz(Extract(health): Extract<Health>) -> (StatusCode, String) {
     match health.state().not_ready {
         None => (StatusCode::OK, "ready\n".to_owned()),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+        Some(NotReady { why, .. }) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
     }
 }
 
@@ -170,7 +181,7 @@ mod tests {
         assert_eq!(page(&health, "/readyz").await.0, 200);
         assert_eq!(page(&health, "/healthz").await, (200, "degraded: the reserve is in use\n".into()));
         health.restored("space");
-        health.not_ready("the journal failed");
+        health.not_ready("journal", "the journal failed");
         assert_eq!(page(&health, "/readyz").await, (503, "not ready: the journal failed\n".into()));
         assert_eq!(page(&health, "/none").await.0, 404);
     }
@@ -183,10 +194,26 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_told_once() {
+        let health = Health::default();
+        health.ready();
+        health.degraded("space", "no room, the active segment is used");
+        health.degraded("reload", "the reload was refused");
+        assert_eq!(health.state().summary(), "degraded: the reload was refused; no room, the active segment is used");
+        health.not_ready("space", "no room");
+        assert_eq!(health.state().summary(), "degraded: no room; the reload was refused");
+        health.not_ready("journal", "the journal failed");
+        assert_eq!(
+            health.state().summary(),
+            "degraded: the journal failed; the reload was refused; no room, the active segment is used"
+        );
+    }
+
+    #[test]
     fn only_changes_wake() {
         let health = Health::default();
         let mut seen = health.subscribe();
-        health.not_ready("starting");
+        health.not_ready("start", "starting");
         assert!(!seen.has_changed().unwrap());
         health.ready();
         assert!(seen.has_changed().unwrap());

@@ -1,8 +1,10 @@
 //! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
 //!
 //! What must hold: a reload is all or nothing, and one that was refused is told until another was taken; a slow disk is
-//! degraded, not dead.
+//! degraded, not dead; ready is only who takes appends: neither while the journal takes none, nor while what lies in rings
+//! has them all refused.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,12 +17,13 @@ use crate::health::{Health, journal_failed};
 use crate::ingest::{Crew, Current, Listeners};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
+use crate::origin::Origin;
 use crate::reload::{Outcome, Outcomes};
 use crate::rings::Rings;
-use crate::setup;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
 use crate::watchdog::Watchdog;
+use crate::{advice, setup};
 
 /// A disk that has not finished for so long is told as degraded.
 const SLOW: Duration = Duration::from_secs(5);
@@ -46,6 +49,14 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
         })
     }
+
+    /// Waits until it is told to end.
+    pub(crate) async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
 }
 
 /// What may change while the daemon runs.
@@ -60,6 +71,7 @@ pub(crate) struct Running {
     pub(crate) crew: Crew,
     pub(crate) current: Current,
     pub(crate) config: Config,
+    pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
     /// What was counted in the last seconds.
     pub(crate) recent: Arc<Recent>,
@@ -93,14 +105,18 @@ impl Running {
                 }
                 // It asks the file system for its space: one that hangs is not to hold up this task, which the watchdog
                 // stands on.
-                _ = tick.tick(), if asked.is_none() => {
-                    let journal = self.journal.clone();
-                    asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                _ = tick.tick() => {
+                    if asked.is_none() {
+                        let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
+                        asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
+                    } else if let Some(why) = self.rings.why_refused() {
+                        self.health.not_ready("rings", why);
+                    }
                 }
                 status = answer(&mut asked) => {
                     asked = None;
-                    if let Some(status) = status {
-                        self.look(status);
+                    if let Some((status, advice)) = status {
+                        self.look(status, &advice);
                     }
                 }
                 () = due(&mut watchdog) => {
@@ -112,7 +128,7 @@ impl Running {
         }
     }
 
-    fn look(&mut self, status: Status) {
+    fn look(&mut self, status: Status, advice: &str) {
         self.recent.look(self.started);
         self.status = status;
         let s = &self.status;
@@ -130,16 +146,21 @@ impl Running {
             _ => self.health.restored("rings"),
         }
         match s.marks.accepting {
-            Accepting::Yes => self.health.ready(),
-            Accepting::NoSpace => match &s.unopened {
-                Some(reason) => self.health.not_ready(format!("no further segment can be opened: {reason}")),
-                None => self.health.not_ready("the disk has no room for a further segment"),
+            Accepting::Yes => match self.rings.why_refused() {
+                Some(why) => self.health.not_ready("rings", why),
+                None => self.health.ready(),
             },
-            Accepting::Closing => self.health.not_ready("clad is going down"),
+            Accepting::NoSpace => match &s.unopened {
+                Some(reason) => {
+                    self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
+                }
+                None => self.health.not_ready("space", "the disk has no room for a further segment"),
+            },
+            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
             // Said when it happened; a look that was under way then may have said otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
-                self.health.not_ready(journal_failed(reason));
+                self.health.not_ready("journal", journal_failed(reason));
             }
         }
         self.tell();
@@ -168,8 +189,8 @@ impl Running {
                 self.health.degraded(
                     "reload",
                     format!(
-                        "the last reload was refused, and the next start will meet the same files: see `clad{} check`",
-                        self.args.as_flag()
+                        "the last reload was refused, and the next start will meet the same files: see `{}`",
+                        self.args.as_call("check")
                     ),
                 );
                 tracing::error!("HUP: refused: {text}");
@@ -195,6 +216,7 @@ impl Running {
         for c in &changes {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
+        self.origin.set(&loaded);
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
         Ok(match keys.as_slice() {
@@ -212,13 +234,21 @@ impl Running {
         self.journal.set_max_producers(config.limits.max_producers as usize);
         self.listeners.set_max(setup::places(&config));
         self.current.set_limits(&config.limits);
+        self.rings.set_door(self.current.service().door);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
     }
 }
 
+/// How the journal is; and where it cannot open a segment, what to do about what is to be seen of its folder. Blocks.
+fn looked(journal: &Journal, dir: &Path) -> (Status, String) {
+    let status = journal.status();
+    let advice = status.unopened.as_ref().map_or_else(String::new, |_| advice::of_folder(dir));
+    (status, advice)
+}
+
 /// What is asked for, or never where nothing is. `None`: the runtime is going down.
-async fn answer(asked: &mut Option<JoinHandle<Status>>) -> Option<Status> {
+async fn answer(asked: &mut Option<JoinHandle<(Status, String)>>) -> Option<(Status, String)> {
     match asked {
         Some(status) => status.await.ok(),
         None => std::future::pending().await,

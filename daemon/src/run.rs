@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Journal, OpenError};
+use clad_journal::{Accepting, Journal, Marks, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -25,11 +25,12 @@ use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
-use crate::ingest::assembly::Assembly;
-use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, bind_unix};
-use crate::keep::{Keeper, Stored};
+use crate::ingest::parts::Parts;
+use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
+use crate::keep::{self, Keeper, Kept, Stored};
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
+use crate::origin::Origin;
 use crate::pages::Pages;
 use crate::read::Reads;
 use crate::reload::Outcomes;
@@ -85,7 +86,7 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
     };
-    let exit = runtime.block_on(live(loaded.config, args, logging, held, stored));
+    let exit = runtime.block_on(live(loaded, args, logging, held, stored));
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
@@ -101,7 +102,9 @@ fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     Exit::Failed
 }
 
-async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
+async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
+    let origin = Origin::of(&loaded);
+    let config = loaded.config;
     let notifier = match Notifier::of_process() {
         Ok(notifier) => notifier,
         Err(e) => return failed("reach the service manager", &e),
@@ -120,11 +123,36 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
-    let world = World { config, health, journal, substrate, grounds, stopped, recent: recent.clone(), started };
-    let served = match world.serve(scrape, held, stored, &args).await {
+    let buffers = Parts::new(ingest::buffers(&config.limits));
+    let world = World {
+        buffers,
+        config,
+        origin,
+        health,
+        journal,
+        substrate,
+        grounds,
+        stopped,
+        recent: recent.clone(),
+        started,
+    };
+    let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
+    if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
+        return exit;
+    }
+    let kept = tokio::select! {
+        kept = world.kept(stored, &notifier) => kept,
+        () = signals.end() => return world.end_early(&notifier).await,
+    };
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(exit) => return exit,
+    };
+    let served = match world.serve(held, told, kept).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
+    let _ = seen.set(served.rings.clone());
     world.health.ready();
     let status = world.journal.status();
     // Before anybody is told READY: who is may ask for a reload.
@@ -145,6 +173,7 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
         crew: served.crew,
         current: served.current,
         config: world.config.clone(),
+        origin: world.origin.clone(),
         args,
         recent,
         started,
@@ -156,23 +185,42 @@ async fn live(config: Config, args: LoadArgs, logging: Logging, held: Held, stor
     drain(&running, &stop, &served.sockets, &served.rings).await
 }
 
+/// When each part of a drain is over at the latest: none may take what the next needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadlines {
+    /// What lies in rings was taken: by half of the time.
+    rings: Instant,
+    /// Connections were answered: by three quarters of it.
+    answers: Instant,
+    /// The log has its end.
+    all: Instant,
+}
+
+impl Deadlines {
+    fn of(began: Instant, patience: Duration) -> Self {
+        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
+    }
+}
+
 /// Stops taking, answers what was taken, seals, and marks a clean end.
 async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf], rings: &Rings) -> Exit {
     let patience = running.config.daemon.drain_timeout;
-    let until = Instant::now() + patience;
+    let began = Instant::now();
+    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
-    running.health.not_ready("clad is going down");
+    running.health.not_ready("stop", "clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
+    let before = running.journal.marks();
     let _ = stop.send(true);
     for path in sockets {
         let _ = std::fs::remove_file(path);
     }
     // What lies in the rings is taken before the journal closes.
     let rings = rings.clone();
-    let left_over = tokio::task::spawn_blocking(move || rings.stop(until)).await.unwrap_or_default();
+    let left_over = tokio::task::spawn_blocking(move || rings.stop(rings_until)).await.unwrap_or_default();
     running.journal.begin_close();
-    while running.listeners.open() > 0 && Instant::now() < until {
+    while running.listeners.open() > 0 && Instant::now() < answers_until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let journal = running.journal.clone();
@@ -186,15 +234,38 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
             tracing::error!(
                 ?patience,
                 rings = left_over,
-                "the log has its clean end, but not all that lies in rings could be taken in time: it is kept for the next start"
+                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
+                 `clad hold`, keeps it for the next start, and its end would lose it"
             );
             Exit::Failed
         }
         _ => {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            let lost = not_kept(&before, &running.journal.marks());
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
             Exit::Failed
         }
     }
+}
+
+/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now.
+fn not_kept(before: &Marks, now: &Marks) -> String {
+    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
+    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
+    let mut words = Vec::new();
+    if now.received > now.written {
+        let records = range(now.written, now.received);
+        words.push(format!("what was acknowledged as `received` and not written yet is lost ({records})"));
+    }
+    if (failed || now.failures != before.failures) && now.written > now.durable {
+        let records = range(now.durable, now.written);
+        words.push(format!(
+            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
+        ));
+        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
+    } else {
+        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
+    }
+    words.join("; ")
 }
 
 async fn open_journal(
@@ -234,6 +305,7 @@ async fn open_journal(
             let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
             let advice = match &e {
                 OpenError::Io { source, .. } => advice::on(&config.journal.dir, source),
+                OpenError::Locked { .. } => advice::in_use(&config.journal.dir),
                 _ => String::new(),
             };
             tracing::error!("the log cannot be opened: {e}{advice}");
@@ -263,6 +335,7 @@ async fn open_journal(
 /// What serving needs.
 struct World {
     config: Config,
+    origin: Origin,
     health: Health,
     journal: Arc<Journal>,
     substrate: Substrate,
@@ -271,6 +344,8 @@ struct World {
     stopped: watch::Receiver<bool>,
     recent: Arc<metrics::Recent>,
     started: Instant,
+    /// What buffers of connections take beyond their own.
+    buffers: Arc<Parts>,
 }
 
 /// What serving made.
@@ -285,12 +360,39 @@ struct Served {
 }
 
 impl World {
-    async fn serve(
+    /// The pages are there first: who waits for this start can ask why. `rings` is filled in later.
+    async fn serve_pages(
         &self,
         scrape: metrics::Scrape,
+        rings: &Arc<OnceLock<Rings>>,
+        held: &mut Held,
+        told: &mut HashMap<String, String>,
+    ) -> Result<(), Exit> {
+        let config = &self.config;
+        let report = self.journal.status().engine;
+        scrape.io_info(setup::engine(report.engine), config.journal.durability);
+        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
+        metrics::power_loss_protected(config.journal.power_loss_protected);
+        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
+        let (rings, none) = (rings.clone(), Rings::default());
+        let buffered = self.buffers.clone();
+        scrape.look_with(move || {
+            gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
+            metrics::connection_buffers(buffered.in_use() as u64);
+        });
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
+            told.insert("metrics".to_owned(), address);
+            let pages = router(self.health.clone(), scrape);
+            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
+        }
+        Ok(())
+    }
+
+    async fn serve(
+        &self,
         mut held: Held,
-        stored: Stored,
-        args: &LoadArgs,
+        mut told: HashMap<String, String>,
+        kept: Option<(Keeper, Vec<Kept>)>,
     ) -> Result<Served, Exit> {
         let config = &self.config;
         let (policy, mut highest) = setup::policy(config);
@@ -299,10 +401,6 @@ impl World {
             tracing::warn!("the highest ack level here is {reach}");
             highest = AckLevel::Written;
         }
-        let report = self.journal.status().engine;
-        scrape.io_info(setup::engine(report.engine), config.journal.durability);
-        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
-        metrics::power_loss_protected(config.journal.power_loss_protected);
         let budget_bytes = config.limits.max_inflight_bytes as usize;
         let door = Arc::new(Door {
             journal: self.journal.clone(),
@@ -315,24 +413,22 @@ impl World {
             window: setup::WINDOW,
             budget: Budget::new(budget_bytes),
         });
-        let rings = self.rings(&door, stored).await?;
-        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
-        let seen = rings.clone();
-        scrape.look_with(move || gauges::look(&journal, &seen, &health, reserve));
-        let reads = Reads::new(self.journal.clone());
+        let rings = self.rings(&door, kept)?;
+        let reads = Reads::new(self.journal.clone(), door.flush_reach);
         let service = FramedService {
             door: door.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
-            assembly: Assembly::new(budget_bytes),
+            assembly: Parts::new(budget_bytes),
+            buffers: self.buffers.clone(),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
+            patience: Patience::default(),
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
         let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
         let listeners = Listeners::new(setup::places(config));
-        let mut told = HashMap::new();
         let mut sockets = Vec::new();
         let access = Arc::new(Access::new(&config.access.read_group));
         if let Some(path) = &config.ingest.unix.path {
@@ -358,11 +454,6 @@ impl World {
                 self.health.clone(),
             );
         }
-        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, &mut held).await? {
-            told.insert("metrics".to_owned(), address);
-            let pages = router(self.health.clone(), scrape);
-            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
-        }
         if let Some(path) = &config.admin.path {
             let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
             if sockets.contains(path) {
@@ -374,7 +465,6 @@ impl World {
                 (policy, highest, door.flush_reach),
                 (listeners.clone(), door.budget.clone(), rings.clone()),
                 told.clone(),
-                args,
             );
         }
         if !self.grounds.is_empty() {
@@ -391,14 +481,38 @@ impl World {
         Ok(Served { listeners, current, statement, sockets, rings, crew })
     }
 
+    /// Who keeps the rings, and those that are kept; nothing where there can be none. Waits for whoever has them.
+    async fn kept(&self, stored: Stored, notifier: &Notifier) -> Result<Option<(Keeper, Vec<Kept>)>, Exit> {
+        let Some(socket) = &self.config.ingest.unix.path else { return Ok(None) };
+        let folder = socket.parent().unwrap_or(Path::new("."));
+        let found = keep::find(folder, stored, &self.health, |silence| {
+            self.health.not_ready("start", format!("starting: {silence}"));
+            notifier.status(&format!("waiting: {silence}"));
+            notifier.extend_timeout(MORE_TIME);
+        });
+        found.await.map(Some).map_err(|e| failed("start the keeper of rings", &e))
+    }
+
+    /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
+    async fn end_early(&self, notifier: &Notifier) -> Exit {
+        let patience = self.config.daemon.drain_timeout;
+        notifier.stopping("closing the log");
+        notifier.extend_timeout(patience + Duration::from_secs(5));
+        tracing::error!(
+            "told to end before the rings of the daemon before this one were known: they stay where they are"
+        );
+        let (journal, before) = (self.journal.clone(), self.journal.marks());
+        let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
+        if !matches!(closed, Ok(true)) {
+            let lost = not_kept(&before, &self.journal.marks());
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+        }
+        Exit::Failed
+    }
+
     /// Goes on with the rings that were kept, and is ready to give out others.
-    async fn rings(&self, door: &Arc<Door>, stored: Stored) -> Result<Rings, Exit> {
-        let Some(socket) = &self.config.ingest.unix.path else { return Ok(Rings::default()) };
-        let folder = socket.parent().unwrap_or(Path::new(".")).to_owned();
-        let health = self.health.clone();
-        let found = tokio::task::spawn_blocking(move || Keeper::find(&folder, stored, health)).await;
-        let found = found.map_err(|e| failed("look for rings that were kept", &e))?;
-        let (keeper, kept) = found.map_err(|e| failed("start the keeper of rings", &e))?;
+    fn rings(&self, door: &Arc<Door>, kept: Option<(Keeper, Vec<Kept>)>) -> Result<Rings, Exit> {
+        let Some((keeper, kept)) = kept else { return Ok(Rings::default()) };
         let settings = rings::Settings::of(&self.config.ingest.shm);
         if !self.config.ingest.shm.enabled && kept.is_empty() {
             return Ok(Rings::default());
@@ -428,7 +542,6 @@ impl World {
         (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
         (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
         listeners: HashMap<String, String>,
-        args: &LoadArgs,
     ) {
         let desk = Desk {
             journal: self.journal.clone(),
@@ -446,7 +559,7 @@ impl World {
             budget,
             connections,
             rings,
-            config_files: args.config.iter().map(|p| p.display().to_string()).collect(),
+            origin: self.origin.clone(),
             dir: self.config.journal.dir.display().to_string(),
             listeners,
         };
@@ -488,5 +601,51 @@ fn set_group(path: &Path, group: &str) {
     let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
     if !matches!(given, Some(Ok(()))) {
         tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_drain_takes_what_the_next_needs() {
+        let (began, patience) = (Instant::now(), Duration::from_secs(20));
+        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
+        assert_eq!(all - began, patience);
+        assert!(
+            rings > began && rings - began <= patience / 2,
+            "the log and its connections have as long as the rings"
+        );
+        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
+        let none = Deadlines::of(began, Duration::ZERO);
+        assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
+    }
+
+    #[test]
+    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
+        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
+        let all = "nothing that was acknowledged as `written` or `durable` is lost";
+        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5)), all);
+        // A disk that is slow has what was written.
+        let before = marks(5, 5, 5);
+        assert_eq!(
+            not_kept(&before, &marks(9, 7, 5)),
+            format!(
+                "what was acknowledged as `received` and not written yet is lost (2 records, offsets 7 to 8); {all}"
+            )
+        );
+        // One that has failed may have it.
+        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
+        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed });
+        assert!(
+            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
+            "{text}"
+        );
+        assert_eq!(not_kept(&before, &failed), text, "it failed on the way down");
     }
 }

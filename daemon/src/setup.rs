@@ -10,6 +10,7 @@ use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
 use crate::config::{Config, Durability, IoEngine, SEGMENT_SLACK};
+use crate::ingest::LEAVING;
 use crate::pages;
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
@@ -97,12 +98,13 @@ pub(crate) fn clamp(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode.
+/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode. Nothing above
+/// it is made: where that is missing a file system is not mounted, or a name is wrong.
 pub(crate) fn make_dir(dir: &Path) -> std::io::Result<()> {
     if dir.is_dir() {
         return Ok(());
     }
-    DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    DirBuilder::new().mode(0o750).create(dir)?;
     std::fs::set_permissions(dir, Permissions::from_mode(0o750))
 }
 
@@ -125,7 +127,7 @@ pub(crate) fn places(config: &Config) -> usize {
 
 fn places_of(files: u64, wanted: usize, rings: usize) -> usize {
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let own = OWN_FILES + pages::MOST + FILES_OF_A_RING * rings;
+    let own = OWN_FILES + LEAVING + pages::MOST + FILES_OF_A_RING * rings;
     // With next to no files, the log comes first, but somebody is to be heard.
     wanted.min(files.saturating_sub(own).max(files / 8)).max(1)
 }
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn connections_leave_the_log_its_files() {
         assert_eq!(places_of(16_384, 4096, 64), 4096, "the shipped unit has room for what it allows");
-        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 64 + 4 * 64));
+        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 32 + 64 + 4 * 64));
         assert_eq!(places_of(256, 4096, 64), 32);
         assert_eq!(places_of(0, 4096, 64), 1);
         assert_eq!(places_of(u64::MAX, 7, 1024), 7);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
-    batch, config_loaded, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes, inflight_limit, inline_batch,
-    install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered, recovery, rejected,
-    retained_away, rotated, segments, sync_failed, synced, unprepared,
+    batch, config_loaded, connection_buffers, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes,
+    inflight_limit, inline_batch, install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered,
+    recovery, rejected, retained_away, rotated, segments, sync_failed, synced, unprepared,
 };
 
 /// What dashboards lean on, spelled out once more: a name that changes is a change for every operator.
@@ -33,6 +33,7 @@ const PROMISED: &[&str] = &[
     "clad_inline_batches_total",
     "clad_inflight_bytes",
     "clad_inflight_limit_bytes",
+    "clad_connection_buffer_bytes",
     "clad_connections{transport=}",
     "clad_offset{watermark=}",
     "clad_lowest_offset",
@@ -127,6 +128,7 @@ fn complete_at_zero_and_counting() {
     rotated(Trigger::Command);
     unprepared();
     inflight_limit(88);
+    connection_buffers(99);
     horizon(3, Some(1_500_000_000));
     segments(5, 6, true);
     disk(7, 8, 9);
@@ -173,6 +175,7 @@ fn complete_at_zero_and_counting() {
         ("clad_disk_reserve_bytes", 9.0),
         ("clad_ready", 1.0),
         ("clad_inflight_limit_bytes", 88.0),
+        ("clad_connection_buffer_bytes", 99.0),
         ("clad_lowest_offset", 3.0),
         ("clad_oldest_segment_timestamp_seconds", 1.5),
         ("clad_recoveries_total{outcome=\"failed\"}", 1.0),

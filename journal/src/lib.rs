@@ -65,6 +65,6 @@ pub use journal::{Appender, Hand, Journal, Owed, SegmentSummary, Stalled, Status
 pub use marks::{Accepting, Closed, Level, Marks, Wants};
 pub use offline::{BrokenSegment, OfflineLog, OfflineReader, look};
 pub use producer::{ProducerId, ProducerState};
-pub use reader::Reader;
+pub use reader::{Found, Reader};
 pub use verify::{Problem, VerifyReport, verify};
 pub use watcher::Watcher;

@@ -8,11 +8,19 @@
 //!   other in sequence and offset are one range, so a window of ranges covers at least a window of appends.
 //! - Making room forgets the producer that has been silent longest, never one that is `pinned` (connected), and only
 //!   after `keep` nanoseconds of silence: that is where exactly-once ends, and docs say so.
+//! - Nobody keeps all others out: an owner who has half of the places gets a further one only while a place is free (or of
+//!   such a silent producer) for each [`SHARE`] that he has. Alone he has all but an eighth.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::{ProducerEntry, StoredRange};
+
+/// Producers that an owner may have for each place that is free, beyond half of all.
+const SHARE: usize = 7;
+/// The bit of owners that are no users: their ids are told apart by secrets, which anybody can have as many of as he likes.
+/// All of them together are one, where producers are counted.
+const NO_USER: u64 = 1 << 63;
 
 /// A producer's 128-bit id.
 pub type ProducerId = [u8; 16];
@@ -99,6 +107,11 @@ impl ProducerTable {
         self.producers.len()
     }
 
+    /// Whether one that is not remembered may have been forgotten to make room.
+    pub(crate) fn may_have_forgotten(&self) -> bool {
+        self.producers.len() >= self.max
+    }
+
     /// Stored ranges in all.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges
@@ -119,7 +132,7 @@ impl ProducerTable {
         let Some(p) = self.producers.get(&append.producer) else {
             return match append.first_sequence {
                 s if s != 0 && !gap => Verdict::Gap { expected: 0 },
-                _ if self.producers.len() < self.max || self.victim(now_ns, pinned).is_some() => Verdict::Fresh,
+                _ if self.has_room_for(append.owner, now_ns, pinned) => Verdict::Fresh,
                 _ => Verdict::TableFull,
             };
         };
@@ -242,6 +255,22 @@ impl ProducerTable {
         if let Some(p) = self.producers.remove(id) {
             self.ranges -= p.ranges.len();
         }
+    }
+
+    /// Whether there is a place for a further producer of this owner. One that may be forgotten counts as free.
+    fn has_room_for(&self, owner: u64, now_ns: i64, pinned: &HashSet<ProducerId>) -> bool {
+        let same = |other: u64| other == owner || (other & owner & NO_USER) != 0;
+        let (mut kept, mut theirs) = (0, 0);
+        for (id, p) in &self.producers {
+            if pinned.contains(id) || now_ns.saturating_sub(p.last_active_ns) < self.keep_ns {
+                kept += 1;
+                theirs += usize::from(same(p.owner));
+            }
+        }
+        // Of more than a lowered limit allows, one that may go makes room for one.
+        let silent = self.producers.len() - kept;
+        let free = self.max.saturating_sub(kept).max(silent.min(1));
+        free > 0 && (theirs < self.max.div_ceil(2) || theirs < SHARE * free)
     }
 
     fn victim(&self, now_ns: i64, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
@@ -383,6 +412,59 @@ mod tests {
         assert_eq!(t.check(&append(3, 0, 1), false, 115, &pinned), Verdict::TableFull);
         t.store(&append(3, 0, 1), 2, 130, &pinned);
         assert!(t.get(&[1; 16]).is_some() && t.get(&[2; 16]).is_none());
+    }
+
+    #[test]
+    fn one_owner_leaves_places_for_all_others_and_alone_has_nearly_all() {
+        const MAX: usize = 1024;
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(MAX, 2, 100);
+        let mut ids = 0_u64;
+        // As many as it gets, at this time.
+        let mut fill = |t: &mut ProducerTable, owner: u64, now_ns: i64| {
+            let mut got = 0;
+            loop {
+                let mut producer = [0; 16];
+                producer[..8].copy_from_slice(&ids.to_le_bytes());
+                ids += 1;
+                let append = ChunkHeader { producer, owner, ..append(0, 0, 1) };
+                if t.check(&append, false, now_ns, &none) != Verdict::Fresh {
+                    return got;
+                }
+                t.store(&append, ids, now_ns, &none);
+                got += 1;
+            }
+        };
+        assert_eq!(fill(&mut t, 1000, 0), MAX - MAX / 8);
+        assert_eq!((fill(&mut t, 1001, 0), t.len()), (MAX / 8, MAX), "and another has what is left");
+        assert_eq!(fill(&mut t, 1002, 50), 0);
+        // Whatever their secrets are, who come by the network are one.
+        let mut network = ProducerTable::new(MAX, 2, 100);
+        assert_eq!((fill(&mut network, NO_USER | 5, 0), fill(&mut network, NO_USER | 6, 0)), (MAX - MAX / 8, 0));
+        // Two who have half each are in nobody's way.
+        let mut halves = ProducerTable::new(MAX, 2, 100);
+        for n in 0..MAX as u64 {
+            let mut producer = [1; 16];
+            producer[..8].copy_from_slice(&n.to_le_bytes());
+            let append = ChunkHeader { producer, owner: 1000 + n % 2, ..append(0, 0, 1) };
+            assert_eq!(halves.check(&append, false, 0, &none), Verdict::Fresh, "{n}");
+            halves.store(&append, n, 0, &none);
+        }
+        // What has been silent for long enough is as good as free, whoever's it was.
+        assert_eq!(fill(&mut t, 1003, 100), MAX - MAX / 8);
+        assert_eq!(t.len(), MAX);
+    }
+
+    #[test]
+    fn few_producers_are_for_whoever_comes() {
+        for max in 1..=4 {
+            let mut t = ProducerTable::new(max, 2, 100);
+            for id in 0..max as u8 {
+                assert_eq!(check(&t, &append(id, 0, 1)), Verdict::Fresh, "{id} of {max}");
+                t.store(&append(id, 0, 1), id.into(), 0, &HashSet::new());
+            }
+            assert_eq!(check(&t, &append(9, 0, 1)), Verdict::TableFull);
+        }
     }
 
     #[test]

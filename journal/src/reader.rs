@@ -21,6 +21,8 @@ use crate::segment_reader::SegmentReader;
 const PATIENCE_MS: u32 = 90_000;
 /// Looks after which a record that nobody moves counts as damaged.
 const LOOKS: u32 = 4;
+/// What is counted for a look that brings no batch: a segment's footer that is read to pass over it, a millisecond's wait.
+const FRUITLESS: usize = 64 * 1024;
 
 /// A place in the log and the means to go on from there.
 pub struct Reader {
@@ -39,6 +41,17 @@ struct Open {
     reader: SegmentReader,
     /// Its last offset's end, when it is sealed.
     sealed_end: Option<u64>,
+}
+
+/// What a look of a [`Reader`] came to.
+#[derive(Debug)]
+pub enum Found {
+    /// The batch that holds the next offset; it may begin before it.
+    Batch(Arc<Batch>),
+    /// The reader has caught up.
+    CaughtUp,
+    /// What was allowed is used up, and more may be there. The place has moved over what was passed.
+    NotYet,
 }
 
 /// What comes next in the active segment.
@@ -80,24 +93,41 @@ impl Reader {
     /// [`ReadError::Gap`] once for each range that cannot be had; calling again goes on behind it.
     pub fn next_batch(&mut self) -> Result<Option<Arc<Batch>>, ReadError> {
         loop {
+            match self.look(&mut { usize::MAX })? {
+                Found::Batch(batch) => return Ok(Some(batch)),
+                Found::CaughtUp => return Ok(None),
+                Found::NotYet => {}
+            }
+        }
+    }
+
+    /// As [`Self::next_batch`], for who must not be kept for as long as nothing of a time range is found, or a record is
+    /// being moved: it comes back once it has looked at so many bytes, which are taken off; what it gives is counted, too.
+    /// Beyond them it reads one batch at most, or the rest of a segment that is damaged.
+    ///
+    /// # Errors
+    /// As [`Self::next_batch`].
+    pub fn look(&mut self, bytes: &mut usize) -> Result<Found, ReadError> {
+        while *bytes > 0 {
             if let Some(batch) = self.stash.take() {
                 self.next = batch.end_offset();
-                return Ok(Some(batch));
+                return Ok(Found::Batch(batch));
             }
             let limit = self.shared.marks().of(self.level);
             if self.next >= limit {
-                return Ok(None);
+                return Ok(Found::CaughtUp);
             }
             if let Some(batch) = self.shared.recent(self.next) {
                 self.open = None;
                 if batch.end_offset() > limit {
-                    return Ok(None);
+                    return Ok(Found::CaughtUp);
                 }
+                *bytes = bytes.saturating_sub(batch.stored_len() as usize);
                 self.next = batch.end_offset();
                 if self.outside(batch.min_time_ns, batch.max_time_ns) {
                     continue;
                 }
-                return Ok(Some(batch));
+                return Ok(Found::Batch(batch));
             }
             let quiet = if self.fruitless < LOOKS { None } else { self.shared.at_rest() };
             let before = self.next;
@@ -118,19 +148,21 @@ impl Reader {
             }
             self.fruitless = if stuck && found.is_none() { self.fruitless + 1 } else { 0 };
             self.pause()?;
+            *bytes = bytes.saturating_sub(found.as_ref().map_or(FRUITLESS, |batch| batch.stored_len() as usize));
             if let Some(batch) = found {
                 if batch.end_offset() > limit {
                     self.open = None;
-                    return Ok(None);
+                    return Ok(Found::CaughtUp);
                 }
                 let passed = self.outside(batch.min_time_ns, batch.max_time_ns);
                 let batch = self.accept(batch)?;
                 if passed {
                     continue;
                 }
-                return Ok(Some(batch));
+                return Ok(Found::Batch(batch));
             }
         }
+        Ok(Found::NotYet)
     }
 
     /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.

@@ -6,8 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::EngineWish;
-use clad_journal::{Append, Event, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
+use clad_journal::{
+    Append, AppendError, Event, Found, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender,
+};
 
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
         policy,
@@ -46,7 +50,7 @@ fn append(sequence: u64, payload: &[u8], level: Level) -> Append<'_> {
 fn wait(journal: &Journal, level: Level, offset: u64) {
     let began = Instant::now();
     while journal.marks().of(level) < offset {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?} never came to {offset}", journal.marks());
+        assert!(began.elapsed() < PATIENCE, "{:?} never came to {offset}", journal.marks());
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -109,9 +113,41 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
                 std::thread::spawn(move || drop(journal)).join().unwrap();
                 continue;
             }
-            assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+            assert!(journal.close(PATIENCE), "{policy:?}");
         }
     }
+}
+
+/// Bytes that this thread has handed to the kernel; nothing where it does not count them.
+fn handed_over() -> Option<u64> {
+    let counted = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+    counted.lines().find_map(|line| line.strip_prefix("wchar: "))?.parse().ok()
+}
+
+/// Also what is no change to the log: a trial of what works, say.
+#[test]
+fn who_only_looks_writes_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
+    for i in 0..10 {
+        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+    }
+    wait(&journal, Level::Durable, 10);
+    let Some(before) = handed_over() else {
+        eprintln!("NOT RUN who only looks writes nothing: /proc/thread-self/io is not there");
+        return;
+    };
+    assert!(clad_journal::look(dir.path()).unwrap().is_some());
+    let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+    let mut reader = log.read(0);
+    let mut records = 0;
+    while let Some(batch) = reader.next_batch().unwrap() {
+        records += batch.count;
+    }
+    assert_eq!((records, handed_over()), (10, Some(before)));
+    // It does count.
+    std::fs::write(dir.path().join("x"), "four").unwrap();
+    assert_eq!(handed_over(), Some(before + 4));
 }
 
 /// What gathers while a write is under way may be more than a segment holds. Behind the end of a segment there is no
@@ -128,7 +164,7 @@ fn no_segment_grows_beyond_its_size() {
             journal.append(append(sequence, &payload, Level::Received)).unwrap();
         }
         wait(&journal, Level::Written, 200);
-        assert!(journal.close(Duration::from_secs(10)), "{policy:?}");
+        assert!(journal.close(PATIENCE), "{policy:?}");
         let segments = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
         let sizes: Vec<u64> = segments
             .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "clog"))
@@ -154,7 +190,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     wait(&journal, Level::Durable, 20_000);
     let began = Instant::now();
     while !events.lock().unwrap().iter().any(|e| matches!(e, Event::Removed { .. })) {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut reader = journal.reader(0, Level::Durable);
@@ -172,7 +208,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     };
     assert!(end > 0);
     assert_eq!(batch.first_offset, end);
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// Segments that hold nothing of the asked time are passed over, however many: none of them counts as damaged.
@@ -191,7 +227,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         wait(&journal, Level::Durable, n + 1);
         assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     // Nothing of them is in memory now.
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     journal.append(timed(SEGMENTS, b"the newest")).unwrap();
@@ -204,6 +240,45 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         assert!(reader.next_batch().unwrap().is_none(), "behind {wanted}");
         assert_eq!(reader.position(), SEGMENTS + 1);
     }
+    assert!(journal.close(PATIENCE));
+}
+
+/// Who looks for a time range that nothing is of comes back again and again, each time a bounded way further.
+#[test]
+fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
+    const BATCHES: u64 = 64;
+    const BYTES: usize = 64 << 10;
+    const LOOK: usize = 4 * BYTES;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
+    let body = vec![b't'; BYTES];
+    for n in 0..BATCHES {
+        journal.append(append(n, &body, Level::Durable)).unwrap();
+        wait(&journal, Level::Durable, n + 1);
+    }
+    let mut reader = journal.reader(0, Level::Durable).within(100, 200);
+    let mut looks = 0;
+    loop {
+        let (before, mut left) = (reader.position(), LOOK);
+        match reader.look(&mut left).unwrap() {
+            Found::NotYet => {
+                let passed = reader.position() - before;
+                assert!((1..=4).contains(&passed) && left == 0, "{passed} batches in one look, {left} left");
+            }
+            Found::CaughtUp => break,
+            Found::Batch(batch) => panic!("{batch:?} is of another time"),
+        }
+        looks += 1;
+    }
+    assert_eq!(reader.position(), BATCHES);
+    assert!(looks >= BATCHES / 4, "{looks} looks");
+    // What is given is counted as well.
+    let (mut reader, mut left) = (journal.reader(0, Level::Durable), LOOK);
+    let mut given = 0;
+    while let Found::Batch(_) = reader.look(&mut left).unwrap() {
+        given += 1;
+    }
+    assert_eq!(given, 4);
     assert!(journal.close(Duration::from_secs(10)));
 }
 
@@ -235,13 +310,78 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
     let began = Instant::now();
     while removed.load(Ordering::SeqCst) == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
     }
     // Who removes goes on at once, or not at all: these seals take longer.
     seal();
     assert_eq!(removed.load(Ordering::SeqCst), 1);
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
+}
+
+/// Who reads the files beside a daemon is overtaken by its retention, and by its rotation: what is gone is a gap by that
+/// rule, and nothing is called missing or damaged.
+#[test]
+fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let small = JournalConfig { segment_bytes: 256 << 10, max_append_bytes: 64 << 10, ..config(Policy::GROUP_COMMIT) };
+    let (journal, _) = open(dir.path(), JournalConfig { recycle: false, ..small });
+    let seal = |from: u64| {
+        for i in from..from + 10 {
+            journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        }
+        wait(&journal, Level::Durable, from + 10);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    };
+    let retain = |segments: usize| {
+        journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
+        let began = Instant::now();
+        while journal.segments().iter().filter(|segment| segment.sealed).count() > segments {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        journal.set_retention(Retention::default());
+    };
+    (0..4).for_each(|i| seal(i * 10));
+    let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+    let mut reader = log.read(0);
+    let mut seen = vec![reader.next_batch().unwrap().unwrap().end_offset()];
+    // The first is open and is read on; of the others all but the newest sealed one go.
+    retain(1);
+    let gap = loop {
+        match reader.next_batch() {
+            Ok(Some(batch)) => seen.push(batch.end_offset()),
+            Ok(None) => panic!("no gap: {seen:?}"),
+            Err(ReadError::Gap { from, to, damaged }) => break (from, to, damaged),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert_eq!((seen.last(), gap), (Some(&10), (10, 30, false)));
+    assert_eq!(reader.next_batch().unwrap().unwrap().first_offset, 30);
+
+    // A check that is overtaken says what it could not read, and is no less sound for it.
+    (4..7).for_each(|i| seal(i * 10));
+    let mut overtaken = false;
+    let report = clad_journal::verify(dir.path(), &mut |_, _| {
+        if !std::mem::replace(&mut overtaken, true) {
+            retain(1);
+        }
+    });
+    let report = report.unwrap();
+    assert_eq!(report.problems, []);
+    let passed = report.notes.iter().filter(|note| note.contains("removed by retention meanwhile")).count();
+    assert_eq!((passed, report.records), (2, 20), "{:?}", report.notes);
+
+    // Opened again and again while segments come and go.
+    journal.set_retention(Retention { max_bytes: 512 << 10, ..Retention::default() });
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (7..60).for_each(|i| seal(i * 10)));
+        while !writer.is_finished() {
+            let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+            assert!(log.faults().is_empty() && log.damage().is_empty(), "{:?} {:?}", log.faults(), log.damage());
+        }
+    });
+    assert!(journal.close(PATIENCE));
 }
 
 /// A segment that is cut short, at whatever length, costs what it held and nothing else.
@@ -256,7 +396,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             journal.rotate().blocking_recv().unwrap().unwrap();
         }
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let whole = std::fs::read(&second).unwrap();
     for len in [0, 1, 100, 4096, 4097, 5000, whole.len() - 4096, whole.len() - 1] {
@@ -278,7 +418,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             }
         }
         assert_eq!((seen + lost, seen >= 200), (300, true), "cut to {len}");
-        assert!(journal.close(Duration::from_secs(10)));
+        assert!(journal.close(PATIENCE));
     }
 }
 
@@ -293,7 +433,7 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
         wait(&journal, Level::Durable, i + 1);
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let mut bytes = std::fs::read(&second).unwrap();
     bytes[..4096].fill(0);
@@ -304,10 +444,10 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
     let began = Instant::now();
     // The newest stays.
     while journal.meta().lowest_offset < SEGMENTS - 1 {
-        assert!(began.elapsed() < Duration::from_secs(20), "stopped: {:?}", events.lock().unwrap());
+        assert!(began.elapsed() < PATIENCE, "stopped: {:?}", events.lock().unwrap());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(journal.close(Duration::from_secs(10)));
+    assert!(journal.close(PATIENCE));
 }
 
 /// Records of the batches so far.
@@ -354,7 +494,7 @@ fn group_commit_changes_while_it_runs() {
     wait(&journal, Level::Durable, sequence);
     let sizes = batches(&events)[before..].to_vec();
     assert!(sizes.iter().all(|&records| records <= 10), "ten of 100 KiB fit 1 MiB: {sizes:?}");
-    assert!(journal.close(Duration::from_secs(20)));
+    assert!(journal.close(PATIENCE));
 }
 
 #[test]
@@ -388,7 +528,7 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
     let until = |what: &str, holds: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !holds() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+            assert!(began.elapsed() < PATIENCE, "{what} never came");
             pause();
         }
     };
@@ -455,5 +595,30 @@ fn nobody_comes_between_the_appends_of_a_burst() {
     wait(&journal, Level::Durable, end);
     let all = read_all(&journal);
     assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
-    assert!(journal.close(Duration::from_secs(20)));
+    assert!(journal.close(PATIENCE));
+}
+
+/// What is asked of the table of producers beside an append: whether the next one would be refused for its producer, and
+/// whether a record is there.
+#[test]
+fn a_producers_place_is_told_as_an_append_would_find_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig { max_producers: 1, ..config(Policy::PerMessage) };
+    let (journal, _) = open(dir.path(), config);
+    let (id, other, owner) = ([7; 16], [8; 16], 1000);
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap(), None, "there is room for it");
+    assert_eq!(journal.is_stored(&id, owner, 0), Some(false));
+    for (sequence, gap) in [(0, false), (1, false), (5, true)] {
+        journal.append(Append { gap, ..append(sequence, b"x", Level::Written) }).unwrap();
+    }
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap().unwrap().last.unwrap().0, 5);
+    assert_eq!(journal.may_append(&id, owner, 0), Err(AppendError::Fenced { current: 1 }));
+    assert_eq!(journal.may_append(&id, owner + 1, 1), Err(AppendError::NotOwner));
+    assert_eq!(journal.may_append(&other, owner, 1), Err(AppendError::TooManyProducers));
+    let stored = |sequence| journal.is_stored(&id, owner, sequence);
+    let all: Vec<_> = (0..7).map(stored).collect();
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(all, [yes, yes, no, no, no, yes, no], "what was jumped over is not there, nor what comes next");
+    assert_eq!(journal.is_stored(&id, owner + 1, 0), None);
+    assert_eq!(journal.is_stored(&other, owner, 3), None, "the table is full: it may have been forgotten");
 }

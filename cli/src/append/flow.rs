@@ -2,8 +2,8 @@
 //!
 //! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
 //! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over. Who
-//! waits for long is told for what; who is told to stop takes no more lines, and waits for those under way for
-//! [`LAST_ACKS`] only.
+//! waits for long is told for what; who is told to stop takes no more lines, and waits for those under way while
+//! their acks come: for [`NEXT_ACK`] each, [`LAST_ACKS`] in all.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,9 @@ use crate::output::say;
 
 /// Nothing was acknowledged for so long: that is worth a word.
 const STALLED: Duration = Duration::from_secs(5);
-/// How long acks are waited for after a signal.
+/// How long the next ack is waited for after a signal: some syncs of a disk that turns.
+const NEXT_ACK: Duration = Duration::from_millis(200);
+/// How long all of them are.
 const LAST_ACKS: Duration = Duration::from_secs(2);
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING: usize = 16 * 1024 * 1024;
@@ -97,7 +99,8 @@ impl<'a> Flow<'a> {
         let mut said = false;
         let mut more = true;
         let mut trouble = None;
-        let mut until: Option<Instant> = None;
+        // When the waiting ends after a signal: without a further ack, and at the latest.
+        let mut until: Option<(Instant, Instant)> = None;
         while more || !self.outstanding.is_empty() {
             let room = more && self.outstanding_bytes < MAX_OUTSTANDING;
             tokio::select! {
@@ -105,15 +108,24 @@ impl<'a> Flow<'a> {
                 Some(receipt) = front(&mut self.outstanding) => {
                     self.settle(receipt)?;
                     tell(&self.reached);
-                    stalled.as_mut().reset(Instant::now() + STALLED);
+                    let now = Instant::now();
+                    stalled.as_mut().reset(now + STALLED);
                     said = false;
+                    until = until.map(|(_, latest)| (latest.min(now + NEXT_ACK), latest));
                 }
                 group = fed.recv(), if room => match group {
                     Some(Ok(group)) => {
                         if self.outstanding.is_empty() {
                             stalled.as_mut().reset(Instant::now() + STALLED);
                         }
-                        self.submit(group).await?;
+                        // A ring that is full, or a buffer, may make it wait.
+                        tokio::select! {
+                            biased;
+                            done = self.submit(group) => done?,
+                            _ = &mut interrupted, if trouble.is_none() => {
+                                (more, until, trouble) = (false, Some(deadlines()), Some(interruption()));
+                            }
+                        }
                     }
                     Some(Err((input, error))) => {
                         more = false;
@@ -122,12 +134,12 @@ impl<'a> Flow<'a> {
                     None => more = false,
                 },
                 _ = &mut interrupted, if trouble.is_none() => {
-                    more = false;
-                    until = Some(Instant::now() + LAST_ACKS);
-                    trouble = Some(Trouble { at: None, error: anyhow!("interrupted") });
+                    (more, until, trouble) = (false, Some(deadlines()), Some(interruption()));
                 }
-                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                    let error = anyhow!("interrupted, and no ack for {}, which may be stored", counted(self.lines(), "line"));
+                () = tokio::time::sleep_until(until.map_or_else(Instant::now, |(next, _)| next)), if until.is_some() => {
+                    let why = self.producer.why_waiting().map_or_else(String::new, |why| format!(": the daemon said {why}"));
+                    let lines = counted(self.lines(), "line");
+                    let error = anyhow!("interrupted, and no ack for {lines}, which may be stored{why}");
                     return Err(Trouble { at: None, error });
                 }
                 () = &mut stalled, if !said && !self.outstanding.is_empty() => {
@@ -190,6 +202,16 @@ impl<'a> Flow<'a> {
         }
         Ok(())
     }
+}
+
+fn interruption() -> Trouble {
+    Trouble { at: None, error: anyhow!("interrupted") }
+}
+
+/// When the next ack must be there after a signal, and the last.
+fn deadlines() -> (Instant, Instant) {
+    let now = Instant::now();
+    (now + NEXT_ACK, now + LAST_ACKS)
 }
 
 /// The answer to the oldest append; nothing when there is none.

@@ -23,7 +23,7 @@ use super::wire::Wire;
 use crate::clock;
 
 /// Longest wait until it answers, and until it has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What `statfs` calls tmpfs.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use bytesize::ByteSize;
 use clad_client::Start;
+use clad_journal::io::device::{Reach, discover};
 use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor};
 use clap::{Args, ValueEnum};
@@ -162,7 +163,7 @@ fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source
     Ok(match &args.dir {
         Some(dir) => {
             let files = Files::open(dir)?;
-            let notes = files.notes().collect();
+            let notes = kept_here(dir).map(|note| (note, false)).into_iter().chain(files.notes()).collect();
             (Source::Files(Box::new(files)), notes)
         }
         None => {
@@ -170,6 +171,17 @@ fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source
             (Source::Served(Served::new(address, filter, AckLevel::Durable)), Vec::new())
         }
     })
+}
+
+/// What to know where a folder keeps nothing through a power cut: its files may be a copy of a log that does.
+fn kept_here(dir: &Path) -> Option<String> {
+    match discover(dir).reach(true) {
+        Reach::Durable { .. } => None,
+        reach @ Reach::Written { .. } => Some(format!(
+            "clactl: nothing in {} is durable ({reach}): what the files call durable is so only where they were copied from",
+            dir.display()
+        )),
+    }
 }
 
 /// What is to be done.

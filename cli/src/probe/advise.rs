@@ -155,8 +155,11 @@ impl Findings<'_> {
         let mut warnings = Vec::new();
         if let Reach::Written { because } = self.substrate.reach(false) {
             for obstacle in because {
-                let how = if obstacle.yields_to_word() { "on your explicit word only" } else { "never" };
-                warnings.push(format!("{obstacle}: `durable` is offered here {how}"));
+                let offered = match obstacle.yields_to_word() {
+                    true => "is offered here on your explicit word only",
+                    false => "is never offered here",
+                };
+                warnings.push(format!("{obstacle}: `durable` {offered}"));
             }
         }
         if let Some(volatile) = self.substrate.volatile_cache()
@@ -366,6 +369,9 @@ mod tests {
         place.hypervisor = true;
         place.direct_io = Some(false);
         place.notes.push("something".into());
+        let memory = substrate("tmpfs", WriteCache::WriteBack);
+        let said = Findings { substrate: &memory, uring: &uring(true), measured: &[] }.warnings().join("\n");
+        assert!(said.contains("`durable` is never offered here"), "{said}");
         let mut ring = uring(true);
         ring.memlock_bytes = Some(8 << 20);
         let figures = rates(|method| usual(method).map(|rate| rate * 100.0));

@@ -138,6 +138,9 @@ fn failed(error: ReadError) -> Stop {
             "{error}; reading is for root, the daemon's user and [access] read_group on its Unix socket, and on other \
              listeners only where allow_read is set"
         )),
+        (_, Some(ErrorCode::LevelUnreachable)) => Stop::Failed(anyhow!(
+            "{error}; what leaves the host must be durable: `clactl query -o json` shows what is written"
+        )),
         _ => Stop::Failed(error.into()),
     }
 }

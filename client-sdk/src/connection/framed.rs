@@ -114,13 +114,16 @@ impl Framed {
             return Err(error.clone());
         }
         let frame = match self.decoder.next(&mut self.input) {
-            Ok(Some(Frame::Error(ErrorFrame { request_id: 0, error }))) => {
-                Err(ConnectError::Refused { address: self.address.clone(), error: Box::new(error) })
-            }
+            Ok(Some(Frame::Error(ErrorFrame { request_id: 0, error }))) => Err(self.refused(error)),
             Ok(frame) => Ok(frame),
             Err(error) => Err(self.protocol(error.to_string())),
         };
         frame.inspect_err(|error| self.failed = Some(error.clone()))
+    }
+
+    /// The daemon does not want what was asked.
+    pub(crate) fn refused(&self, error: clad_proto::ErrorInfo) -> ConnectError {
+        ConnectError::Refused { address: self.address.clone(), error: Box::new(error) }
     }
 
     /// Waits until bytes can be read or written, and does it.

@@ -8,7 +8,7 @@ use super::{
     stats::{Stats, Summary},
     ticket::{Receipt, Ticket},
 };
-use crate::{Address, AppendError, LogInfo, ReserveError, SendError};
+use crate::{Address, AppendError, LogInfo, ReserveError, SendError, SubmitError};
 use clad_proto::{AckLevel, ProducerId, Record};
 use std::sync::Arc;
 use tokio::sync::TryAcquireError;
@@ -124,7 +124,7 @@ impl Producer {
     pub async fn append(&self, records: &[Record]) -> Result<Receipt, SendError> {
         let mut batch = self.batch();
         for (index, record) in (0..).zip(records) {
-            batch.push(record).map_err(|error| crate::SubmitError::Record { index, error })?;
+            batch.push(record).map_err(|error| SubmitError::Record { index, error })?;
         }
         self.append_batch(&mut batch).await
     }
@@ -151,7 +151,7 @@ impl Producer {
     /// Dropped before it is done, the record was not handed over.
     pub async fn send(&self, record: &Record) -> Result<(), SendError> {
         let mut batch = self.batch();
-        batch.push(record).map_err(|error| crate::SubmitError::Record { index: 0, error })?;
+        batch.push(record).map_err(|error| SubmitError::Record { index: 0, error })?;
         let reservation = self.reserve(batch.len_bytes()).await?;
         Ok(reservation.at(AckLevel::None).send(record)?)
     }
@@ -159,11 +159,17 @@ impl Producer {
     /// Hands over a record at level `none` if there is room for it now; else it is dropped and counted
     /// ([`Stats::dropped`]). False when it was dropped.
     pub fn try_send(&self, record: &Record) -> bool {
-        let sent = self.try_reserve(0).is_ok_and(|reservation| reservation.at(AckLevel::None).send(record).is_ok());
-        if !sent {
-            self.shared.counters.dropped.add(1);
+        let room = self.try_reserve(0).map_err(SendError::from);
+        match room.and_then(|reservation| Ok(reservation.at(AckLevel::None).send(record)?)) {
+            Ok(()) => true,
+            // It was counted where it found the ring full.
+            Err(SendError::Submit(SubmitError::RingFull)) => false,
+            Err(_) => {
+                self.shared.counters.submitted.add(1);
+                self.shared.counters.dropped.add(1);
+                false
+            }
         }
-        sent
     }
 
     /// An empty batch with this producer's resource and scope, and the limits that the daemon last stated.

@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use clad_proto::{
-    AckLevel, ErrorInfo,
+    AckLevel, ErrorCode, ErrorInfo,
     frame::{Watermark, Welcome},
 };
 use tokio::time::{Instant, sleep_until};
@@ -102,7 +102,7 @@ impl Ringed {
             // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
             if let Some(shut) = shared.late(&mut self.backlog) {
                 if self.feed_backlog(shared, &port) {
-                    shut.post_directly();
+                    shut.post_directly(&port);
                 }
                 return;
             }
@@ -241,6 +241,10 @@ impl Ringed {
         if error.retryable && !overdue {
             let pause = error.retry_after_ms.map_or(FLUSH_AGAIN, |ms| Duration::from_millis(ms.into()));
             self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
+        } else if error.code == ErrorCode::JournalFailed && !error.retryable && !error.maybe_written {
+            // It is told once: the ring goes on, and so does who flushes again.
+            let lost = self.flushes.remove(at);
+            drop(lost.map(|flush| flush.sender.send(Err(AppendError::Lost))));
         } else if let Some(flush) = self.flushes.remove(at) {
             self.given_up = true;
             let maybe_written = error.maybe_written;
@@ -260,11 +264,12 @@ impl Ringed {
         }
     }
 
-    /// The ring is given up. What nobody heard of it is told by the next flush.
+    /// The ring is given up. What nobody heard of it is told by the next flush: also of what has its receipt as `posted`.
     fn end_port(&mut self, error: &AppendError) {
         let Some(port) = self.port.take() else { return };
         port.end(error);
-        self.unheard = self.unheard.take().or_else(|| port.take_unheard());
+        let posted = (!port.is_given_back()).then(|| error.clone());
+        self.unheard = self.unheard.take().or_else(|| port.take_unheard()).or(posted);
         // All that they waited for has its outcome; the next ring counts anew.
         self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
     }

@@ -113,7 +113,8 @@ impl Chunk {
         self.epoch
     }
 
-    /// When the daemon took the append, Unix nanoseconds.
+    /// When the daemon took the append, or an earlier one that was written with it, Unix nanoseconds: a batch has one time,
+    /// that of its first append.
     #[must_use]
     pub const fn append_time(&self) -> u64 {
         self.append_time

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use clad_proto::{
-    ErrorInfo,
+    ErrorCode, ErrorInfo,
     frame::{ErrorFrame, Frame, RingId, RingWanted},
 };
 use clad_shm::{Producer, clock};
@@ -31,6 +31,10 @@ pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<As
     let given = loop {
         match framed.next_frame().await? {
             Frame::RingGiven(given) => break given,
+            // What is in the ring that we have is still there: any other word than that it is gone is one for now.
+            Frame::Error(ErrorFrame { error, .. }) if known.is_some() && error.code != ErrorCode::RingUnavailable => {
+                return Err(framed.refused(error));
+            }
             Frame::Error(ErrorFrame { error, .. }) => return Ok(Asked::Refused(error)),
             // Marks are told also when nobody waits.
             Frame::Watermark(_) => {}

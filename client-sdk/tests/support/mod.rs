@@ -59,7 +59,7 @@ pub(crate) fn record(text: impl Into<String>) -> Record {
 
 /// Fails a test that hangs.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("it hangs")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
 }
 
 impl Fake {

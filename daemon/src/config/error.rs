@@ -4,6 +4,7 @@
 //! reported at once, because fixing them one start at a time is no way to treat a person at night.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::source::Source;
@@ -13,7 +14,7 @@ use super::value::BadValue;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file or folder could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}{}", path.display(), remedy(source))]
     Read {
         /// The file or folder.
         path: PathBuf,
@@ -88,6 +89,17 @@ pub enum ConfigError {
         /// The variable.
         name: String,
     },
+}
+
+/// What to do about a file that cannot be read, with `; ` before it; empty where there is nothing to say.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => "; make it (an empty file is enough), or name one that is there",
+        ErrorKind::PermissionDenied => "; the user that clad runs as must be able to read it",
+        ErrorKind::IsADirectory => "; it must be a file",
+        ErrorKind::InvalidData => "; it must be text in UTF-8",
+        _ => "",
+    }
 }
 
 /// Everything that is wrong; never empty.

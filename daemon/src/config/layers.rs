@@ -30,6 +30,8 @@ pub(super) struct Assignment {
 pub(super) struct Layers {
     /// Weakest first.
     pub(super) assignments: Vec<Assignment>,
+    /// The files that were read, in that order.
+    pub(super) files: Vec<PathBuf>,
     /// What could not be read.
     pub(super) errors: Vec<ConfigError>,
     /// Variables in our name that are no keys.
@@ -60,6 +62,7 @@ impl Layers {
                 return;
             }
         };
+        self.files.push(path.to_owned());
         let file = File { path, text: &text };
         match DeTable::parse(&text) {
             Ok(table) => self.table(&file, "", table.get_ref()),

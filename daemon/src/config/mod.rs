@@ -9,7 +9,7 @@
 //!
 //! The files: `types` what the daemon uses, `defaults` with their reasons, `schema` the keys, `units` and
 //! `value` how single values are read and shown, `layers` files, environment and flags, `load` puts them
-//! together, `validate` judges the outcome, `show` and `reload` use it.
+//! together, `rules` what must hold of the outcome, `validate` judges it, `show` and `reload` use it.
 //!
 //! The `config` crate was not used: it neither keeps the line of each value nor reports more than the
 //! first error, and both are the point here.
@@ -20,6 +20,7 @@ mod layers;
 mod load;
 mod nearest;
 mod reload;
+mod rules;
 mod schema;
 mod show;
 mod source;
@@ -35,13 +36,13 @@ pub use defaults::{ADMIN_SOCKET, INGEST_SOCKET, LOCAL_DIR};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{CONFIG_FOLDER, LoadArgs, Loaded};
 pub use reload::{Change, ReloadRefused, reload_diff};
+pub use rules::{
+    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_BYTES,
+    MIN_RETAINED_SEGMENTS, RING_BYTES, SEGMENT_SLACK, SEGMENT_STEP,
+};
 pub use source::{Provenance, Source};
 pub use types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
     Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
-};
-pub use validate::{
-    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_BYTES,
-    MIN_RETAINED_SEGMENTS, RING_BYTES, SEGMENT_SLACK, SEGMENT_STEP,
 };
 pub use value::BadValue;

@@ -68,11 +68,7 @@ pub(super) const KEYS: &[Key] = &[
         RESTART,
         "What issues the writes: auto (what is fastest here), uring (threads where the kernel refuses it, with a warning), or blocking."
     ),
-    key!(
-        journal.segment_bytes,
-        RESTART,
-        "Size of one segment file; a multiple of 64KiB that holds limits.max_append_bytes and 32KiB more."
-    ),
+    key!(journal.segment_bytes, RESTART, "Size of one segment file."),
     key!(journal.max_record_bytes, RESTART, "Largest single record; larger ones are refused."),
     key!(
         journal.reserve_free,
@@ -94,14 +90,18 @@ pub(super) const KEYS: &[Key] = &[
         LIVE,
         "Longest that a gathered batch waits for company while another write is in flight."
     ),
-    key!(journal.group_commit.max_bytes, LIVE, "Largest batch; an append larger than this is a batch of its own."),
-    key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once, 1 to 16."),
+    key!(
+        journal.group_commit.max_bytes,
+        LIVE,
+        "Largest batch, and never more than half of journal.segment_bytes; an append larger than this is a batch of its own."
+    ),
+    key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once."),
     key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
     key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
     key!(
         retention.max_bytes,
         LIVE,
-        "Remove the oldest sealed segments while these together take more than this; 0 is off. The active and the prepared one come on top, 2 x journal.segment_bytes; at least 3 x."
+        "Remove the oldest sealed segments while these together take more than this; 0 is off. The active and the prepared one come on top, 2 x journal.segment_bytes."
     ),
     key!(retention.max_age, LIVE, "Remove sealed segments whose newest record is older than this; 0 is off."),
     key!(
@@ -129,13 +129,13 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         ingest.shm.ring_bytes,
         RESTART,
-        "Size of a ring: a power of two from 64KiB to 256MiB; the tables beside it take about a third more. The longest append is a quarter of it."
+        "Size of a ring; the tables beside it take about a third more. The longest append is a quarter of it."
     ),
-    key!(ingest.shm.max_rings, RESTART, "Rings at once, 1 to 1024; whoever comes after that logs over the socket."),
+    key!(ingest.shm.max_rings, RESTART, "Rings at once; whoever comes after that logs over the socket."),
     key!(
         ingest.shm.spin,
         RESTART,
-        "After it found something the drain looks for more for so long before it sleeps, up to 10ms: less latency, for CPU time."
+        "After it found something the drain looks for more for so long before it sleeps: less latency, for CPU time."
     ),
     key!(
         admin.path,
@@ -149,11 +149,23 @@ pub(super) const KEYS: &[Key] = &[
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
     key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
     key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
-    key!(limits.max_connections, LIVE, "Connections over all listeners."),
-    key!(limits.max_append_bytes, LIVE, "Largest append; it must hold journal.max_record_bytes."),
-    key!(limits.max_inflight_bytes, LIVE, "Bytes of appends in memory over all connections; beyond it, senders wait."),
+    key!(
+        limits.max_connections,
+        LIVE,
+        "Connections over all listeners. With all taken, the idlest of the user, or of the network, that has most makes room for one who has less."
+    ),
+    key!(limits.max_append_bytes, LIVE, "Largest append."),
+    key!(
+        limits.max_inflight_bytes,
+        LIVE,
+        "Bytes of appends in memory over all connections; beyond it, senders wait. Twice as much is for buffers of connections."
+    ),
     key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
-    key!(limits.max_producers, LIVE, "Producers remembered, so that what they resend is stored once."),
+    key!(
+        limits.max_producers,
+        LIVE,
+        "Producers remembered, so that what they resend is stored once. An eighth is kept free of any one user, and of the network."
+    ),
     key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use super::load::Loaded;
+use super::rules::rules;
 use super::schema::KEYS;
 use crate::text::printable;
 
@@ -41,9 +42,10 @@ impl Loaded {
     }
 
     /// JSON: sections are objects, each key an object with its value, where it came from, whether a
-    /// reload may change it, and what it is.
+    /// reload may change it, what it is, and what it must be.
     #[must_use]
     pub fn to_json(&self) -> Value {
+        let rules = rules();
         let mut root = Map::new();
         for key in KEYS {
             let mut entry: Map<String, Value> =
@@ -53,6 +55,9 @@ impl Loaded {
             entry.insert("source".to_owned(), json!(source.to_string()));
             entry.insert("reloadable".to_owned(), json!(key.live));
             entry.insert("about".to_owned(), json!(key.about));
+            let must: Vec<&str> =
+                rules.iter().filter(|rule| rule.key == key.name).map(|rule| rule.must.as_str()).collect();
+            entry.insert("must_be".to_owned(), json!(must));
             insert(&mut root, key.name, Value::Object(entry));
         }
         Value::Object(root)

@@ -60,6 +60,18 @@ impl Provenance {
         self.0.get(key).unwrap_or(&Source::Default)
     }
 
+    /// What the environment and the command line set, over all files: `CLAD_LOG__LEVEL`, `--set log.level`; each once, in
+    /// the order of the keys' names.
+    #[must_use]
+    pub fn overrides(&self) -> Vec<String> {
+        let shown = |(key, source): (&&'static str, &Source)| match source {
+            Source::Variable(name) => Some(name.clone()),
+            Source::Flag(_) => Some(format!("--set {key}")),
+            Source::Default | Source::Derived(_) | Source::File { .. } => None,
+        };
+        self.0.iter().filter_map(shown).collect()
+    }
+
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }

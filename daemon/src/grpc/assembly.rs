@@ -30,7 +30,8 @@ use tonic::server::NamedService;
 
 use super::weight::weight;
 use super::{WEIGHT, max_message_bytes};
-use crate::ingest::assembly::{BEGUN, Held, Owner, Part};
+use crate::ingest::BEGUN;
+use crate::ingest::parts::{Held, Owner, Part};
 use crate::ingest::{Current, FramedService, count_refusal};
 
 /// Flag and length before each message.
@@ -257,7 +258,7 @@ mod tests {
     use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
-    use crate::ingest::assembly::Assembly;
+    use crate::ingest::parts::Parts;
 
     fn message(len: usize) -> Vec<u8> {
         let mut bytes = vec![0];
@@ -267,7 +268,7 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Assembly::new(budget_bytes).part(Owner::Network);
+        let budget = Parts::new(budget_bytes).part(Owner::Network);
         Limits { budget, max: 1 << 20, max_weight: 1 << 20, patience: Duration::from_millis(50) }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
 //! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
-//! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open.
+//! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
+//! takes nothing for [`TAKES_NOTHING`] while something waits for it is closed.
 
 use std::future::Future;
 use std::io;
@@ -10,18 +11,19 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use crate::ingest::{Current, Listeners, Place, count_refusal};
+use crate::ingest::parts::Owner;
+use crate::ingest::{Current, Listeners, Place, TAKES_NOTHING, count_refusal, makes_room};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -49,7 +51,9 @@ pub(super) struct Connection {
     got: usize,
     /// Dropped with the connection, which ends the stream that it was made for.
     over: Option<mpsc::Sender<io::Result<Connection>>>,
-    _place: Place,
+    /// There while it waits for the peer to take something.
+    taking: Option<Pin<Box<Sleep>>>,
+    place: Place,
     _counted: metrics::Connection,
 }
 
@@ -76,7 +80,7 @@ pub(super) fn accept(
                     continue;
                 }
             };
-            let Some(place) = listeners.place(metrics::Transport::Grpc) else {
+            let Some(place) = listeners.place(Owner::Network, metrics::Transport::Grpc) else {
                 tokio::spawn(too_many(stream));
                 continue;
             };
@@ -116,18 +120,23 @@ impl Connection {
         mut cut: watch::Receiver<bool>,
     ) -> Self {
         let _ = stream.set_nodelay(true);
+        let room = Arc::new(Notify::new());
+        let wake = room.clone();
+        place.seat().wake_by(move || wake.notify_one());
         Self {
             stream,
             caller: Caller { address: address.to_string(), reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)) },
             cut: Some(Box::pin(async move {
-                if cut.wait_for(|cut| *cut).await.is_err() {
-                    std::future::pending::<()>().await;
+                tokio::select! {
+                    Ok(_) = cut.wait_for(|cut| *cut) => {}
+                    () = room.notified() => {}
                 }
             })),
             patience: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
             got: 0,
             over: None,
-            _place: place,
+            taking: None,
+            place,
             _counted: metrics::Connection::open(metrics::Transport::Grpc),
         }
     }
@@ -142,13 +151,32 @@ impl Connection {
     /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.
     fn may_go_on(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.cut.as_mut().is_none_or(|cut| cut.as_mut().poll(cx).is_ready()) {
-            self.cut = None;
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "clad is going down"));
+            if self.cut.take().is_some() && self.place.seat().is_leaving() {
+                count_refusal(AckLevel::Received, makes_room().code, 1);
+            }
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "clad is going down, or others want the place",
+            ));
         }
         if self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no HTTP/2 preface in time"));
         }
         Ok(())
+    }
+}
+
+impl Connection {
+    /// What came of a write: a peer that takes nothing for too long has none of it.
+    fn taken(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.taking = None;
+            return written;
+        }
+        let taking = self.taking.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKES_NOTHING)));
+        ready!(taking.as_mut().poll(cx));
+        count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
     }
 }
 
@@ -165,6 +193,7 @@ impl AsyncRead for Connection {
         self.may_go_on(cx)?;
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        self.place.seat().active(Instant::now());
         if self.patience.is_some() {
             self.got += buf.filled().len() - before;
             if self.got >= PREFACE {
@@ -178,7 +207,8 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.may_go_on(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.taken(cx, written)
     }
 
     fn poll_write_vectored(
@@ -187,7 +217,8 @@ impl AsyncWrite for Connection {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.may_go_on(cx)?;
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.taken(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

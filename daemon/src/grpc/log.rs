@@ -20,6 +20,7 @@ use v1::read_response::Message;
 use super::LAST_WORDS;
 use super::calls::Calls;
 use super::listen::Caller;
+use crate::ingest::parts::Owner;
 use crate::metrics;
 use crate::read::{Block, Ended, Item, Reads};
 
@@ -52,7 +53,7 @@ impl v1::log_server::Log for Log {
             return Err(refuse(ErrorCode::Busy, &text));
         };
         let read = Read::try_from(request.into_inner()).map_err(|e| to_status(&e))?;
-        let start = self.reads.start(&read).map_err(|e| to_status(&e))?;
+        let start = self.reads.start(&read, Owner::Network).map_err(|e| to_status(&e))?;
         let (out, blocks) = mpsc::channel(BLOCKS);
         let (stop, call) = (self.stop.clone(), self.calls.begin());
         tokio::spawn(async move {

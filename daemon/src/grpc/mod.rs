@@ -94,22 +94,21 @@ pub(crate) fn serve(
     let calls = Calls::default();
     let (cut, cut_now) = watch::channel(false);
     let (reporter, health_service) = tonic_health::server::health_reporter();
-    tokio::spawn(health::follow(health, reporter, service.stop.clone()));
+    tokio::spawn(health::follow(health, may_read, reporter, service.stop.clone()));
     // Admin is in the descriptors and on another socket: only what is served here is listed.
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .with_service_name(INGEST)
-        .with_service_name(LOG)
-        .with_service_name("grpc.health.v1.Health")
-        .with_service_name("grpc.reflection.v1.ServerReflection")
-        .build_v1();
-    let reflection = match reflection {
-        Ok(reflection) => Some(reflection),
-        Err(e) => {
-            tracing::error!(error = %e, "gRPC is served without reflection");
-            None
-        }
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name(INGEST)
+            .with_service_name(LOG)
+            .with_service_name("grpc.health.v1.Health")
+            .with_service_name("grpc.reflection.v1.ServerReflection")
+            // What tools from before 2023 ask for, and some of today ask for first.
+            .with_service_name("grpc.reflection.v1alpha.ServerReflection")
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
+            .include_reflection_service(false)
     };
     let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone() };
     let ingest = IngestServer::new(ingest).max_decoding_message_size(max_message_bytes(largest_append));
@@ -117,8 +116,9 @@ pub(crate) fn serve(
     let mut routes = Routes::new(Assembling::new(ingest, current.clone()))
         .add_service(LogServer::new(log))
         .add_service(health_service);
-    if let Some(reflection) = reflection {
-        routes = routes.add_service(reflection);
+    match (reflection().build_v1(), reflection().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
+        (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
     }
     let incoming = listen::accept(listener, listeners.clone(), current, cut_now, service.stop.clone());
     let serving = Serving {

@@ -39,7 +39,6 @@ impl Budget {
         share(bytes, self.total())
     }
 
-    #[cfg(test)]
     pub(crate) fn available(&self) -> usize {
         self.permits.available_permits()
     }

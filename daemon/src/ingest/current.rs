@@ -7,6 +7,11 @@ use super::framed::Service;
 use crate::config::Limits;
 use crate::setup::clamp;
 
+/// What buffers of connections may take beyond their own: as much of what comes as of answers.
+pub(crate) fn buffers(limits: &Limits) -> usize {
+    2 * limits.max_inflight_bytes as usize
+}
+
 /// The service of the connections to come. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Current(Arc<RwLock<Service>>);
@@ -26,6 +31,7 @@ impl Current {
         let mut service = self.0.write().unwrap_or_else(PoisonError::into_inner);
         service.door.budget.resize(limits.max_inflight_bytes as usize);
         service.assembly.resize(limits.max_inflight_bytes as usize);
+        service.buffers.resize(buffers(limits));
         service.handshake_timeout = limits.handshake_timeout;
         service.idle_timeout = limits.idle_timeout;
         service.door = Arc::new(Door {

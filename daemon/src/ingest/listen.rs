@@ -4,83 +4,36 @@
 //! daemon left is replaced, one that a living daemon answers on is not, and no other file; a connection over the limit is told so and
 //! costs the others nothing; an error of `accept` (no descriptors left) is waited out, never spun on.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use clad_proto::frame::{ErrorFrame, Transport};
 use clad_proto::{ErrorCode, ErrorInfo};
+use rustix::net::sockopt;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 
 use super::crew::{Crew, Socket};
 use super::current::Current;
 use super::door::count_refusal;
 use super::framed::serve;
+use super::parts::Owner;
 use super::peer::Peer;
+use super::places::{Listeners, Place};
 use crate::access::Access;
-use crate::metrics::{self, Label};
+use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many connections there are, over all listeners, and how many there may be.
-pub(crate) struct Listeners {
-    open: AtomicUsize,
-    max: AtomicUsize,
-    by_transport: [AtomicU64; metrics::Transport::ALL.len()],
-}
-
-/// A connection's place among them, given back when it is dropped.
-pub(crate) struct Place(Arc<Listeners>, metrics::Transport);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.by_transport[self.1.index()].fetch_sub(1, Ordering::Relaxed);
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Listeners {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), max: AtomicUsize::new(max), by_transport: Default::default() })
-    }
-
-    pub(crate) fn set_max(&self, max: usize) {
-        self.max.store(max, Ordering::Relaxed);
-    }
-
-    pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// How many there are on one transport.
-    pub(crate) fn open_on(&self, transport: metrics::Transport) -> usize {
-        self.by_transport[transport.index()].load(Ordering::Relaxed) as usize
-    }
-
-    /// How many there are on each transport.
-    pub(crate) fn by_transport(&self) -> HashMap<String, u64> {
-        let open = |transport: &metrics::Transport| self.by_transport[transport.index()].load(Ordering::Relaxed);
-        metrics::Transport::ALL.iter().map(|transport| (transport.as_str().to_owned(), open(transport))).collect()
-    }
-
-    /// A place for one more connection, while there is one.
-    pub(crate) fn place(self: &Arc<Self>, transport: metrics::Transport) -> Option<Place> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        self.by_transport[transport.index()].fetch_add(1, Ordering::Relaxed);
-        Some(Place(self.clone(), transport))
-    }
-}
+/// What a peer on TCP that says nothing is asked, so that one that vanished does not keep its place: after so long, again
+/// after so much, and so often. As for gRPC, which asks by itself.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 2);
 
 /// Binds a Unix socket with a mode of its own.
 pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
@@ -110,10 +63,22 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
     let _ = tokio::time::timeout(Duration::from_secs(1), wr.write_all_buf(&mut out)).await;
 }
 
-/// Gives a stream to the threads that serve it.
-fn adopted(crew: &Crew, stream: io::Result<impl Into<OwnedFd>>) -> Option<(Socket, Socket)> {
+/// Has the kernel ask a peer that says nothing whether it is still there.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let (after, again, times) = KEEPALIVE;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, after)?;
+    sockopt::set_tcp_keepintvl(stream, again)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, times)?)
+}
+
+/// Gives a stream to the threads that serve it, which can be told to make room.
+fn adopted(crew: &Crew, stream: io::Result<impl Into<OwnedFd>>, place: &Place) -> Option<(Socket, Socket)> {
     match stream.and_then(|stream| crew.adopt(stream)) {
-        Ok(halves) => Some(halves),
+        Ok(halves) => {
+            place.seat().wake_by(halves.0.ender());
+            Some(halves)
+        }
         Err(e) => {
             tracing::warn!(error = %e, "a connection could not be taken over");
             None
@@ -143,20 +108,20 @@ pub(crate) async fn unix(
                 continue;
             }
         };
-        let Some(place) = listeners.place(metrics::Transport::Unix) else {
+        let Ok(cred) = stream.peer_cred() else { continue };
+        let Some(place) = listeners.place(Owner::Uid(cred.uid()), metrics::Transport::Unix) else {
             tokio::spawn(too_many(stream));
             continue;
         };
-        let Ok(cred) = stream.peer_cred() else { continue };
-        let Some((rd, wr)) = adopted(&crew, stream.into_std()) else { continue };
+        let Some((rd, wr)) = adopted(&crew, stream.into_std(), &place) else { continue };
         let (service, access) = (current.service(), access.clone());
         crew.spawn(async move {
-            let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
             let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
             let may_read = access.may_read(cred.uid(), cred.gid());
             let peer = Peer::unix(cred.uid(), cred.gid(), pid, may_read);
-            serve(service, peer, rd, wr).await;
+            serve(service, peer, place.seat().clone(), rd, wr).await;
+            drop(place);
         });
     }
 }
@@ -183,18 +148,21 @@ pub(crate) async fn tcp(
                 continue;
             }
         };
-        let Some(place) = listeners.place(metrics::Transport::Tcp) else {
+        let Some(place) = listeners.place(Owner::Network, metrics::Transport::Tcp) else {
             tokio::spawn(too_many(stream));
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let Some((rd, wr)) = adopted(&crew, stream.into_std()) else { continue };
+        if let Err(e) = keep_alive(&stream) {
+            tracing::warn!(error = %e, "a peer that vanishes will not be noticed");
+        }
+        let Some((rd, wr)) = adopted(&crew, stream.into_std(), &place) else { continue };
         let service = current.service();
         crew.spawn(async move {
-            let _place = place;
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);
             let peer = Peer::network(Transport::Tcp, address.to_string(), may_read);
-            serve(service, peer, rd, wr).await;
+            serve(service, peer, place.seat().clone(), rd, wr).await;
+            drop(place);
         });
     }
 }

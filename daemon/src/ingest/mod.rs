@@ -7,7 +7,6 @@
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
-pub(crate) mod assembly;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
@@ -18,16 +17,23 @@ mod door;
 mod flush;
 mod framed;
 mod listen;
+pub(crate) mod parts;
 mod peer;
+mod places;
 mod session;
 
 use crate::metrics;
 
 pub(crate) use budget::Budget;
 pub(crate) use crew::Crew;
-pub(crate) use current::Current;
+pub(crate) use current::{Current, buffers};
 pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};
-pub(crate) use framed::Service as FramedService;
-pub(crate) use listen::{Listeners, Place, bind_unix, tcp, unix};
+pub(crate) use framed::{Patience, Service as FramedService, TAKES_NOTHING};
+pub(crate) use listen::{bind_unix, tcp, unix};
 pub(crate) use peer::{Peer, start_time};
+pub(crate) use places::{LEAVING, Listeners, Place, makes_room};
 pub(crate) use session::{Answer, Session};
+
+/// Frames and messages up to this length need no share of the budget for large ones, and of these so much comes before a
+/// share is asked for: who only claims much gets nothing for it.
+pub(crate) const BEGUN: usize = 64 * 1024;

@@ -6,6 +6,8 @@
 use clad_proto::frame::{Transport, Vouched};
 use sha2::{Digest, Sha256};
 
+use super::parts::Owner;
+
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -57,6 +59,11 @@ impl Peer {
             Some(uid) => u64::from(uid),
             None => secret_owner(secret),
         }
+    }
+
+    /// Whose part it has of what is shared.
+    pub(crate) fn part(&self) -> Owner {
+        self.uid.map_or(Owner::Network, Owner::Uid)
     }
 
     /// The metric label of the transport.

@@ -2,7 +2,8 @@
 //!
 //! What must hold: what is asked is done in the order in which it was asked; while rings that were given out are kept by
 //! nobody it says so on `/healthz`, in the log and by a metric, tries again at once and then after a pause that doubles from
-//! [`PAUSE`], and says when it is over. It sleeps while nothing is asked and nobody has ended.
+//! [`PAUSE`], and says when it is over; where who keeps does not answer, those who ask next are told so at once, and do not
+//! wait one after the other. It sleeps while nothing is asked and nobody has ended.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -101,11 +102,13 @@ pub(super) struct Clerk {
     health: Health,
     /// When it tries again to have them kept, and the pause after that.
     again: Option<(Instant, Duration)>,
+    /// Who keeps has not answered: nobody else waits for that until then.
+    silent: Option<(Instant, String)>,
 }
 
 impl Clerk {
     pub(super) fn new(place: Place, asked: mpsc::Receiver<Ask>, bell: Arc<OwnedFd>, health: Health) -> Self {
-        Self { place, asked, bell, health, again: None }
+        Self { place, asked, bell, health, again: None, silent: None }
     }
 
     /// Until it is told to end.
@@ -119,9 +122,7 @@ impl Clerk {
     fn serve(&mut self) -> bool {
         loop {
             match self.asked.try_recv() {
-                Ok(Ask::Keep(ring, done)) => {
-                    let _ = done.send(self.place.keep(ring));
-                }
+                Ok(Ask::Keep(ring, done)) => drop(done.send(self.keep(ring))),
                 Ok(Ask::Forget(note)) => {
                     if let Err(error) = self.place.forget(&note) {
                         tracing::warn!(ring = %note.id, %error, "a ring that was given back is still kept");
@@ -132,6 +133,19 @@ impl Clerk {
                 Ok(Ask::End) | Err(mpsc::TryRecvError::Disconnected) => return false,
             }
         }
+    }
+
+    fn keep(&mut self, ring: Kept) -> io::Result<()> {
+        if let Some((until, why)) = &self.silent
+            && Instant::now() < *until
+        {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why.clone()));
+        }
+        let kept = self.place.keep(ring);
+        let has_waited = |e: &&io::Error| matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        let silent = kept.as_ref().err().filter(has_waited).map(|e| (Instant::now() + PAUSE.0, e.to_string()));
+        self.silent = silent;
+        kept
     }
 
     /// Sees to it that what was given out is kept.
@@ -152,10 +166,10 @@ impl Clerk {
             None => PAUSE.0,
         };
         self.again = Some((now + pause, (pause * 2).min(PAUSE.1)));
-        self.say(unkept, "another holder is started");
+        self.say(unkept, "a holder is looked for, or started");
         if let Err(error) = self.place.mend() {
             tracing::error!(rings = unkept, %error, again_in = ?pause, "the rings are kept by nobody else");
-            return self.say(unkept, &format!("no other holder can be started: {error}"));
+            return self.say(unkept, &format!("no holder answers or can be started: {error}"));
         }
         self.look();
     }

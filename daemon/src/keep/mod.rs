@@ -8,30 +8,34 @@
 //! for a client whose ring is new. It also watches a holder: one that ends is told, and another is given all rings.
 //!
 //! What must hold: a ring is given to a client only once it is kept; it is let go only once it is drained to its end
-//! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken; while a ring
-//! that was given out is kept by nobody, the daemon says so and tries again.
+//! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken, and the daemon is
+//! not ready before (`search`); while a ring that was given out is kept by nobody, the daemon says so and tries again.
 
 mod clerk;
 mod holder;
+mod holding;
 mod note;
+mod search;
 mod store;
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::health::Health;
-pub(crate) use holder::hold;
+pub(crate) use holding::hold;
 pub(crate) use note::Note;
+pub(crate) use search::find;
 pub(crate) use store::Stored;
 
 use clerk::{Ask, Clerk, Place};
-use holder::Holder;
-use store::Store;
 
 /// Descriptors that make up a ring: the ring itself, and its doorbell. (A board is made anew by each daemon.)
 pub(crate) const PARTS: usize = 2;
@@ -40,6 +44,9 @@ pub(crate) const HOLDER_SOCKET: &str = "rings.sock";
 
 /// Most that is asked for and not done: more than there are rings, so that nobody waits to have one let go.
 const MAX_ASKS: usize = 4096;
+
+/// How long whoever wants a ring waits until it is kept: less than the time that clients give a handshake.
+const KEEP_WAIT: Duration = Duration::from_secs(3);
 
 /// A ring that was kept.
 #[derive(Debug)]
@@ -75,27 +82,11 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// The one for this process, and what it has kept for us. `folder` is that of the socket for records. Blocks, for a
-    /// moment.
-    ///
-    /// # Errors
-    /// Where the kernel has no descriptor or thread for it.
-    pub(crate) fn find(folder: &Path, stored: Stored, health: Health) -> io::Result<(Self, Vec<Kept>)> {
-        let (place, kept) = match Store::of_process() {
-            Some(store) => {
-                let kept = store.sort(stored);
-                (Place::Store(store), kept)
-            }
-            None => {
-                let mut holder = Holder::at(folder.join(HOLDER_SOCKET));
-                let kept = holder.all().unwrap_or_else(|e| {
-                    tracing::error!(error = %e, "the rings that were kept could not be asked for");
-                    Vec::new()
-                });
-                (Place::Holder(holder), kept)
-            }
-        };
-        Ok((Self::over(place, health)?, kept))
+    /// With a holder in this folder, which there is none yet.
+    #[cfg(test)]
+    pub(crate) fn for_test(folder: &std::path::Path) -> Self {
+        let holder = holder::Holder::at(folder.join(HOLDER_SOCKET), holder::PATIENCE);
+        Self::over(Place::Holder(holder), Health::default()).expect("a keeper")
     }
 
     fn over(place: Place, health: Health) -> io::Result<Self> {
@@ -112,11 +103,20 @@ impl Keeper {
         self.name
     }
 
-    /// Has a ring kept. Blocks, for a few times [`holder::PATIENCE`] at most for each that is asked for at once.
+    /// Has a ring kept. Blocks, for [`KEEP_WAIT`] at most; what is kept later than that is let go again.
     pub(crate) fn keep(&self, note: &Note, fds: [BorrowedFd<'_>; PARTS]) -> io::Result<()> {
         let (done, kept) = mpsc::sync_channel(1);
         self.ask(Ask::Keep(Kept::of(note, &fds)?, done));
-        kept.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        kept.recv_timeout(KEEP_WAIT).unwrap_or_else(|e| match e {
+            RecvTimeoutError::Disconnected => Err(io::ErrorKind::BrokenPipe.into()),
+            RecvTimeoutError::Timeout => {
+                self.forget(note);
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("it has not said within {KEEP_WAIT:?} that it does"),
+                ))
+            }
+        })
     }
 
     /// Lets a ring go. Does not wait.

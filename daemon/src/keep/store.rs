@@ -221,7 +221,7 @@ mod tests {
             }
             stored.into_iter().map(|(name, _)| name).collect()
         };
-        (Store { line, patience: Duration::from_secs(20) }, std::thread::spawn(stored))
+        (Store { line, patience: Duration::from_secs(60) }, std::thread::spawn(stored))
     }
 
     #[test]

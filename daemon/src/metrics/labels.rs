@@ -89,6 +89,8 @@ label! {
         Denied = "denied",
         /// A limit on connections, producers or memory.
         Busy = "busy",
+        /// A peer that said nothing, ended in the middle, or took nothing, for too long.
+        Timeout = "timeout",
         /// No space on the disk.
         NoSpace = "no_space",
         /// The journal has failed and recovers.
@@ -157,13 +159,41 @@ label! {
         Direct = "direct",
         /// A sync as part of a write.
         WriteSync = "write_sync",
-        /// Space that is zeroed ahead.
-        Zeroing = "zeroing",
         /// io_uring, because it is not permitted.
         UringDenied = "uring_denied",
         /// io_uring, because this kernel has none, or not all that is needed.
         UringUnsupported = "uring_unsupported",
         /// Memory that stays locked, for io_uring or its buffers.
         Memlock = "memlock",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reasons that the manual's section of an alert explains, a line for one or some.
+    fn explained(alert: &str) -> Vec<String> {
+        let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATIONS.md");
+        let manual = std::fs::read_to_string(manual).expect("the manual");
+        let section = manual.split_once(&format!("\n### {alert}\n")).expect("a section").1;
+        let section = section.split("\n### ").next().unwrap_or_default();
+        let heads = section.lines().filter_map(|line| line.strip_prefix("- `")?.split_once("`:"));
+        let mut all: Vec<String> =
+            heads.flat_map(|(reasons, _)| reasons.split("`, `").map(str::to_owned).collect::<Vec<_>>()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn values<L: Label>() -> Vec<String> {
+        let mut all: Vec<String> = L::ALL.iter().map(|label| label.as_str().to_owned()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn the_runbook_explains_each_reason_and_no_other() {
+        assert_eq!(explained("CladIoFallback"), values::<Fallback>());
+        assert_eq!(explained("CladRecordsDropped"), values::<Dropped>());
     }
 }

@@ -106,6 +106,13 @@ pub fn inflight_bytes(bytes: u64) {
     }
 }
 
+/// Bytes that buffers of connections take beyond their own.
+pub fn connection_buffers(bytes: u64) {
+    if let Some(m) = meters() {
+        m.connection_buffers.set(float(bytes));
+    }
+}
+
 /// Rings of shared memory, and the memory that they take.
 pub fn rings(count: u64, bytes: u64) {
     if let Some(m) = meters() {

@@ -74,6 +74,7 @@ metrics_table! {
     RINGS_UNKEPT = "clad_shm_rings_unkept", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
     RING_KEEPERS_LOST = "clad_shm_keepers_lost_total", Counter, "", "Times the process that keeps the rings ended, or did not answer, while it kept some.";
     RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times the drain of the rings was woken from its sleep.";
+    CONNECTION_BUFFERS = "clad_connection_buffer_bytes", Gauge, "", "Bytes that buffers of connections may take beyond what each has of its own: answers that wait, streams that come.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
     OFFSET = "clad_offset", Gauge, Watermark::NAME, "End of the log at each watermark: all offsets below.";
     LOWEST_OFFSET = "clad_lowest_offset", Gauge, "", "Lowest offset that is kept: what was below it was removed by retention.";
@@ -180,6 +181,7 @@ pub(super) struct Meters {
     pub(super) rings_unkept: Gauge,
     pub(super) ring_keepers_lost: Arc<Total>,
     pub(super) ring_wakeups: Arc<Total>,
+    pub(super) connection_buffers: Gauge,
     pub(super) connections: Family<Transport, Gauge>,
     pub(super) offset: Family<Watermark, Gauge>,
     pub(super) lowest_offset: Gauge,
@@ -250,6 +252,7 @@ impl Meters {
             rings_unkept: gauge!(RINGS_UNKEPT),
             ring_keepers_lost: totals.total(counter!(RING_KEEPERS_LOST)),
             ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
+            connection_buffers: gauge!(CONNECTION_BUFFERS),
             connections: gauges(CONNECTIONS),
             offset: gauges(OFFSET),
             lowest_offset: gauge!(LOWEST_OFFSET),

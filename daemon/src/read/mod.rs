@@ -2,11 +2,15 @@
 //!
 //! What must hold: disk reads are made off the runtime's workers; one block of frames is in memory for each of the
 //! channel's places and no more, so that a slow reader holds nothing but its own place in the log; a cursor of a
-//! history that was given up is refused with the place where the histories part, never skipped over in silence.
+//! history that was given up is refused with the place where the histories part, never skipped over in silence; however
+//! many READs there are and whatever they pass over, the other users of the runtime's blocking threads find some, and an
+//! owner's READs hold up only themselves: at most [`LOOKS`] of [`stream::LOOK`] bytes are made at once, in turn, and half of them for one.
 
 mod cursor;
 mod item;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -14,26 +18,43 @@ use clad_journal::{Journal, Level};
 use clad_proto::frame::{Read, ReadFrom};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 
+use crate::ingest::parts::{Owner, Parts};
+use stream::Places;
+
 pub(crate) use item::{Block, Item};
 pub(crate) use stream::{Ended, ReadStream};
+
+/// Looks at the log at once, over all READs; half of them for one owner.
+const LOOKS: usize = 16;
+/// Open READs over all connections; half of them for one owner.
+const READS: usize = 512;
 
 /// Starts reads.
 pub(crate) struct Reads {
     journal: Arc<Journal>,
+    /// The highest level that what the log stands on can keep.
+    reach: AckLevel,
+    looks: Arc<Parts>,
+    open: Arc<Parts>,
 }
 
 impl Reads {
-    pub(crate) fn new(journal: Arc<Journal>) -> Arc<Self> {
-        Arc::new(Self { journal })
+    pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
+        Arc::new(Self { journal, reach, looks: Parts::new(LOOKS), open: Parts::new(READS) })
     }
 
     /// Checks a READ and finds its place.
     ///
     /// # Errors
-    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at.
-    pub(crate) fn start(&self, read: &Read) -> Result<ReadStream, ErrorInfo> {
+    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at, or that this log
+    /// cannot keep; too many READs.
+    pub(crate) fn start(&self, read: &Read, owner: Owner) -> Result<ReadStream, ErrorInfo> {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
+            AckLevel::Durable if self.reach < AckLevel::Durable => {
+                let text = "nothing is durable on what this log stands on (`clactl status`); read at `written`";
+                return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+            }
             AckLevel::Durable => Level::Durable,
             other => {
                 let text = format!("records are read at `written` or `durable`, not at `{other}`");
@@ -55,6 +76,12 @@ impl Reads {
         };
         // Who does not follow gets what there is now, and an end, however fast the log grows.
         let stop_at = if read.follow { u64::MAX } else { end };
-        Ok(ReadStream::new(self.journal.clone(), LogId::from_bytes(meta.log_id), *read, (from, stop_at), level))
+        let Some(open) = self.open.part(owner).try_take(1) else {
+            let text = format!("too many READs are open ({READS} over all connections, half of them of one user)");
+            return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000));
+        };
+        let places = Places { looks: self.looks.part(owner), _open: open };
+        let log_id = LogId::from_bytes(meta.log_id);
+        Ok(ReadStream::new(self.journal.clone(), log_id, *read, (from, stop_at), level, places))
     }
 }

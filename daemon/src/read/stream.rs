@@ -2,20 +2,33 @@
 //!
 //! The reader and the disk are asked in blocks, on the runtime's blocking threads; what comes back is what a
 //! transport sends: [`Item`]s, with the chunk's own bytes untouched.
+//!
+//! What must hold: whoever is gone, has cancelled or asked for a time that nothing is of keeps no thread: between two looks,
+//! of [`LOOK`] bytes each, it is seen whether the read goes on, and the next one waits for its turn among all READs.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use clad_journal::format::footer::StoredRange;
-use clad_journal::{Batch, Journal, Level, ReadError, Reader};
+use clad_journal::{Batch, Found, Journal, Level, ReadError, Reader};
 use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead};
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
 use tokio::sync::{mpsc, watch};
 
 use super::item::{Block, Frames, Item};
+use crate::ingest::parts::{Held, Part};
 
 /// Bytes that are put together before they are sent.
 const BLOCK: usize = 128 * 1024;
+/// Bytes of the log that are looked at before it is seen whether anybody still wants them: several blocks, and what a disk
+/// gives in some milliseconds.
+pub(super) const LOOK: usize = 1024 * 1024;
+
+/// A READ's places among all.
+pub(super) struct Places {
+    pub(super) looks: Part,
+    pub(super) _open: Held,
+}
 
 /// A READ that was checked.
 pub(crate) struct ReadStream {
@@ -27,6 +40,7 @@ pub(crate) struct ReadStream {
     left: u64,
     level: Level,
     reader: Option<Reader>,
+    places: Places,
 }
 
 /// How a read came to its end.
@@ -41,7 +55,7 @@ pub(crate) enum Ended {
 }
 
 /// What one look at the log gave.
-enum Look {
+pub(super) enum Look {
     /// More may be there.
     More,
     /// Everything that there is was given.
@@ -61,12 +75,18 @@ impl ReadStream {
         read: Read,
         (from, stop_at): (u64, u64),
         level: Level,
+        places: Places,
     ) -> Self {
         let reader = journal.reader(from, level);
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        Self { journal, log_id, read, next: from, stop_at, left, level, reader }
+        Self { journal, log_id, read, next: from, stop_at, left, level, reader, places }
+    }
+
+    #[cfg(test)]
+    pub(super) fn position(&self) -> u64 {
+        self.next
     }
 
     fn cursor(&self, epoch: u32) -> Cursor {
@@ -97,10 +117,22 @@ impl ReadStream {
         loop {
             let epoch = marks.borrow_and_update().epoch;
             let request_id = self.read.request_id;
+            let place = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
+                () = out.closed() => return Ended::Gone,
+                Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => None,
+                place = self.places.looks.take(1) => place,
+            };
             let (mut block, look) = if *cancelled.borrow() {
                 (B::default(), Look::Cancelled)
             } else {
-                match tokio::task::spawn_blocking(move || self.look::<B>()).await {
+                // The place goes along: who is gone does not end a look.
+                let look = move || {
+                    let _place = place;
+                    self.look::<B>()
+                };
+                match tokio::task::spawn_blocking(look).await {
                     Ok((me, block, look)) => {
                         self = me;
                         (block, look)
@@ -146,9 +178,6 @@ impl ReadStream {
             if ended {
                 return Ended::Told;
             }
-            if *stop.borrow() {
-                return Ended::Stopping;
-            }
             // A block that is full at the very end of the log is no reason to wait: who does not follow wants to be told.
             if caught_up && self.next >= self.journal.marks().of(self.level) {
                 tokio::select! {
@@ -166,10 +195,11 @@ impl ReadStream {
         true
     }
 
-    /// Reads until a block is full, or there is nothing more. Blocks for the disk.
-    fn look<B: Block>(mut self) -> (Self, B, Look) {
+    /// Reads until a block is full, enough was looked at, or there is nothing more. Blocks for the disk.
+    pub(super) fn look<B: Block>(mut self) -> (Self, B, Look) {
         let mut block = B::default();
         let Some(mut reader) = self.reader.take() else { return (self, block, Look::CaughtUp) };
+        let mut bytes = LOOK;
         let look = loop {
             if self.left == 0 {
                 break Look::Limit;
@@ -180,12 +210,13 @@ impl ReadStream {
             if block.size() >= BLOCK {
                 break Look::More;
             }
-            match reader.next_batch() {
-                Ok(Some(batch)) => self.give(&batch, &mut block),
-                Ok(None) => {
+            let found = reader.look(&mut bytes);
+            match found {
+                Ok(Found::Batch(batch)) => self.give(&batch, &mut block),
+                Ok(Found::CaughtUp | Found::NotYet) => {
                     // Batches that the time range passes over move the place all the same.
                     self.next = self.next.max(reader.position());
-                    break Look::CaughtUp;
+                    break if matches!(found, Ok(Found::NotYet)) { Look::More } else { Look::CaughtUp };
                 }
                 Err(ReadError::Gap { from, to, damaged }) => {
                     let reason = if damaged { GapReason::Damage } else { GapReason::Retention };

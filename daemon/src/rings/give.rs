@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 
 use super::process::Process;
 use super::ring::Ring;
-use super::roll::Entry;
-use super::{Held, Order, Rings, Shared, duplicate, member, peer_of, shape};
+use super::roll::{Entry, Share};
+use super::{Held, Order, Rings, Shared, duplicate, member, memory, peer_of, shape};
 use crate::ingest::{Peer, Producer, random};
 use crate::keep::{Kept, Note};
 
@@ -21,6 +21,8 @@ const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
 /// How long a client has to come back to its ring after a restart of the daemon. What it has pushed is drained meanwhile;
 /// later it gets another one.
 const RETURN_WAIT: Duration = Duration::from_secs(60);
+/// How long a client that asks for a ring waits for the drain to have it: less than the time that clients give a handshake.
+const DRAIN_WAIT: Duration = super::RETIRE_WAIT;
 /// The smallest ring that a client can have.
 const LEAST_BYTES: u32 = 16 * 1024;
 
@@ -62,6 +64,12 @@ fn unavailable(text: impl Into<String>) -> ErrorInfo {
     ErrorInfo::new(ErrorCode::RingUnavailable, text)
 }
 
+/// It says nothing of the ring that was asked for.
+fn drain_does_not_get_on() -> ErrorInfo {
+    let text = format!("the drain of the rings has not answered within {DRAIN_WAIT:?}: come again");
+    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
+}
+
 impl Rings {
     /// Gives out a ring, or the new board of one that the client has; it lasts as long as it is held.
     pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<(Given, Held), ErrorInfo> {
@@ -91,14 +99,17 @@ impl Rings {
         // Memory is brought in and the keeper is asked: not on a worker.
         let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
         let (given, held, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
-        let _ = added.await;
-        Ok((given, held))
+        match tokio::time::timeout(DRAIN_WAIT, added).await {
+            Ok(_) => Ok((given, held)),
+            Err(_) => Err(drain_does_not_get_on()), // the ring ends with `held`
+        }
     }
 
     async fn go_on(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
         let (given, answer) = oneshot::channel();
         shared.order(Order::GoOn(id, given));
-        answer.await.ok().flatten().ok_or_else(|| unavailable("there is no such ring any more"))
+        let answer = tokio::time::timeout(DRAIN_WAIT, answer).await.map_err(|_| drain_does_not_get_on())?;
+        answer.ok().flatten().ok_or_else(|| unavailable("there is no such ring any more"))
     }
 }
 
@@ -127,7 +138,9 @@ impl Shared {
         let made = |e: OpenError| unavailable(format!("the ring could not be made: {e}"));
         let refused = |e| crate::ingest::refusal(&e);
         let producer = self.session(&note).map_err(refused)?;
-        let known = self.journal.producer(asker.producer.as_bytes(), asker.owner).map_err(refused)?;
+        // What would hold up its first record is told now, where the client can still go another way.
+        let known =
+            self.journal.may_append(asker.producer.as_bytes(), asker.owner, note.producer_epoch).map_err(refused)?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let marks = self.journal.marks();
         let mut drain = Drain::create(shape, first, self.journal.meta().log_id, marks.epoch).map_err(made)?;
@@ -136,12 +149,12 @@ impl Shared {
         }
         let member = member(note, &drain).ok_or_else(|| unavailable("no memory for a ring"))?;
         let (rings, of_one) = (self.settings.max_rings, self.most_of_one(uid));
-        match self.roll.enter(member.clone(), rings, of_one) {
+        match self.roll.enter(member.clone(), self.share(rings), self.share(of_one)) {
             Entry::Done => {}
             Entry::HasOne => return Err(super::not_drained()),
             Entry::Full => {
                 let text = format!(
-                    "as many rings as [ingest.shm] max_rings allows are given out ({rings}, {of_one} to one user)"
+                    "as many rings as [ingest.shm] max_rings and ring_bytes allow are given out ({rings}, {of_one} to one user)"
                 );
                 return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(of_one as u64).retry_after_ms(1000));
             }
@@ -179,6 +192,12 @@ impl Shared {
         }
     }
 
+    /// So many rings of full size.
+    fn share(&self, rings: usize) -> Share {
+        let bytes = shape(self.settings.bytes).map_or(usize::MAX, memory);
+        Share { rings, bytes: rings.saturating_mul(bytes) }
+    }
+
     /// The session of a ring's producer.
     fn session(&self, note: &Note) -> Result<Producer, AppendError> {
         Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
@@ -201,7 +220,7 @@ impl Shared {
                 return None;
             }
         };
-        if self.door.highest >= clad_proto::AckLevel::Durable {
+        if self.door().highest >= clad_proto::AckLevel::Durable {
             // What was given back had been written, and recovery has synced all that it kept.
             drain.raise(clad_shm::Level::Durable, drain.released());
         }
@@ -221,6 +240,7 @@ impl Shared {
             true => ring.leave(false),
             false => ring.is_expected_by(Instant::now() + RETURN_WAIT),
         }
+        ring.look_for_loss();
         Some(ring)
     }
 }

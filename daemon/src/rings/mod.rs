@@ -1,4 +1,4 @@
-//! Rings of shared memory: given out on the Unix socket, drained by one thread, kept over the death of both ends.
+//! Rings of shared memory: given out on the Unix socket, drained by one thread at a time, kept over the death of both ends.
 //!
 //! ```text
 //!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ Keeper (kept)        client: push ─▶ ring
@@ -19,6 +19,7 @@
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
 mod give;
+mod lead;
 mod pace;
 mod pass;
 mod process;
@@ -45,9 +46,9 @@ use crate::config::SharedMemory;
 use crate::ingest::{Door, Peer};
 use crate::keep::{Keeper, Kept, Note};
 pub(crate) use give::{Asker, Given, borrowed, now};
+use lead::Lead;
 use ring::Ring;
 use roll::Roll;
-use thread::Drainage;
 
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
@@ -101,10 +102,13 @@ struct CatchUp {
     done: oneshot::Sender<Result<(), ErrorInfo>>,
 }
 
+type CaughtUp = oneshot::Receiver<Result<(), ErrorInfo>>;
+
 struct Shared {
     settings: Settings,
     journal: Arc<Journal>,
-    door: Arc<Door>,
+    /// What the next ring is given; a reload replaces it.
+    door: Mutex<Arc<Door>>,
     keeper: Keeper,
     roll: Roll,
     /// Nothing, when the drain has ended: whoever orders then is told by the loss of what he waits on.
@@ -118,6 +122,8 @@ struct Shared {
     bell: OwnedFd,
     /// The sign of life that was asked for, and when.
     sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
+    /// The same as an append asks that came by a socket then.
+    probe: Mutex<Option<(Instant, CaughtUp)>>,
 }
 
 impl Shared {
@@ -126,7 +132,7 @@ impl Shared {
     }
 
     fn door(&self) -> Arc<Door> {
-        self.door.clone()
+        self.door.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// False when the drain has ended: the order is lost.
@@ -140,6 +146,13 @@ impl Shared {
         true
     }
 
+    /// Told when what was logged by rings before now was handed over.
+    fn ask_to_catch_up(&self, of: Option<RingId>) -> CaughtUp {
+        let (done, caught_up) = oneshot::channel();
+        self.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
+        caught_up
+    }
+
     fn ring_bell(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
@@ -147,7 +160,7 @@ impl Shared {
     /// The marks have moved.
     fn marks_moved(&self) {
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
+        if !lead::looks_itself() && self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
             self.ring_bell();
         }
     }
@@ -178,6 +191,11 @@ impl Held {
         self.member.note.id
     }
 
+    /// Whether the log has lost what came by it and was given back; true once for each time.
+    pub(crate) fn take_lost(&self) -> bool {
+        self.member.take_lost()
+    }
+
     /// The client has said that it will not come back.
     pub(crate) fn forget(&mut self) {
         self.forget = true;
@@ -204,7 +222,7 @@ impl Rings {
         let shared = Arc::new(Shared {
             settings,
             journal: journal.clone(),
-            door,
+            door: Mutex::new(door),
             keeper,
             roll: Roll::default(),
             orders: Mutex::new(Some(Vec::new())),
@@ -213,6 +231,7 @@ impl Rings {
             waits_for_marks: AtomicBool::new(false),
             bell,
             sign: Mutex::default(),
+            probe: Mutex::default(),
         });
         let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
         if !adopted.is_empty() {
@@ -224,9 +243,19 @@ impl Rings {
                 shared.marks_moved();
             }
         });
-        let drainage = Drainage::new(shared.clone(), adopted);
-        std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || drainage.run())?;
+        let lead = Arc::new(Lead::new(shared.clone(), adopted)?);
+        for _ in 0..2 {
+            let lead = lead.clone();
+            std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || lead.serve())?;
+        }
         Ok(Self(Some(shared)))
+    }
+
+    /// The limits of the rings that are given out from now on; those that are there keep theirs, as connections do.
+    pub(crate) fn set_door(&self, door: Arc<Door>) {
+        if let Some(shared) = &self.0 {
+            *shared.door.lock().unwrap_or_else(PoisonError::into_inner) = door;
+        }
     }
 
     /// Rings, and the memory that they take.
@@ -255,9 +284,7 @@ impl Rings {
         if !shared.roll.is_behind(of) {
             return Ok(());
         }
-        let (done, caught_up) = oneshot::channel();
-        shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
-        match tokio::time::timeout(CATCH_UP_WAIT, caught_up).await {
+        match tokio::time::timeout(CATCH_UP_WAIT, shared.ask_to_catch_up(of)).await {
             Ok(Ok(caught_up)) => caught_up,
             Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
             Err(_) => {
@@ -344,6 +371,35 @@ impl Rings {
             }
         }
         Duration::ZERO
+    }
+
+    /// Why appends that come by sockets are refused now, where that is for what lies in rings. To be called every second or so:
+    /// it asks for itself what they ask for, and waits for as long.
+    pub(crate) fn why_refused(&self) -> Option<String> {
+        let waited = self.behind_for()?;
+        (waited > CATCH_UP_WAIT).then(|| {
+            format!(
+                "what was logged by rings of shared memory has waited for {waited:.0?} to be taken, and appends by sockets wait \
+                 behind it: they are refused (busy) after {CATCH_UP_WAIT:?}"
+            )
+        })
+    }
+
+    /// For how long somebody who came then would have waited for what lies in rings; nothing where nobody waits.
+    fn behind_for(&self) -> Option<Duration> {
+        let shared = self.0.as_ref()?;
+        let mut probe = shared.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, caught_up)) = &mut *probe {
+            match caught_up.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => return Some(since.elapsed()),
+                // Told, or refused for what the journal says by itself.
+                _ => *probe = None,
+            }
+        }
+        if shared.roll.is_behind(None) {
+            *probe = Some((Instant::now(), shared.ask_to_catch_up(None)));
+        }
+        None
     }
 }
 

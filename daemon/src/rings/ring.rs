@@ -7,6 +7,7 @@
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
 //! - What the journal refuses of its producer alone, for now, holds up this ring alone.
+//! - Where the log has lost what was `written` and given back, no FLUSH says that it is there: the next one is told.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ struct Out {
     upto: u64,
     /// One past their last offset; 0 where all were refused.
     end: u64,
+    /// The last sequence of theirs that was taken.
+    last: Option<u64>,
     /// How often the journal had failed when they were taken.
     failures: u32,
     since: Instant,
@@ -66,11 +69,15 @@ pub(super) struct Ring {
     told_written: usize,
     told_durable: usize,
     given_back: usize,
+    /// The last sequence that was `written` and given back: it is in the log alone.
+    in_log_alone: Option<u64>,
     /// The client is gone: when everything was taken and given back, so is the ring.
     leaving: bool,
     /// Until when its client must have come back, after a restart of the daemon.
     expected: Option<Instant>,
     empty: bool,
+    /// Its doorbell wakes who stands by.
+    watched: bool,
     /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
     nonsense: Option<u64>,
     /// Who waits for its end.
@@ -87,6 +94,9 @@ impl Ring {
         producer: Producer,
         process: Option<OwnedFd>,
     ) -> Self {
+        // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given back.
+        let given_back = drain.released() > 0 && !drain.has_refused();
+        let in_log_alone = if given_back { drain.released_sequence().checked_sub(1) } else { None };
         Self {
             member,
             door,
@@ -103,9 +113,11 @@ impl Ring {
             told_written: 0,
             told_durable: 0,
             given_back: 0,
+            in_log_alone,
             leaving: false,
             expected: None,
             empty: false,
+            watched: false,
             nonsense: None,
             ended: Vec::new(),
             _counted: metrics::Connection::open(metrics::Transport::Shm),
@@ -119,6 +131,14 @@ impl Ring {
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.drain.waker()
+    }
+
+    pub(super) fn set_watched(&mut self, watched: bool) {
+        self.watched = watched;
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched
     }
 
     pub(super) fn process(&self) -> Option<&OwnedFd> {
@@ -312,15 +332,16 @@ impl Ring {
     fn out(&mut self, entry: &Entry, level: AckLevel, end: Option<u64>, failures: u32, since: Instant) {
         let one = |wanted| if level == wanted && end.is_some() { (1, u64::from(entry.records)) } else { (0, 0) };
         let (written, durable) = (one(AckLevel::Written), one(AckLevel::Durable));
+        let last = end.map(|_| entry.sequence.saturating_add(u64::from(entry.records)).saturating_sub(1));
         let (upto, end, wants_durable) = (entry.append + 1, end.unwrap_or_default(), level == AckLevel::Durable);
         match self.outs.back_mut() {
             // Taken together, and wanted at the same level: one entry for all of them.
             Some(out) if (out.since, out.failures, out.wants_durable) == (since, failures, wants_durable) => {
-                (out.upto, out.end) = (upto, out.end.max(end));
+                (out.upto, out.end, out.last) = (upto, out.end.max(end), last.or(out.last));
                 out.written = (out.written.0 + written.0, out.written.1 + written.1);
                 out.durable = (out.durable.0 + durable.0, out.durable.1 + durable.1);
             }
-            _ => self.outs.push_back(Out { upto, end, failures, since, wants_durable, written, durable }),
+            _ => self.outs.push_back(Out { upto, end, last, failures, since, wants_durable, written, durable }),
         }
     }
 
@@ -355,6 +376,7 @@ impl Ring {
                 break;
             }
             upto = Some(out.upto);
+            self.in_log_alone = out.last.or(self.in_log_alone);
             self.given_back += 1;
         }
         if let Some(upto) = upto {
@@ -388,8 +410,25 @@ impl Ring {
         self.member.passed(self.drain.next());
     }
 
+    /// The journal has recovered.
     pub(super) fn set_epoch(&mut self, epoch: u32) {
         self.drain.set_epoch(epoch);
+        // A client that is there hears it from its session.
+        if self.expected().is_some() {
+            self.look_for_loss();
+        }
+    }
+
+    /// Sees whether the log still has what was `written` and given back: that comes from nowhere else. If not, the client's
+    /// next FLUSH is told.
+    pub(super) fn look_for_loss(&mut self) {
+        let Some(last) = self.in_log_alone else { return };
+        let note = &self.member.note;
+        if self.door.journal.is_stored(note.producer.as_bytes(), self.producer.owner, last) == Some(false) {
+            self.in_log_alone = None; // said once
+            tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, "what a ring had given back as written is not in the log");
+            self.member.has_lost();
+        }
     }
 }
 

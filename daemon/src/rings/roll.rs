@@ -25,6 +25,8 @@ pub(crate) struct Member {
     held: AtomicBool,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
+    /// What had been given back as `written` is not in the log any more, and no flush has told so.
+    lost: AtomicBool,
     /// So many connections hold it, or [`NEVER`]. Once it is 0 it stays so: the ring is ending.
     holders: AtomicU32,
 }
@@ -32,7 +34,8 @@ pub(crate) struct Member {
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
         let (passed, held, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
-        Self { note, bytes, watch, passed, held, leaving, holders: AtomicU32::new(NEVER) }
+        let lost = AtomicBool::new(false);
+        Self { note, bytes, watch, passed, held, leaving, lost, holders: AtomicU32::new(NEVER) }
     }
 
     /// One more connection holds it, unless it is ending.
@@ -56,6 +59,15 @@ impl Member {
 
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Whether it has lost something; true once for each time.
+    pub(super) fn take_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire) && self.lost.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn passed(&self, next: u64) {
@@ -82,6 +94,21 @@ impl Member {
     }
 }
 
+/// What there may be of rings, over all or of one user. In bytes too: those of an earlier daemon may be larger than any that
+/// are given out now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) rings: usize,
+    pub(super) bytes: usize,
+}
+
+impl Share {
+    fn has_room<'a>(&self, there: impl Iterator<Item = &'a Arc<Member>>, one: &Member) -> bool {
+        let (rings, bytes) = there.fold((0, 0), |(rings, bytes), m| (rings + 1, bytes + m.bytes));
+        rings < self.rings && bytes + one.bytes <= self.bytes
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Roll(RwLock<Vec<Arc<Member>>>);
@@ -91,14 +118,15 @@ impl Roll {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a new ring, unless there are as many as there may be, over all or of one user, or its producer has one.
-    pub(super) fn enter(&self, member: Arc<Member>, most: usize, most_of_one: usize) -> Entry {
+    /// Enters a new ring, unless with it there would be more than there may be, over all or of one user, or its producer
+    /// has one.
+    pub(super) fn enter(&self, member: Arc<Member>, most: Share, most_of_one: Share) -> Entry {
         let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid).count();
         if roll.iter().any(|m| m.note.producer == member.note.producer) {
             return Entry::HasOne;
         }
-        if roll.len() >= most || of_one >= most_of_one {
+        let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid);
+        if !most_of_one.has_room(of_one, &member) || !most.has_room(roll.iter(), &member) {
             return Entry::Full;
         }
         roll.push(member);

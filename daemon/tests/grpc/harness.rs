@@ -20,7 +20,7 @@ use v1::ingest_client::IngestClient;
 use v1::log_client::LogClient;
 use v1::read_response::Message as Given;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1024 * 1024;
 
 /// A daemon of its own in a new folder.

@@ -55,8 +55,21 @@ fn a_policy_that_this_disk_refuses() {
 fn a_folder_that_another_clad_has() {
     let daemon = Daemon::start();
     let mut bystander = Bystander::of(&daemon);
-    refused(&Setup::in_folder(daemon.dir()), 1, &["in use by another clad", &daemon.dir().display().to_string()]);
+    let who = format!("pid {} has it: stop that", daemon.pid());
+    refused(&Setup::in_folder(daemon.dir()), 1, &["in use by another clad", &daemon.dir().display().to_string(), &who]);
     bystander.is_served();
+}
+
+/// A file system that is not mounted, say: the log is not begun somewhere else.
+#[test]
+fn a_folder_with_nothing_above_it() {
+    let setup = Setup::new();
+    let above = setup.config().with_file_name("not-mounted");
+    let dir = above.join("log");
+    let setup = setup.set("journal.dir", &dir.display().to_string());
+    let why = format!("{} is not there, and clad makes nothing above its data folder", above.display());
+    refused(&setup, 1, &["make the data folder", &why, "install --directory"]);
+    assert!(!above.exists(), "it was made");
 }
 
 #[test]

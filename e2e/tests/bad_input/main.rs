@@ -11,6 +11,7 @@ mod lines;
 mod producers;
 mod reads;
 mod resend;
+mod shares;
 
 use clad_e2e::{Daemon, Raw};
 use clad_proto::AckLevel;

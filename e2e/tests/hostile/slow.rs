@@ -4,19 +4,22 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use clad_e2e::raw::{hello, payload};
+use clad_e2e::web::metrics;
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::AckLevel;
-use clad_proto::frame::{AppendHead, append_prefix, encode_append};
+use clad_proto::frame::{AppendHead, append_prefix, encode_append, encode_ping};
 
-use super::attack;
+use super::{SLACK, attack};
 
 /// The daemon's own bounds (docs/ARCHITECTURE.md): a frame up to this needs no share of a budget,
 const SMALL_FRAME: u64 = 64 << 10;
 /// a read buffer is no larger than this, or than the frame under way,
 const CHUNK_MAX: u64 = 128 << 10;
-/// answers that wait for a peer, in a buffer that grows to twice of it,
+/// of both what a connection has of its own, in buffers that grow to twice of it; more is a part of one budget,
+const OWN: u64 = 2 * (16 << 10) + 2 * (16 << 10);
+/// answers that wait for a peer,
 const OUT_LIMIT: u64 = 256 << 10;
-/// and bytes of appends over all connections, and once more of large frames that are put together.
+/// and bytes of appends over all connections, once more of large frames that are put together, and twice of buffers.
 const BUDGET: u64 = 4 << 20;
 
 fn daemon(connections: usize) -> Daemon {
@@ -106,7 +109,7 @@ fn who_never_reads(connections: usize) {
         let (count, level, payload_crc) = (1, AckLevel::Received, one.checksum());
         encode_append(&mut burst, &AppendHead { first_seq, count, level, gap: true, payload_crc }, &one.bytes);
     }
-    let bound = connections as u64 * (2 * OUT_LIMIT + CHUNK_MAX) + 2 * BUDGET;
+    let bound = connections as u64 * OWN + 4 * BUDGET;
     let (_, sent) = attack(&format!("{connections} who never read"), &daemon, bound, || {
         let mut crowd: Vec<_> = (0..connections).map(|_| Raw::producer(&daemon.socket()).0).collect();
         let mut stuck = vec![false; connections];
@@ -129,6 +132,44 @@ fn who_never_reads(connections: usize) {
         sent
     });
     assert!(sent > connections * OUT_LIMIT as usize, "{sent} bytes were sent: too few to fill anything");
+}
+
+/// What each may make the daemon hold is a part of what all may: a crowd of one user holds its own buffers, and half of the
+/// budget for more. Each alone within its bounds, they would hold many times as much.
+fn who_pings_and_reads_nothing(connections: usize) {
+    let daemon = daemon(connections);
+    let mut pings = BytesMut::new();
+    (0..1000).for_each(|_| encode_ping(&mut pings, 1));
+    let bound = connections as u64 * OWN + 2 * BUDGET;
+    assert!(connections as u64 * (OUT_LIMIT + CHUNK_MAX) > bound + SLACK, "too few to show anything");
+    attack(&format!("{connections} who ping and read nothing"), &daemon, bound, || {
+        let mut crowd: Vec<_> = (0..connections).map(|_| Raw::producer(&daemon.socket()).0).collect();
+        for raw in &mut crowd {
+            // A frame that was cut in the middle goes on where it was.
+            let mut at = 0;
+            loop {
+                match raw.send_some(&pings[at..], Duration::from_millis(10)) {
+                    0 => break,
+                    sent => at = (at + sent) % pings.len(),
+                }
+            }
+        }
+        let buffers = metrics(daemon.port("metrics"))["clad_connection_buffer_bytes"] as u64;
+        assert!((OUT_LIMIT..=BUDGET).contains(&buffers), "{buffers} bytes of buffers, and one user may have {BUDGET}");
+    });
+    daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+    assert_eq!(metrics(daemon.port("metrics"))["clad_connection_buffer_bytes"] as u64, 0);
+}
+
+#[test]
+fn two_hundred_who_ping_and_read_nothing() {
+    who_pings_and_reads_nothing(200);
+}
+
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn thousands_who_ping_and_read_nothing() {
+    who_pings_and_reads_nothing(3000);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! up by it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_client::AckLevel;
-use clad_e2e::{Raw, Setup, readback};
+use clad_e2e::hold::{Holder, threads};
+use clad_e2e::{PATIENCE, Raw, Setup, readback, web};
 use clad_proto::ErrorCode;
 use clad_proto::frame::Frame;
 
@@ -120,4 +121,35 @@ fn a_flood_by_rings_keeps_nobody_at_a_socket() {
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+/// While the drain does not get on, everybody who comes by a socket is refused, and the daemon is not ready.
+#[test]
+fn a_daemon_whose_drain_does_not_get_on_is_not_ready() {
+    let runtime = runtime();
+    let daemon = Setup::new().start();
+    let ready = || web::page(daemon.port("metrics"), "/readyz");
+    let until = |what: &str, code: u16| {
+        let began = Instant::now();
+        while ready().0 != code {
+            assert!(began.elapsed() < PATIENCE, "{what}: {:?}\n{}", ready(), daemon.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let (mut socket, _) = Raw::producer(&daemon.socket());
+    let producer = producer(&runtime, &daemon, "shm");
+    let frozen = Holder::freeze(&threads(daemon.pid(), |name| name == "clad-drain"));
+    runtime.block_on(submit(&producer, AckLevel::Posted, "posted".to_owned())).expect("in the ring");
+    let posted = submit(&producer, AckLevel::Written, "behind it".to_owned());
+    assert_eq!(ready().0, 200, "nobody was refused yet");
+    socket.append(0, AckLevel::Received, &[b"by the socket"]);
+    let Frame::Refused(refused) = socket.answer() else { panic!("it passed what was posted before") };
+    assert_eq!(refused.error.code, ErrorCode::Busy, "{}", refused.error);
+    until("it refuses", 503);
+    let (_, why) = ready();
+    assert!(why.contains("logged by rings of shared memory has waited"), "{why}");
+    drop(frozen);
+    until("it gets on", 200);
+    runtime.block_on(posted).expect("written");
+    socket.append_acked(0, AckLevel::Received, &[b"by the socket"]);
 }

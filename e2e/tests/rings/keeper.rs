@@ -11,7 +11,7 @@ use crate::death::{Client, once_and_in_order};
 use crate::{producer, runtime, submit};
 
 /// The one that has our socket's path among its words; also where a daemon before this one has started it.
-fn holder(daemon: &Daemon) -> Pid {
+pub(crate) fn holder(daemon: &Daemon) -> Pid {
     let path = daemon.socket().with_file_name("rings.sock").display().to_string();
     let processes = std::fs::read_dir("/proc").expect("proc").flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

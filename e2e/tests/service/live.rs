@@ -232,8 +232,11 @@ fn each_rule_of_retention_begins_to_hold_and_ends() {
         reload(&daemon, &format!("[retention]\n{keys}"));
         daemon.wait_until(rule, |_| removed(rule) >= 3.0);
         reload(&daemon, "");
-        // One may have been on its way.
-        thread::sleep(Duration::from_millis(500));
+        // One may have been on its way: until nothing has gone for a while.
+        let mut lowest = f64::NAN;
+        while std::mem::replace(&mut lowest, number("clad_lowest_offset")) != lowest {
+            thread::sleep(Duration::from_secs(1));
+        }
     }
     // Over: nothing goes any more.
     let kept = number("clad_lowest_offset");

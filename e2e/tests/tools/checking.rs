@@ -33,7 +33,7 @@ fn a_check_and_a_start_agree() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
     type Case<'a> = (&'a str, fn(&Setup, &str) -> Vec<(&'static str, String)>, &'a str, &'a str);
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 9] = [
         (
             "a name that is none of a log's",
             |setup, _| {
@@ -61,13 +61,19 @@ fn a_check_and_a_start_agree() {
                 Vec::new()
             },
             "is a link that leads nowhere",
-            "File exists",
+            "is a link that leads nowhere",
         ),
         (
             "a file above the folder",
             |setup, _| vec![("journal.dir", setup.config().join("log").display().to_string())],
             "is not a folder",
             "Not a directory",
+        ),
+        (
+            "nothing above the folder",
+            |setup, _| vec![("journal.dir", setup.config().with_file_name("none").join("log").display().to_string())],
+            "is not there, and clad makes nothing above its data folder",
+            "is not there, and clad makes nothing above its data folder",
         ),
         (
             "a port that another has",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Raw, Rng, Scratch, Setup, readback, seed};
+use clad_e2e::{Daemon, PATIENCE, Raw, Rng, Scratch, Setup, not_run, readback, seed};
 use clad_proto::frame::{Frame, FrameDecoder};
 use clad_proto::{AckLevel, PayloadView};
 use nix::sys::signal::Signal;
@@ -43,6 +43,31 @@ fn state(file: &Path) -> Option<clad_e2e::Json> {
 
 fn synced(file: &Path) -> u64 {
     state(file).and_then(|state| state["bytes"].as_u64()).unwrap_or(0)
+}
+
+/// Where nothing can be durable nothing is exported as if it were; files that were copied there may be, and that is said.
+#[test]
+fn what_is_only_in_memory_is_not_called_durable() {
+    let memory = Path::new("/dev/shm");
+    if clad_journal::io::device::discover(memory).filesystem != "tmpfs" {
+        return not_run("an export out of memory", "/dev/shm is no memory file system");
+    }
+    let scratch = tempfile::tempdir_in(memory).expect("a folder");
+    let daemon = Setup::in_folder(&scratch.path().join("log")).start();
+    let server = daemon.address("unix");
+    clactl_ends(0, &["append", "--server", &server], &numbers(0..3));
+    ok(&daemon, &["rotate"]);
+    let file = scratch.path().join("out.json");
+    let file = file.to_str().expect("UTF-8");
+    let output = clactl_ends(1, &["export", "--server", &server, file], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("level_unreachable") && said.contains("`clactl query -o json`"), "{said}");
+    assert!(!Path::new(file).exists(), "something was exported");
+    assert_eq!(ok(&daemon, &["query", "-o", "cat"]), numbers(0..3));
+    let dir = daemon.dir().to_str().expect("UTF-8").to_owned();
+    let output = clactl_ends(0, &["export", "--dir", &dir, "-o", "cat", "-"], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is durable (written, because tmpfs keeps its files in memory)"), "{said}");
 }
 
 /// Starts an export and kills it once its file has grown so far; whether it was there in time.

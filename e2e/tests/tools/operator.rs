@@ -202,7 +202,7 @@ fn an_append_that_is_stopped_tells_the_last_line() {
             status.offsets.as_ref().is_some_and(|offsets| offsets.durable == before + 3)
         });
         // The daemon has told that the third is durable; that it was read is told by nobody.
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_secs(1));
         child.running.send(signal);
         child.running.wait_end(PATIENCE).expect("it ends");
         let said = child.running.said();
@@ -228,11 +228,48 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
                 child.running.wait_end(PATIENCE).expect("it ends");
                 let said = child.running.said();
                 assert_eq!(child.running.code(), Some(1), "{said}");
-                let last = "interrupted, and no ack for 1 line, which may be stored\nno line reached `durable`";
-                assert!(said.contains(last), "{transport}: {said}");
+                let last = "interrupted, and no ack for 1 line, which may be stored: the daemon said no_space: ";
+                assert!(said.contains(last) && said.contains("\nno line reached `durable`"), "{transport}: {said}");
             });
         }
     });
+}
+
+/// Whatever waits inside of it (acks, room in its buffer or ring, a socket that nobody reads), a signal ends it: the daemon
+/// stands still meanwhile, and answers nothing.
+#[test]
+fn an_append_ends_while_the_daemon_hangs() {
+    let daemon = Daemon::start();
+    let text = format!("{}\n", "x".repeat(100)).repeat(1000);
+    thread::scope(|scope| {
+        let mut appends = ["unix", "tcp", "grpc", "shm"].map(|transport| {
+            let mut child = Feeding::start(&mut clactl(&["append", "--server", &daemon.address(transport)]));
+            child.line("before");
+            (transport, child)
+        });
+        let all = appends.len() as u64;
+        daemon
+            .wait_until("first lines", |status| status.offsets.as_ref().is_some_and(|offsets| offsets.durable == all));
+        // They have heard of it as well, or say so below.
+        thread::sleep(Duration::from_millis(300));
+        daemon.signal(Signal::SIGSTOP);
+        for (_, child) in &mut appends {
+            let mut lines = child.lines.take().expect("open");
+            let text = &text;
+            // More than it takes without an answer: it stops reading.
+            scope.spawn(move || while lines.write_all(text.as_bytes()).is_ok() {});
+        }
+        for (transport, child) in appends {
+            assert!(child.hears("nothing was acknowledged for 5 s, and "), "{transport}: {}", child.running.said());
+            child.running.send(Signal::SIGTERM);
+            child.running.wait_end(PATIENCE).unwrap_or_else(|| panic!("{transport}: it goes on"));
+            let said = child.running.said();
+            assert_eq!(child.running.code(), Some(1), "{transport}: {said}");
+            assert!(said.contains("interrupted, and no ack for "), "{transport}: {said}");
+            assert!(said.contains("the last line that reached `durable` is line 1\n"), "{transport}: {said}");
+        }
+    });
+    daemon.signal(Signal::SIGCONT);
 }
 
 /// A `clactl append` that is given its lines one by one.

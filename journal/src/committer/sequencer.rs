@@ -229,6 +229,50 @@ impl Committer {
         }
     }
 
+    /// As [`Self::producer`], for who is about to append: also whether its next record would be refused for its producer's
+    /// sake.
+    pub(crate) fn may_append(
+        &self,
+        id: &ProducerId,
+        owner: u64,
+        epoch: u32,
+        now: Moment,
+    ) -> Result<Option<ProducerState>, AppendError> {
+        let state = self.producer(id, owner)?;
+        let header = ChunkHeader {
+            flags: 0,
+            count: 1,
+            payload_checksum: 0,
+            producer: *id,
+            owner,
+            first_sequence: state.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.saturating_add(1)),
+            producer_epoch: epoch,
+        };
+        self.judge(&header, true, now)?;
+        Ok(state)
+    }
+
+    /// Whether a record of a producer is in the log, by its sequence; nothing where that cannot be said.
+    pub(crate) fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64, now: Moment) -> Option<bool> {
+        let header = ChunkHeader {
+            flags: 0,
+            count: 1,
+            payload_checksum: 0,
+            producer: *id,
+            owner,
+            first_sequence: sequence,
+            producer_epoch: u32::MAX,
+        };
+        if self.producers.get(id).is_none() && self.producers.may_have_forgotten() {
+            return None;
+        }
+        match self.judge(&header, false, now) {
+            Ok(Some(_)) | Err(AppendError::TooOld) => Some(true),
+            Ok(None) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => Some(false),
+            Err(_) => None,
+        }
+    }
+
     pub(crate) fn producers_len(&self) -> usize {
         self.producers.len()
     }

@@ -4,7 +4,8 @@
 //! What must hold beyond the trait:
 //! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
 //!   changes nothing, and links are never followed.
-//! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written.
+//! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written. Who only
+//!   reads tries it with the first block of the first file that is read, and writes nothing at all.
 //! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`, or `ENOSYS`
 //!   where something in between does not know the call), a plain write and `fdatasync` keep the same promise, and it is
 //!   told as a fallback.
@@ -13,8 +14,8 @@ use std::io;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -32,7 +33,8 @@ use super::{
 pub struct OsStorage {
     dir: OwnedFd,
     block_size: u32,
-    direct: bool,
+    /// Whether direct I/O works here; not known before the first file was read, where nothing is to be written.
+    direct: OnceLock<bool>,
     zeroing: bool,
     ring: Option<Ring>,
     why: String,
@@ -72,13 +74,23 @@ impl OsStorage {
         Self::open_with(dir, block_size, zeroing, &options)
     }
 
+    /// The same for who only reads: nothing is written, not even to find out what works.
+    ///
+    /// # Errors
+    /// What the kernel says when the folder cannot be opened.
+    pub fn to_read(dir: &Path, block_size: u32) -> io::Result<Self> {
+        let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
+        let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
+        let (direct, why) = (OnceLock::new(), "nothing is written".to_owned());
+        Ok(Self { dir: folder(dir)?, block_size, direct, zeroing: false, ring: None, why, sync, fallbacks })
+    }
+
     /// The same with an engine: what is asked for, or what [`choose`] says, or threads where that is not to be had.
     ///
     /// # Errors
     /// What the kernel says when the folder cannot be opened, or no thread can be started.
     pub fn open_with(dir: &Path, block_size: u32, zeroing: bool, options: &EngineOptions) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let fd = folder(dir)?;
         let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
         let refused = try_direct(&fd, block_size).err();
         let direct = refused.is_none();
@@ -99,7 +111,7 @@ impl OsStorage {
             }
         }
         let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
-        Ok(Self { dir: fd, block_size, direct, zeroing, ring, why, sync, fallbacks })
+        Ok(Self { dir: fd, block_size, direct: direct.into(), zeroing, ring, why, sync, fallbacks })
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<Arc<dyn File>> {
@@ -109,7 +121,7 @@ impl OsStorage {
     }
 
     fn flags(&self, access: Access) -> OFlags {
-        let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
+        let direct = if self.is_direct() { OFlags::DIRECT } else { OFlags::empty() };
         match access {
             Access::ReadDirect => OFlags::RDONLY | direct,
             Access::ReadCached => OFlags::RDONLY,
@@ -118,11 +130,29 @@ impl OsStorage {
         }
     }
 
+    /// Reads the first block of a file past the page cache; nothing where the file says nothing about that.
+    fn reads_direct(&self, name: &str) -> Option<bool> {
+        let refused = |e: &io::Error| matches!(Errno::from_io_error(e), Some(Errno::INVAL | Errno::OPNOTSUPP));
+        match self.file(name, OFlags::RDONLY | OFlags::DIRECT) {
+            Ok(file) => {
+                let block = self.block_size as usize;
+                let (_, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
+                Some(read.err().is_none_or(|e| !refused(&e)))
+            }
+            Err(e) => refused(&e).then_some(false),
+        }
+    }
+
     fn subdir(&self, dir: &str) -> io::Result<OwnedFd> {
         let name = if dir.is_empty() { "." } else { dir };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
     }
+}
+
+fn folder(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::empty())?)
 }
 
 fn start_ring(
@@ -191,6 +221,12 @@ impl Storage for OsStorage {
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        if access == Access::ReadDirect
+            && self.direct.get().is_none()
+            && let Some(direct) = self.reads_direct(name)
+        {
+            let _ = self.direct.set(direct);
+        }
         self.file(name, self.flags(access))
     }
 
@@ -248,7 +284,10 @@ impl Storage for OsStorage {
 
     fn space(&self) -> io::Result<Space> {
         let s = rustix::fs::fstatvfs(&self.dir)?;
-        Ok(Space { free: s.f_bavail.saturating_mul(s.f_frsize), total: s.f_blocks.saturating_mul(s.f_frsize) })
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        // btrfs, for one, makes them as they are wanted and counts none.
+        let files = if s.f_files == 0 { u64::MAX } else { s.f_favail };
+        Ok(Space { free: bytes(s.f_bavail), total: bytes(s.f_blocks), files })
     }
 
     fn block_size(&self) -> u32 {
@@ -256,7 +295,7 @@ impl Storage for OsStorage {
     }
 
     fn is_direct(&self) -> bool {
-        self.direct
+        self.direct.get().is_some_and(|direct| *direct)
     }
 
     fn zeroing_pays(&self) -> bool {
@@ -465,6 +504,17 @@ mod tests {
             assert!(text.contains("could not be tried") && text.contains(word) && !text.contains("ext4"), "{text}");
         }
         assert!(no_direct(Errno::INVAL).contains("ext4"));
+    }
+
+    #[test]
+    fn who_only_reads_reads_in_the_same_way() {
+        let (dir, storage) = storage();
+        let reading = OsStorage::to_read(dir.path(), 4096).unwrap();
+        assert!(reading.open("none", Access::ReadDirect).is_err() && reading.direct.get().is_none());
+        let file = reading.open("old", Access::ReadDirect).unwrap();
+        assert_eq!((reading.direct.get(), reading.is_direct()), (Some(&storage.is_direct()), storage.is_direct()));
+        let (block, read) = file.read_at(IoBuf::with_capacity(4096), 0, 4096);
+        assert!(read.is_ok() && block[..] == [0; 4096]);
     }
 
     #[test]

@@ -251,6 +251,21 @@ impl Journal {
         self.shared.core().committer.producer(id, owner)
     }
 
+    /// Where a producer stands that is about to append, by another way than before: asked as its next append will be.
+    ///
+    /// # Errors
+    /// What its next append would be refused with for its producer's sake: [`AppendError::NotOwner`],
+    /// [`AppendError::Fenced`], [`AppendError::TooManyProducers`]. Whether the log takes anything now is not asked.
+    pub fn may_append(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.core().committer.may_append(id, owner, epoch, self.now())
+    }
+
+    /// Whether a record of a producer that was taken once is (still) in the log, by its sequence: a recovery may have had to
+    /// let go of it. Nothing where that cannot be said.
+    pub fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64) -> Option<bool> {
+        self.shared.core().committer.is_stored(id, owner, sequence, self.now())
+    }
+
     /// A producer's session begins: earlier epochs are fenced, and while it lasts the producer is not forgotten, nor
     /// anybody else's, though nothing of it may be stored yet. To be ended by [`Journal::disconnect`].
     ///

@@ -173,7 +173,7 @@ impl Shared {
         let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
         let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
         let mut core = self.core();
-        let first = core.committer.failure().is_none();
+        let (first, epoch) = (core.committer.failure().is_none(), core.committer.marks().epoch);
         let replies = match &result {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
             _ => Vec::new(),
@@ -209,8 +209,9 @@ impl Shared {
             Some((reason, true)) => self.env().tell(Event::RecoveryFailed { reason, retry_in }),
             Some((reason, false)) if first => {
                 self.env().tell(Event::Failed { reason });
-                // As well as the disk still can: a start after this must not believe `written`.
-                let _ = self.env().meta.update_both(|m| m.latched = true);
+                // As well as the disk still can: a start after this must not believe `written`. A recovery that was
+                // quicker has raised the epoch, and with it taken back what is to be said here.
+                let _ = self.env().meta.update_both(|m| m.latched |= m.epoch() == epoch);
             }
             _ => {}
         }

@@ -8,6 +8,7 @@ use clad_journal::io::uring::Ring;
 use clad_journal::io::{EngineWish, Storage};
 use clad_journal::{Append, AppendError, CommitError, Event, Journal, JournalConfig, Level};
 
+use super::PATIENCE;
 use super::journal::{World, config};
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
@@ -81,7 +82,7 @@ fn the_thread_that_brings_a_lone_append_writes_it() {
         assert_eq!(world.journal.status().inline_batches, 20, "{wish:?}");
         assert_eq!(world.storage.ring().map_or(0, Ring::begun), 0, "{wish:?}: no write went to the ring");
         drop(appender);
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -124,7 +125,7 @@ fn many_threads_at_every_level_over_rotations() {
         let payload = payload(5, 7);
         let again = world.journal.appender().append(append(5, 7, Level::Durable, &payload)).unwrap();
         assert!(again.duplicate && again.first_offset == offsets[5][7], "{wish:?}");
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -159,7 +160,7 @@ fn a_slow_write_holds_up_nobody_else() {
         world.writes.let_go();
     });
     assert_eq!(written.load(Ordering::SeqCst), 2);
-    assert!(world.journal.close(Duration::from_secs(10)));
+    assert!(world.journal.close(PATIENCE));
 }
 
 /// Waits until so many writes were made, the last of them a vouch, by whomever.
@@ -179,7 +180,7 @@ fn an_idle_log_vouches() {
             world.journal.appender().append(append(0, sequence, Level::Durable, &payload)).unwrap();
             vouches(&world, 2 * sequence + 2);
         }
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -207,7 +208,7 @@ fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
         });
         check(&world.journal, 1, &[vec![0, again.unwrap().first_offset]]);
         drop(appender);
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -231,7 +232,7 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
                 })
                 .collect();
             world.until("some appends", |w| w.journal.marks().durable > 200);
-            assert!(world.journal.close(Duration::from_secs(20)), "{wish:?}: a clean end");
+            assert!(world.journal.close(PATIENCE), "{wish:?}: a clean end");
             for thread in threads {
                 let why = thread.join().unwrap();
                 assert!(matches!(why, CommitError::Refused(AppendError::Closing)), "{wish:?}: {why}");

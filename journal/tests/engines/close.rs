@@ -11,6 +11,7 @@ use clad_journal::clock::SystemClock;
 use clad_journal::io::{Access, EngineWish, Lock, Storage};
 use clad_journal::{Closed, Event, Journal, Level, OpenError, Wants};
 
+use super::PATIENCE;
 use super::appender::{append, check, payload, until};
 use super::breakable::Writes;
 use super::journal::{World, config};
@@ -89,7 +90,7 @@ fn a_segment_that_cannot_be_prepared_holds_up_no_end() {
         let journal = when_free(dir.path());
         assert!(journal.report().clean, "{wish:?}");
         check(&journal, 1, &[vec![first]]);
-        assert!(journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(journal.close(PATIENCE), "{wish:?}");
         drop(reader);
     }
 }
@@ -114,6 +115,6 @@ fn an_end_that_is_given_up_waits_for_no_write() {
         assert!(!journal.report().clean, "{wish:?}");
         // It was never acknowledged, and it reached the disk.
         check(&journal, 1, &[vec![first]]);
-        assert!(journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(journal.close(PATIENCE), "{wish:?}");
     }
 }

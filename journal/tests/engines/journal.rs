@@ -5,21 +5,25 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clad_journal::clock::SystemClock;
+use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::io::uring::Ring;
 use clad_journal::io::{EngineWish, OsStorage, Storage};
 use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
 
 use super::breakable::{Breakable, Writes};
-use super::{folder, open};
+use super::{PATIENCE, folder, open};
 
 pub(crate) struct World {
     pub(crate) journal: Journal,
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
     pub(crate) broken: Arc<AtomicBool>,
+    full: Arc<AtomicBool>,
     pub(crate) writes: Arc<Writes>,
     /// Zeroes of a segment that is prepared.
     pub(crate) zeroes: Arc<Writes>,
     pub(crate) storage: Arc<OsStorage>,
+    /// Held, the thread that tells of a failure waits.
+    told: Arc<Mutex<()>>,
     next: u64,
     pub(crate) dir: tempfile::TempDir,
 }
@@ -45,20 +49,29 @@ impl World {
         let dir = folder();
         let (storage, _) = open(dir.path(), wish, 4);
         let broken = Arc::new(AtomicBool::new(false));
+        let full = Arc::new(AtomicBool::new(false));
         let writes = Arc::new(Writes::default());
         let zeroes = Arc::new(Writes::default());
         let breakable = Breakable {
             inner: storage.clone(),
             broken: broken.clone(),
+            full: full.clone(),
             writes: writes.clone(),
             zeroes: zeroes.clone(),
         };
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = events.clone();
-        let observer = Arc::new(move |e: &Event| seen.lock().unwrap().push(e.clone()));
+        let told = Arc::new(Mutex::new(()));
+        let gate = told.clone();
+        let observer = Arc::new(move |e: &Event| {
+            seen.lock().unwrap().push(e.clone());
+            if matches!(e, Event::Failed { .. }) {
+                drop(gate.lock().unwrap());
+            }
+        });
         let clock = SystemClock::shared();
         let journal = Journal::open(Arc::new(breakable), "test", clock, config, observer).unwrap();
-        Self { journal, events, broken, writes, zeroes, storage, next: 0, dir }
+        Self { journal, events, broken, full, writes, zeroes, storage, told, next: 0, dir }
     }
 
     /// One append; `false` where the journal does not take any.
@@ -84,7 +97,7 @@ impl World {
                 self.next += 1;
                 true
             }
-            Err(AppendError::Failed { .. } | AppendError::NoSpace) => false,
+            Err(AppendError::Failed { .. } | AppendError::NoSpace | AppendError::NoSegment { .. }) => false,
             Err(e) => panic!("{e}"),
         }
     }
@@ -159,7 +172,62 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
             assert!(ring.most_in_flight() >= 2, "several in flight");
         }
         world.check();
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
+    }
+}
+
+/// What the file system says of its room is not believed while it refuses files: nothing gets an offset that no segment can
+/// hold, however often it is tried and whatever is ordered.
+#[test]
+fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() {
+    for ordered in [false, true] {
+        let mut world = World::with(EngineWish::Blocking, JournalConfig { segment_bytes: 1 << 20, ..config() });
+        world.crowd();
+        world.until_durable();
+        world.full.store(true, Ordering::SeqCst);
+        let refused = Instant::now();
+        let mut taken = 0;
+        // For some looks at the disk, which come each 200 ms, and until the segments that are there are full.
+        while refused.elapsed() < Duration::from_millis(1500) {
+            taken += u32::from(world.append(100_000));
+            if ordered && taken == 3 {
+                drop(world.journal.rotate());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!world.append(100_000), "there is no room");
+        let status = world.journal.status();
+        assert!(status.unopened.as_ref().is_some_and(|why| why.contains("quota")), "{:?}", status.unopened);
+        world.until_durable();
+        world.full.store(false, Ordering::SeqCst);
+        world.until("room", |w| w.journal.status().unopened.is_none());
+        assert!(world.append(100_000));
+        world.until_durable();
+        world.check();
+        assert!(world.journal.close(PATIENCE));
+    }
+}
+
+/// The thread that met the failure may be slower than the one that recovers: it does not say again what is over.
+#[test]
+fn a_failure_that_is_over_is_not_latched_any_more() {
+    let mut world = World::new(EngineWish::Blocking);
+    let told = world.told.clone();
+    let held = told.lock().unwrap();
+    world.broken.store(true, Ordering::SeqCst);
+    world.append(100);
+    world.until("the failure", |w| w.count(|e| matches!(e, Event::Failed { .. })) == 1);
+    world.broken.store(false, Ordering::SeqCst);
+    world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
+    world.until("health", |w| w.journal.status().failure.is_none());
+    drop(held);
+    assert!(world.journal.close(PATIENCE));
+    let World { journal, dir, .. } = world;
+    drop(journal); // and its threads
+    let bytes = std::fs::read(dir.path().join("clad.meta")).unwrap();
+    for slot in bytes.chunks(SLOT) {
+        let meta = Meta::decode(slot).expect("both slots hold");
+        assert!(!meta.latched, "{meta:?}");
     }
 }
 
@@ -192,7 +260,7 @@ fn a_failed_write_latches_and_the_journal_recovers_in_the_process() {
             world.crowd();
             world.until_durable();
             world.check();
-            assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+            assert!(world.journal.close(PATIENCE), "{wish:?}");
         }
     }
 }
@@ -211,7 +279,7 @@ fn both_engines_rotate_and_close_under_a_crowd() {
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 12, "{wish:?}");
         world.check();
         world.crowd();
-        assert!(world.journal.close(Duration::from_secs(20)), "{wish:?}: what was taken is drained");
+        assert!(world.journal.close(PATIENCE), "{wish:?}: what was taken is drained");
         assert_eq!(world.journal.marks().durable, world.next, "{wish:?}");
     }
 }

@@ -17,8 +17,12 @@ mod storage;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use clad_journal::io::{EngineOptions, EngineWish, Fallback, OsStorage, device};
+
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder on a real file system.
 fn folder() -> tempfile::TempDir {

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
 
 use clad_journal::io::EngineWish;
 use clad_journal::{Accepted, Hand, Level, Owed};
 
+use super::PATIENCE;
 use super::appender::{append, check, payload, until};
 use super::journal::World;
 
@@ -43,7 +43,7 @@ fn who_owes_a_write_makes_it() {
         assert!(world.journal.status().inline_batches >= here as u64, "{wish:?}");
         let second = offsets.iter().map(|offset| offset + 1).collect();
         check(&world.journal, 2, &[offsets, second]);
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -58,7 +58,7 @@ fn what_is_owed_and_dropped_is_written_by_the_journals_threads() {
         }
         let by = world.writes.by.lock().unwrap().clone();
         assert!(by.iter().all(|thread| *thread != thread::current().id()), "{wish:?}");
-        assert!(world.journal.close(Duration::from_secs(10)), "{wish:?}");
+        assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
 
@@ -69,7 +69,7 @@ fn what_is_worth_a_thread_is_not_owed() {
     let (_, owed) = owing(&world, 0, 0, &large);
     assert!(owed.is_none());
     world.until("it is durable", |w| durable(w) == 1);
-    assert!(world.journal.close(Duration::from_secs(10)));
+    assert!(world.journal.close(PATIENCE));
 }
 
 /// While one is in a slow write, what gathers behind it is owed by nobody, and written beside it all the same.
@@ -89,7 +89,7 @@ fn a_slow_write_that_was_owed_holds_up_nobody_else() {
         world.writes.let_go();
     });
     world.until("both", |w| durable(w) == 2);
-    assert!(world.journal.close(Duration::from_secs(10)));
+    assert!(world.journal.close(PATIENCE));
 }
 
 /// What gathered during the write is owed again, one job at a time.
@@ -116,7 +116,7 @@ fn what_gathered_meanwhile_is_owed_again() {
         assert!((1..=2).contains(&writer.join().unwrap()), "the second may have been due before, and made by another");
     });
     world.until("both", |w| durable(w) == 2);
-    assert!(world.journal.close(Duration::from_secs(10)));
+    assert!(world.journal.close(PATIENCE));
 }
 
 #[test]
@@ -129,5 +129,5 @@ fn a_write_that_was_owed_and_fails_latches_and_is_recovered() {
     world.until("the failure is told", |w| w.journal.marks().failures > accepted.failures);
     world.broken.store(false, Ordering::SeqCst);
     world.until("it recovers", |w| w.journal.marks().accepting == clad_journal::Accepting::Yes);
-    assert!(world.journal.close(Duration::from_secs(10)));
+    assert!(world.journal.close(PATIENCE));
 }

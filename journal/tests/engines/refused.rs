@@ -11,7 +11,7 @@ use clad_journal::io::{Access, Durability, Engine, EngineWish, Fallback, Fallbac
 use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use super::{folder, open};
+use super::{PATIENCE, folder, open};
 
 /// Runs with a kernel that answers one call with an error.
 fn without(call: libc::c_long, errno: i32, case: impl FnOnce(&Path) + Send + 'static) {
@@ -55,7 +55,7 @@ fn append(journal: &Journal, sequence: u64) {
     let accepted = journal.append(append).unwrap();
     let began = Instant::now();
     while journal.marks().durable <= accepted.first_offset {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", journal.marks());
+        assert!(began.elapsed() < PATIENCE, "{:?}", journal.marks());
         std::thread::sleep(Duration::from_micros(100));
     }
 }
@@ -97,7 +97,7 @@ fn a_ring_that_is_refused_is_done_without_and_said() {
             assert_eq!(engine.engine, Engine::Blocking);
             assert!(engine.why.contains(&told[0].text), "{}", engine.why);
             assert!(told[0].text.contains("threads write instead"), "{}", told[0].text);
-            assert!(journal.close(Duration::from_secs(10)));
+            assert!(journal.close(PATIENCE));
         });
     }
 }

@@ -178,17 +178,22 @@ fn history(seed: u64) -> (bool, u64) {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "the seed, for who wants the same scribbles again")]
 fn a_client_that_scribbles_all_the_time_costs_itself_alone() {
     let (mut good, producer, _) = pair();
     let deadline = Instant::now() + Duration::from_millis(1500);
     let (mut cut_off, mut count) = (0, 0_u64);
+    let seed = setting("CLAD_SEED").unwrap_or_else(clock::now);
+    println!("scribbles: CLAD_SEED={seed}");
+    let mut rings = 0;
     // A daemon would let the ring go that it cut off; here it goes on while its tail can be told, then with another.
     while Instant::now() < deadline {
         let (mut bad, _, memory) = pair();
         let (stop, memory) = (AtomicBool::new(false), &memory);
+        rings += 1;
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                let mut chance = Chance(clock::now());
+                let mut chance = Chance(seed + rings);
                 while !stop.load(Relaxed) {
                     let next = memory.load(at::RELEASED, Relaxed) & 0xFFFF;
                     scribble(memory, &mut chance, next);

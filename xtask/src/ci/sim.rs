@@ -1,4 +1,4 @@
-//! The simulation, and the journal that is wrong on purpose.
+//! The simulation, the fuzz targets on fresh inputs, and the journal that is wrong on purpose.
 //!
 //! What must hold: a run is bounded and says its seed and its counts; what the suites show is what the tests print.
 
@@ -14,6 +14,20 @@ use super::{Run, output};
 const SEEDS: u64 = 10_000;
 /// So many histories of the journal alone for one of both sessions and the journal.
 const WHOLE: u64 = 100;
+/// So many of them for one fresh input of each fuzz target.
+const INPUTS: u64 = 5;
+/// What the targets say of themselves, each with its seed, and the end.
+const FUZZED: [&str; 9] = [
+    "frame: ",
+    "handshake: ",
+    "record: ",
+    "segment: ",
+    "footer: ",
+    "meta: ",
+    "recovery: ",
+    "config: ",
+    "test result: ",
+];
 
 /// Each deliberate fault is caught; and no release can have one.
 pub(super) fn faults(run: &mut Run) -> Result<()> {
@@ -70,6 +84,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             Ok(())
         });
     }
+    run.case("fresh inputs for the fuzz targets", || {
+        let mut command = cargo(&root);
+        command.args(["test", "--package", "clad-fuzz", "--test", "corpus", "--", "--nocapture"]);
+        command.env("CLAD_SEED", "fresh").env("CLAD_FUZZ_RUNS", (seeds / INPUTS).max(1).to_string());
+        told(&output(&mut command)?, &FUZZED)
+    });
     run.case("both sessions and the journal", || {
         let mut command = cargo(&root);
         command.args(["test", "--package", "clad-client", "--lib", "every_receipt_is_kept"]);

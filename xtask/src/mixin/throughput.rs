@@ -68,9 +68,10 @@ fn throughput() -> Row {
                 .about("Open connections of clients, readers included.")
                 .query(by("transport", gauge("clad_connections")), "{{transport}}"),
             Panel::new(Look::Lines, "Bytes in memory", "bytes")
-                .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait.")
+                .about("Bytes of appends that wait for the disk, and the limit at which senders are made to wait; what buffers of connections take beyond each one's own (answers that are not read, streams that come).")
                 .query(by("instance", gauge("clad_inflight_bytes")), "{{instance}}")
-                .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit"),
+                .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit")
+                .query(by("instance", gauge("clad_connection_buffer_bytes")), "{{instance}} buffers of connections"),
             Panel::new(Look::Lines, "Rings of shared memory", "short")
                 .about("Rings that are given out, or not drained to their end; those that nobody else keeps, and how often who kept them ended; those that were cut off because what lay in them was nonsense.")
                 .query(by("instance", gauge("clad_shm_rings")), "{{instance}}")

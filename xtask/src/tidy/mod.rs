@@ -4,6 +4,7 @@
 //! not at comments or strings (`lex`), unless it says so. It runs as a test too, so nobody has to remember
 //! it.
 
+mod changelog;
 mod code;
 mod imports;
 mod lex;
@@ -45,6 +46,7 @@ fn findings(files: &[File]) -> Vec<Finding> {
     for file in files {
         findings.extend(text::check(file));
         findings.extend(code::check(file));
+        findings.extend(changelog::check(file));
     }
     findings
 }

@@ -66,6 +66,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "listeners": sorted(&status.listeners),
         "journal_dir": status.journal_dir,
         "config_files": status.config_files,
+        "config_overrides": status.config_overrides,
         "disk": {
             "free_bytes": status.disk_free_bytes,
             "total_bytes": status.disk_total_bytes,

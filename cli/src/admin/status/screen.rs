@@ -239,7 +239,12 @@ fn stands_on(substrate: &v1::Substrate) -> String {
 }
 
 fn configured(status: &v1::StatusResponse) -> String {
-    if status.config_files.is_empty() { "defaults (no file)".to_owned() } else { status.config_files.join(", ") }
+    let files =
+        if status.config_files.is_empty() { "defaults (no file)".into() } else { status.config_files.join(", ") };
+    match status.config_overrides.as_slice() {
+        [] => files,
+        over => format!("{files}; over that {}", over.join(", ")),
+    }
 }
 
 /// Rings of shared memory, where there are any.

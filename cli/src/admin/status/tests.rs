@@ -157,6 +157,20 @@ fn a_journal_that_failed() {
 }
 
 #[test]
+fn who_set_what() {
+    let set = v1::StatusResponse {
+        config_files: vec!["/etc/clad/clad.toml".into()],
+        config_overrides: vec!["--set log.level".into(), "CLAD_LOG__FORMAT".into()],
+        ..at_rest()
+    };
+    let text = screen::still(&set, NOW, 120);
+    assert!(
+        text.contains("configured by  /etc/clad/clad.toml; over that --set log.level, CLAD_LOG__FORMAT\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_disk_that_runs_full() {
     let low = |free: u64| v1::StatusResponse { disk_free_bytes: free, ..at_rest() };
     // Nearly: below a tenth, and room for some.
@@ -201,6 +215,12 @@ fn damage_losses_and_refusals() {
     assert!(texts[3].starts_with("7 records refused just now (busy 7)"), "{texts:?}");
     assert!(texts[4].contains("segment_bytes") && texts[5].contains("senders wait"), "{texts:?}");
     assert_eq!(texts.len(), 6);
+    // Where no segment can be had, that none was ready in time is beside the point.
+    status.ready = false;
+    status.not_ready_reason = "no further segment can be opened".to_owned();
+    let refused = self::said(&status);
+    assert!(refused.iter().any(|(_, text)| text.starts_with("Appends are refused: no further segment")), "{refused:?}");
+    assert!(!refused.iter().any(|(_, text)| text.contains("faster than the next one")), "{refused:?}");
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn values_that_cannot_work_together() {
         ),
         (
             "retention.max_bytes=64MiB",
-            "`retention.max_bytes`: 64MiB cannot be kept: the active, the prepared and the newest sealed segment always stay, 3 × `journal.segment_bytes` = 192MiB; 0 is off",
+            "`retention.max_bytes`: 64MiB is too little to keep: the least is 3 × `journal.segment_bytes` = 192MiB; 0 is off",
         ),
         ("ingest.grpc.listen=127.0.0.1:7440", "`ingest.grpc.listen`: 127.0.0.1:7440 is also `ingest.tcp.listen`"),
         ("ingest.shm.ring_bytes=100000", "`ingest.shm.ring_bytes`: 100000 is not a power of two from 64KiB to 256MiB"),
@@ -266,13 +266,20 @@ fn files_that_cannot_be_read() {
     let missing = fixture.path("none.toml");
     assert_eq!(
         fixture.config(&missing).errors(),
-        ["cannot read ETC/none.toml: No such file or directory (os error 2)"]
+        [
+            "cannot read ETC/none.toml: No such file or directory (os error 2); make it (an empty file is enough), or name one that is there"
+        ]
     );
     let fixture = Fixture::new().file("clad.d/a.toml/keep", "");
-    assert_eq!(fixture.errors(), ["cannot read ETC/clad.d/a.toml: Is a directory (os error 21)"]);
+    assert_eq!(fixture.errors(), ["cannot read ETC/clad.d/a.toml: Is a directory (os error 21); it must be a file"]);
     let fixture = Fixture::new();
     std::os::unix::fs::symlink("nowhere", fixture.path("clad.toml")).unwrap();
-    assert_eq!(fixture.errors(), ["cannot read ETC/clad.toml: No such file or directory (os error 2)"]);
+    assert_eq!(
+        fixture.errors(),
+        [
+            "cannot read ETC/clad.toml: No such file or directory (os error 2); make it (an empty file is enough), or name one that is there"
+        ]
+    );
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The example file and the manual's table are made from the schema, and checked against it here.
+//! The example file and the manual's table are made from the schema and the rules, and checked against them here.
 //!
 //! After a change of the schema: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes both anew.
 
 use std::fs;
 use std::path::PathBuf;
 
+use super::super::rules::rules;
 use super::super::schema::{KEYS, Key};
 use super::{Config, Fixture, Loaded};
 
@@ -32,6 +33,12 @@ fn default_of(key: &Key, loaded: &Loaded) -> String {
     (key.get)(&loaded.config).toml
 }
 
+/// What each rule asks of the key, as a sentence.
+fn musts(key: &Key) -> Vec<String> {
+    let of_key = rules().into_iter().filter(|rule| rule.key == key.name);
+    of_key.map(|rule| format!("Must be {}.", rule.must)).collect()
+}
+
 fn example(loaded: &Loaded) -> String {
     let mut text = HEAD.to_owned();
     let mut open = "";
@@ -41,7 +48,11 @@ fn example(loaded: &Loaded) -> String {
             text.push_str(&format!("\n[{section}]\n"));
             open = section;
         }
-        text.push_str(&format!("# {}\n#{name} = {}\n", key.about, default_of(key, loaded)));
+        text.push_str(&format!("# {}\n", key.about));
+        for must in musts(key) {
+            text.push_str(&format!("# {}\n", must.replace('`', "")));
+        }
+        text.push_str(&format!("#{name} = {}\n", default_of(key, loaded)));
     }
     text
 }
@@ -51,7 +62,8 @@ fn table(loaded: &Loaded) -> String {
     for key in KEYS {
         let live = if key.live { "yes" } else { "restart" };
         let default = default_of(key, loaded);
-        text.push_str(&format!("| `{}` | `{default}` | {live} | {} |\n", key.name, key.about));
+        let what = std::iter::once(key.about.to_owned()).chain(musts(key)).collect::<Vec<_>>().join(" ");
+        text.push_str(&format!("| `{}` | `{default}` | {live} | {what} |\n", key.name));
     }
     text
 }
@@ -93,7 +105,8 @@ fn the_example_uncommented_is_the_defaults() {
     // As shipped it sets nothing; uncommented it changes nothing.
     let shipped = under_the_unit().file("clad.toml", &text).loaded();
     let uncommented = under_the_unit().file("clad.toml", &live).loaded();
-    assert_eq!(shipped, under_the_unit().loaded());
+    let bare = under_the_unit().loaded();
+    assert_eq!((&shipped.config, &shipped.provenance), (&bare.config, &bare.provenance));
     assert_eq!(uncommented.config, shipped.config);
     assert_ne!(uncommented.config, Config::default(), "the unit's folders are in it");
 }

@@ -33,6 +33,20 @@ fn each_layer_outweighs_the_one_before() {
 }
 
 #[test]
+fn what_was_read_and_what_was_set_over_it_is_told() {
+    let fixture = Fixture::new()
+        .file("clad.toml", "# nothing is set here\n")
+        .file("clad.d/10.toml", "[log]\nlevel = \"debug\"\nformat = \"text\"\n")
+        .env("CLAD_LOG__LEVEL", "trace")
+        .env("CLAD_LIMITS__MAX_PRODUCERS", "7")
+        .set("limits.max_producers=8");
+    let loaded = fixture.loaded();
+    assert_eq!(loaded.files, [fixture.path("clad.toml"), fixture.path("clad.d/10.toml")]);
+    assert_eq!(loaded.provenance.overrides(), ["--set limits.max_producers", "CLAD_LOG__LEVEL"]);
+    assert_eq!(Fixture::new().loaded().files, Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
 fn a_named_file_replaces_file_and_folder() {
     let fixture = Fixture::new()
         .file("clad.toml", "[log]\nlevel = \"error\"\n")

@@ -46,6 +46,7 @@ fn the_json_has_units_in_its_names() {
     assert_eq!(json["limits"]["max_producers"]["layer"], "flag");
     assert_eq!(json["ingest"]["grpc"]["listen"]["value"], "");
     assert_eq!(json["log"]["level"]["source"], "default");
+    assert_eq!(json["retention"]["max_bytes"]["must_be"][0], "0, or at least 3 × `journal.segment_bytes`");
     for key in KEYS {
         let pointer = format!("/{}/source", key.name.replace('.', "/"));
         assert!(json.pointer(&pointer).is_some(), "{pointer}");

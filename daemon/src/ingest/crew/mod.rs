@@ -9,12 +9,15 @@
 //! - **A thread goes to the disk only with nothing else to do**: every task that is ready was run, and what becomes ready
 //!   meanwhile is another thread's, which is woken for it if it rests. At most one of them is at the disk at a time, as
 //!   nothing is owed while something is under way; there are at least two.
-//! - **An owed write is soon made, or handed over**: at the end of a round, and after [`ROUND`] tasks at the latest.
+//! - **An owed write is soon made, or handed over**: at the end of a round, and after [`ROUND`] tasks or [`OWING`] at the
+//!   latest, and the task that runs then.
 //! - **Nobody polls for long ([`Pace`]), and no wake-up is lost**: a thread rests only when, under the lock of the queue,
 //!   nothing is ready; who makes something ready wakes one who sleeps, unless one is awake who will look.
 //! - **Tasks that are always ready keep nobody's socket from being looked at**: with no leader there, who runs tasks looks
 //!   at the sockets each [`LOOK`] at the latest.
 //! - A task that panics ends alone; one that never has enough gives way after [`OPERATIONS`] operations, or [`LOOK`].
+//! - A panic anywhere else ends the process: what the thread held (the lead, a write that is owed, a job of the journal's)
+//!   would never be done, and everybody would wait for it. Whoever starts the daemon again finds all that was acknowledged.
 //!
 //! Timers, and what connections spawn, are the runtime's.
 
@@ -43,14 +46,19 @@ use self::queue::{At, Queue, Ready};
 pub(crate) use self::socket::Socket;
 use self::socket::Source;
 
-/// Tasks that are run at most while a write is owed.
+/// Tasks that are run at most while a write is owed,
 const ROUND: u32 = 64;
+/// and the time that they may take: twice what the appends of a full round of small ones do.
+const OWING: Duration = Duration::from_millis(2);
 /// Reads and writes of a task in one turn.
 const OPERATIONS: u32 = 32;
 /// For so long one task goes on at most before others have their turn, and a thread with tasks looks at no socket.
 const LOOK: Duration = Duration::from_millis(1);
 /// Events that are taken at once: what is above goes to another thread that rests.
 const EVENTS: usize = 32;
+/// What is said where a thread cannot go on.
+const LAST_WORDS: &[u8] =
+    b"an ingest thread has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n";
 
 /// The threads. Clones are the same ones; with the last they end.
 #[derive(Clone)]
@@ -94,6 +102,26 @@ pub(crate) fn owe(owed: Owed) {
     }
 }
 
+/// How long a write has been owed.
+#[derive(Debug, Default)]
+struct Debt {
+    since: Option<Instant>,
+    tasks: u32,
+}
+
+impl Debt {
+    /// Whether one more task may be run before the write, if one is owed.
+    fn may_grow(&mut self, owed: bool, now: Instant) -> bool {
+        if !owed {
+            *self = Self::default();
+            return true;
+        }
+        let since = *self.since.get_or_insert(now);
+        self.tasks += 1;
+        self.tasks <= ROUND && now.duration_since(since) < OWING
+    }
+}
+
 /// Counts an operation of the task that runs; `false`: others are to have their turn.
 fn operate() -> bool {
     let left = OPERATIONS_LEFT.get();
@@ -118,7 +146,12 @@ impl Crew {
             named.spawn(move || {
                 let _runtime = runtime.enter();
                 AT.set(At::Between);
-                shared.work(at);
+                if catch_unwind(AssertUnwindSafe(|| shared.work(at))).is_err() {
+                    // Not by the log, which another thread writes: this is the last that is said.
+                    let _ = rustix::io::write(io::stderr(), LAST_WORDS);
+                    #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
+                    std::process::abort();
+                }
             })?;
         }
         Ok(crew)
@@ -149,25 +182,27 @@ impl Shared {
     }
 
     fn work(&self, at: usize) {
-        let (mut hand, mut since_owed) = (Hand::default(), 0);
+        let (mut hand, mut debt) = (Hand::default(), Debt::default());
         let (mut pace, mut events) = (Pace::new(), Vec::with_capacity(EVENTS));
         let mut looked = Instant::now();
         loop {
             let task = self.ready().tasks.pop_front();
             let owed = OWED.take();
-            since_owed = if owed.is_some() { since_owed + 1 } else { 0 };
             match (task, owed) {
                 (Some(task), owed) => {
-                    // Dropped, it is handed over.
-                    OWED.set(owed.filter(|_| since_owed <= ROUND));
                     let now = Instant::now();
+                    // Dropped, it is handed over.
+                    OWED.set(debt.may_grow(owed.is_some(), now).then_some(owed).flatten());
                     self.run(task, at, now);
                     if now.duration_since(looked) >= LOOK {
                         looked = now;
                         self.glance(&mut events);
                     }
                 }
-                (None, Some(owed)) => OWED.set(owed.write(&mut hand)),
+                (None, Some(owed)) => {
+                    debt = Debt::default();
+                    OWED.set(owed.write(&mut hand));
+                }
                 (None, None) => {
                     if !self.rest(&mut pace, &mut events) {
                         return;

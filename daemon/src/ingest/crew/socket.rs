@@ -143,6 +143,19 @@ impl Source {
     }
 }
 
+impl Socket {
+    /// What makes it seem that the other side has closed: nothing more is read than what has come, and its task is woken.
+    pub(crate) fn ender(&self) -> impl Fn() + Send + Sync + use<> {
+        let source = Arc::downgrade(&self.0);
+        move || {
+            if let Some(source) = source.upgrade() {
+                let _ = shutdown(&source.fd, Shutdown::Read); // where it fails, it has ended
+                source.happened(EventFlags::RDHUP);
+            }
+        }
+    }
+}
+
 impl Drop for Source {
     fn drop(&mut self) {
         self.crew.sources().known.remove(&self.key);

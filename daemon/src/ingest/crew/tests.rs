@@ -1,9 +1,14 @@
 //! The crew with real sockets: nobody is forgotten, nobody waits for another's disk, and nothing is burnt.
 
+use std::future::Future;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,9 +17,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
 use super::poll::Pace;
-use super::{Crew, Socket};
+use super::{Crew, Debt, LAST_WORDS, OWING, ROUND, Socket};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn crew(threads: usize) -> (Runtime, Crew) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -54,8 +60,17 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn turns(crew: &Crew) -> u64 {
-    crew.turns().sum()
+/// Turns that threads began and ended, once nobody is within one, and none has begun for a while.
+fn at_rest(crew: &Crew) -> u64 {
+    let began = Instant::now();
+    loop {
+        let before: Vec<u64> = crew.turns().collect();
+        thread::sleep(Duration::from_millis(50));
+        if crew.turns().eq(before.iter().copied()) && before.iter().all(|turns| turns % 2 == 0) {
+            return before.iter().sum();
+        }
+        assert!(began.elapsed() < PATIENCE, "they never come to rest");
+    }
 }
 
 #[test]
@@ -224,13 +239,13 @@ fn who_takes_an_answer_wakes_nobody() {
     near.write_all(&[0]).unwrap();
     near.write_all(&[0]).unwrap();
     near.read_exact(&mut [0; ANSWERS]).unwrap();
-    thread::sleep(Duration::from_millis(50)); // the second ones are there, and it waits for a third question
-    let before = turns(&crew);
+    // The second ones are there, and it waits for a third question.
+    until("the second ones", || rustix::io::ioctl_fionread(&near).unwrap() == ANSWERS as u64);
+    let before = at_rest(&crew);
     for _ in 0..ANSWERS {
         near.read_exact(&mut [0]).unwrap();
     }
-    thread::sleep(Duration::from_millis(50));
-    assert_eq!(turns(&crew), before);
+    assert_eq!(at_rest(&crew), before);
 }
 
 #[test]
@@ -266,4 +281,53 @@ fn it_looks_only_after_short_waits_and_a_long_one_ends_that() {
     let mut alone = Pace::for_processors(1);
     waits(&mut alone, 100, short);
     assert!(!alone.looks(Duration::ZERO), "what it waits for cannot happen meanwhile");
+}
+
+/// What a thread holds between its tasks would be held for ever: a process of its own shows how that ends.
+#[test]
+fn a_panic_outside_of_a_task_ends_the_process() {
+    const HERE: &str = "CLAD_TEST_PANIC_OUTSIDE_OF_A_TASK";
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, where an event is told");
+        }
+    }
+    if std::env::var_os(HERE).is_some() {
+        let (_runtime, crew) = crew(2);
+        let (mut near, (mut rd, _wr)) = pair(&crew);
+        let (waits, it_waits) = mpsc::sync_channel(1);
+        crew.spawn(async move {
+            let mut byte = [0];
+            let mut read = pin!(rd.read(&mut byte));
+            assert!(read.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+            waits.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        it_waits.recv_timeout(PATIENCE).unwrap();
+        near.write_all(b"x").unwrap();
+        thread::sleep(PATIENCE);
+        return;
+    }
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let this = format!("{module}::a_panic_outside_of_a_task_ends_the_process");
+    let test =
+        Command::new(std::env::current_exe().unwrap()).args(["--exact", &this, "--nocapture"]).env(HERE, "1").output();
+    let test = test.unwrap();
+    let said = String::from_utf8_lossy(&test.stderr);
+    assert_eq!(test.status.signal(), Some(6), "SIGABRT: {said}");
+    assert!(said.contains(std::str::from_utf8(LAST_WORDS).unwrap()), "{said}");
+}
+
+#[test]
+fn a_write_is_owed_for_some_tasks_and_for_a_moment_whatever_the_tasks_do() {
+    let began = Instant::now();
+    let may_grow = |debt: &mut Debt, after| debt.may_grow(true, began + after);
+    let mut many = Debt::default();
+    assert!((0..ROUND).all(|_| may_grow(&mut many, Duration::ZERO)));
+    assert!(!may_grow(&mut many, Duration::ZERO), "one task too many");
+    let mut long = Debt::default();
+    assert!(may_grow(&mut long, Duration::ZERO) && may_grow(&mut long, OWING / 2));
+    assert!(!may_grow(&mut long, OWING), "two tasks that took too long");
+    assert!(long.may_grow(false, began + OWING) && may_grow(&mut long, OWING * 2), "nothing was owed between");
 }

@@ -5,7 +5,9 @@ use std::io;
 use clad_journal::Watcher;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::{Connection, LAST_WORDS, READ_LOOK};
+use clad_proto::{AckLevel, ErrorCode};
+
+use super::{Connection, LAST_WORDS, READ_LOOK, count_refusal};
 
 impl Connection {
     /// The peer closed its side. What it asked for is still answered, as long as it can be told.
@@ -29,7 +31,7 @@ impl Connection {
         });
         loop {
             self.forget_ended_reads();
-            if !self.say(wr).await? || self.reads.is_empty() || *self.service.stop.borrow() {
+            if !self.say(wr).await? || self.reads.is_empty() || *self.service.stop.borrow() || self.seat.is_leaving() {
                 break;
             }
             // The task may end between its last block and this look: this side holds a sender too, so that the channel
@@ -41,14 +43,28 @@ impl Connection {
         self.last_words(wr).await
     }
 
-    /// Says what there is; `false` where the daemon goes down before the peer has taken it.
-    async fn say<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<bool> {
+    /// Says what there is; `false` where the daemon goes down before the peer has taken it, the peer takes nothing, or it is
+    /// to make room.
+    pub(super) async fn say<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<bool> {
         let mut stop = self.service.stop.clone();
-        tokio::select! {
-            biased;
-            said = wr.write_all_buf(&mut self.out) => said.map(|()| true),
-            _ = stop.wait_for(|stop| *stop) => Ok(false),
+        while !self.out.is_empty() {
+            let patience = self.patience();
+            tokio::select! {
+                biased;
+                written = wr.write_buf(&mut self.out) => {
+                    if written? == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                }
+                _ = stop.wait_for(|stop| *stop) => return Ok(false),
+                () = self.seat.leaves() => return Ok(false),
+                () = tokio::time::sleep(patience) => {
+                    count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
+                    return Ok(false);
+                }
+            }
         }
+        Ok(true)
     }
 
     /// Those whose task is over and whose last block was taken.

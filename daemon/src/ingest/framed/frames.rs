@@ -6,7 +6,7 @@ use bytes::Buf;
 use clad_proto::frame::{ErrorFrame, Frame, FrameError, FrameType, RawFrame, encode_pong, peek_known};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
-use super::{Connection, Flow, OUT_LIMIT, count_refusal};
+use super::{Connection, Flow, count_refusal};
 use crate::ingest::burst::Burst;
 
 impl Connection {
@@ -19,6 +19,9 @@ impl Connection {
         let (at, flow) = self.frames(&buf);
         if at > 0 {
             self.assembled = None; // it was for the frame at the front
+        }
+        if self.out.is_empty() {
+            self.out_room.give_back(); // room was made for answers that nobody wanted
         }
         self.buf = buf;
         self.buf.advance(at);
@@ -36,10 +39,10 @@ impl Connection {
         let mut at = 0;
         let mut burst = Burst::default();
         loop {
-            if self.out.len() + burst.answers_len() >= OUT_LIMIT {
+            if !self.out_room.has_room_behind(self.out.len() + burst.answers_len()) {
                 match self.hand_over(&mut burst) {
                     Err(stopped) => return (stopped, Flow::NeedPermit),
-                    Ok(()) if self.out.len() >= OUT_LIMIT => return (at, Flow::OutputFull),
+                    Ok(()) if !self.out_room.has_room_behind(self.out.len()) => return (at, Flow::OutputFull),
                     Ok(()) => {}
                 }
             }

@@ -5,10 +5,11 @@ use std::io;
 use bytes::Buf;
 use clad_proto::frame::{ErrorFrame, Frame, FrameType, peek};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
-use super::{CHUNK_MIN, Connection, count_refusal};
-use crate::ingest::assembly::BEGUN;
+use super::buffers::CHUNK_MIN;
+use super::{Connection, count_refusal};
+use crate::ingest::BEGUN;
 
 impl Connection {
     /// HELLO and WELCOME; `false` when the peer was told why not.
@@ -57,8 +58,7 @@ impl Connection {
                 welcome.encode(&mut self.out);
                 self.producer = producer;
                 self.welcomed = crate::rings::now();
-                wr.write_all_buf(&mut self.out).await?;
-                Ok(true)
+                self.say(wr).await
             }
             Err(error) => {
                 count_refusal(AckLevel::Received, error.code, 1);

@@ -2,14 +2,19 @@
 //!
 //! What must hold:
 //! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
-//!   against a budget of their own, [`super::assembly`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
-//!   that does not read its answers is not read from either), its appends by its window and its share of bytes.
-//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole.
+//!   against a budget of their own, [`super::parts`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
+//!   that does not read its answers is not read from either), its appends by its window and its share of bytes. So is
+//!   that of all together: what a connection's buffers take beyond [`OUT_OWN`] and [`CHUNK_OWN`] is a part of one budget,
+//!   and where there is none left it goes on with these.
+//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole, and a peer [`TAKES_NOTHING`] to take some of what it is told
+//!   ([`READER_RESTS`] while it has a READ: a person may be looking at it), also when it has closed its own side.
+//! - One that is to make room for others takes no new frame, is answered what it is owed, and told.
 //! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
 //! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
 
 mod alarm;
 mod append;
+mod buffers;
 mod end;
 mod frames;
 mod handshake;
@@ -17,6 +22,8 @@ mod orders;
 mod quiet;
 mod ring;
 mod room;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -35,24 +42,26 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use self::alarm::Alarm;
+use self::buffers::{Chunk, OUT_LIMIT, OutRoom};
 use self::quiet::Quiet;
-use super::assembly::{self, Assembly};
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
+use super::parts::{self, Parts};
 use super::peer::Peer;
+use super::places::{Seat, makes_room};
 use super::session::{Answer, Session};
 use crate::read::Reads;
 use crate::rings::{Given, Held, Rings};
 
-/// Output that waits for the peer at most, before its input is left alone.
-const OUT_LIMIT: usize = 256 * 1024;
 /// Time for the rest of a frame whose first byte came.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a peer to take some of what waits for it.
+pub(crate) const TAKES_NOTHING: Duration = Duration::from_secs(60);
+/// The same for one that has a READ: a pager at which nobody looks takes nothing.
+const READER_RESTS: Duration = Duration::from_secs(3600);
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
 const READ_LOOK: Duration = Duration::from_millis(50);
-const CHUNK_MIN: usize = 4 * 1024;
-const CHUNK_MAX: usize = 128 * 1024;
 
 /// What a connection is given by the daemon.
 #[derive(Clone)]
@@ -61,11 +70,29 @@ pub(crate) struct Service {
     pub(crate) reads: Arc<Reads>,
     pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
-    pub(crate) assembly: Arc<Assembly>,
+    pub(crate) assembly: Arc<Parts>,
+    /// What buffers of connections take beyond their own.
+    pub(crate) buffers: Arc<Parts>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
+    pub(crate) patience: Patience,
     pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// How long a connection waits for others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For a peer that takes nothing of what waits for it,
+    taking: Duration,
+    /// and for one that has a READ.
+    reading: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { taking: TAKES_NOTHING, reading: READER_RESTS }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,9 +129,13 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     pub(super) producer: Option<Producer>,
     pub(super) session: Session,
+    seat: Arc<Seat>,
     buf: BytesMut,
-    chunk: usize,
+    chunk: Chunk,
     pub(super) out: BytesMut,
+    out_room: OutRoom,
+    /// Since when something has waited for the peer, and it took nothing.
+    taking_since: Option<Instant>,
     quiet: Quiet,
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
@@ -115,9 +146,9 @@ pub(super) struct Connection {
     catching_up: Waiting<Result<(), ErrorInfo>>,
     /// It is, for all that was read so far; or why not.
     caught_up: Option<Result<(), ErrorInfo>>,
-    assembly: assembly::Part,
-    assembling: Waiting<Option<assembly::Held>>,
-    assembled: Option<assembly::Held>,
+    assembly: parts::Part,
+    assembling: Waiting<Option<parts::Held>>,
+    assembled: Option<parts::Held>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
     reads: HashMap<u32, OpenRead>,
     partial_since: Option<Instant>,
@@ -141,46 +172,14 @@ pub(super) struct Connection {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<R, W>(service: Service, peer: Peer, mut rd: R, mut wr: W)
+pub(crate) async fn serve<R, W>(service: Service, peer: Peer, seat: Arc<Seat>, mut rd: R, mut wr: W)
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + GiveFds + Unpin + Send,
 {
     let name = peer.name.clone();
     let marks = service.door.journal.watcher();
-    let owner = peer.uid.map_or(assembly::Owner::Network, assembly::Owner::Uid);
-    let mut connection = Connection {
-        peer,
-        producer: None,
-        session: Session::begin(&service.door.journal.marks()),
-        buf: BytesMut::new(),
-        chunk: CHUNK_MIN,
-        out: BytesMut::new(),
-        quiet: Quiet::default(),
-        answers: Vec::new(),
-        admitting: None,
-        admitted: None,
-        share_since: None,
-        catching_up: None,
-        caught_up: None,
-        assembly: service.assembly.part(owner),
-        assembling: None,
-        assembled: None,
-        records: mpsc::channel(2),
-        reads: HashMap::new(),
-        partial_since: None,
-        last_activity: Instant::now(),
-        arrival: service.door.arrival(),
-        known_header: KnownHeader::default(),
-        known_group: KnownGroup::default(),
-        verdicts: Vec::new(),
-        welcomed: 0,
-        asking: None,
-        ring: None,
-        met_ring: None,
-        says_bye: false,
-        service,
-    };
+    let mut connection = Connection::new(service, peer, seat);
     let ended = connection.run(&mut rd, &mut wr, marks).await;
     if let Some(ring) = connection.ring.as_mut().filter(|_| connection.says_bye) {
         ring.forget();
@@ -200,6 +199,45 @@ where
 }
 
 impl Connection {
+    fn new(service: Service, peer: Peer, seat: Arc<Seat>) -> Self {
+        let owner = peer.part();
+        Self {
+            peer,
+            producer: None,
+            session: Session::begin(&service.door.journal.marks()),
+            seat,
+            buf: BytesMut::new(),
+            chunk: Chunk::new(service.buffers.part(owner)),
+            out: BytesMut::new(),
+            out_room: OutRoom::new(service.buffers.part(owner)),
+            taking_since: None,
+            quiet: Quiet::default(),
+            answers: Vec::new(),
+            admitting: None,
+            admitted: None,
+            share_since: None,
+            catching_up: None,
+            caught_up: None,
+            assembly: service.assembly.part(owner),
+            assembling: None,
+            assembled: None,
+            records: mpsc::channel(2),
+            reads: HashMap::new(),
+            partial_since: None,
+            last_activity: Instant::now(),
+            arrival: service.door.arrival(),
+            known_header: KnownHeader::default(),
+            known_group: KnownGroup::default(),
+            verdicts: Vec::new(),
+            welcomed: 0,
+            asking: None,
+            ring: None,
+            met_ring: None,
+            says_bye: false,
+            service,
+        }
+    }
+
     async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
@@ -211,8 +249,8 @@ impl Connection {
         let mut stop = self.service.stop.clone();
         let mut alarm = Alarm::new();
         loop {
-            let stopping = *stop.borrow();
-            let flow = if stopping { Flow::NeedPermit } else { self.process() };
+            let (stopping, leaving) = (*stop.borrow(), self.seat.is_leaving());
+            let flow = if stopping || leaving { Flow::NeedPermit } else { self.process() };
             self.release(&marks.now());
             if flow == Flow::Close {
                 return self.last_words(wr).await;
@@ -225,11 +263,16 @@ impl Connection {
                 ErrorFrame { request_id: 0, error }.encode(&mut self.out);
                 return self.last_words(wr).await;
             }
+            if leaving && self.session.unanswered() == 0 {
+                self.fatal(makes_room());
+                return self.last_words(wr).await;
+            }
             let may_read = flow == Flow::NeedBytes && self.assembling.is_none() && self.out.len() < OUT_LIMIT;
             if may_read {
                 self.make_room();
             }
             self.forget_ended_reads();
+            self.note_what_waits();
             let deadline = self.deadline(flow);
             tokio::select! {
                 biased;
@@ -238,6 +281,7 @@ impl Connection {
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
+                    self.took_some();
                 }
                 reached = marks.reached(self.session.wants()), if self.session.waits() => {
                     if reached.is_err() {
@@ -245,10 +289,13 @@ impl Connection {
                     }
                 }
                 read = rd.read_buf(&mut self.buf), if may_read && self.assembling.is_none() => {
-                    if read? == 0 {
-                        return self.hang_up(wr, marks).await;
+                    match read? {
+                        0 if self.seat.is_leaving() => continue, // it seems so only
+                        0 => return self.hang_up(wr, marks).await,
+                        _ => {}
                     }
                     self.last_activity = Instant::now();
+                    self.seat.active(self.last_activity);
                     (self.catching_up, self.caught_up) = (None, None); // of what came before
                 }
                 caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
@@ -266,6 +313,7 @@ impl Connection {
                 }
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
+                    self.seat.active(Instant::now());
                 }
                 () = alarm.until(deadline) => {
                     if self.timed_out(flow) {

@@ -17,6 +17,12 @@ impl Connection {
         {
             return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
         }
+        if self.has_lost() {
+            let text = "what this ring had given back as written is not in the log any more: it is lost";
+            let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
+            (error.retryable, error.maybe_written) = (false, false);
+            return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
+        }
         match self.session.ask_flush(&self.service.door, flush) {
             Ok(None) => {}
             Ok(Some(mark)) => mark.encode(&mut self.out),
@@ -35,7 +41,7 @@ impl Connection {
         } else if self.reads.len() >= MAX_READS_PER_CONNECTION {
             refuse(ErrorCode::Busy, "too many READs are open on this connection")
         } else {
-            self.service.reads.start(&read)
+            self.service.reads.start(&read, self.peer.part())
         };
         match checked {
             Ok(start) => {

@@ -4,6 +4,7 @@
 //! have two orders. The ring ends with the last connection that holds it.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
@@ -12,7 +13,10 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::door::count_refusal;
-use crate::rings::{self, Asker, Held, borrowed};
+use crate::rings::{self, Asker, Given, Held, borrowed};
+
+/// How long a client may take to take its ring off the socket.
+const GIVE_WAIT: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -44,6 +48,11 @@ impl Connection {
     /// Why what came now cannot be taken: what it may have been caused by is not.
     pub(in crate::ingest) fn is_overtaking(&self) -> Option<&ErrorInfo> {
         self.caught_up.as_ref()?.as_ref().err()
+    }
+
+    /// Whether the log has lost what came by its ring; true once for each time.
+    pub(super) fn has_lost(&self) -> bool {
+        self.ring.as_ref().is_some_and(Held::take_lost)
     }
 
     pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
@@ -81,6 +90,18 @@ impl Connection {
             }
         };
         (self.ring, self.met_ring) = (Some(held), None);
+        self.seat.in_use();
+        // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
+        match tokio::time::timeout(GIVE_WAIT, self.give_ring(wr, request_id, &given)).await {
+            Ok(told) => told,
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    async fn give_ring<W>(&mut self, wr: &mut W, request_id: u32, given: &Given) -> io::Result<()>
+    where
+        W: AsyncWrite + GiveFds + Unpin,
+    {
         wr.write_all_buf(&mut self.out).await?;
         let mut frame = BytesMut::new();
         RingGiven {

@@ -7,9 +7,12 @@ use clad_proto::frame::FrameHeader;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use super::{CHUNK_MAX, CHUNK_MIN, Connection, FRAME_TIMEOUT, Flow};
-use crate::ingest::assembly::BEGUN;
+use super::{Connection, FRAME_TIMEOUT, Flow, LAST_WORDS, Patience};
+use crate::ingest::BEGUN;
 use crate::ingest::door::ADMISSION_WAIT;
+
+/// Silence after which a stream has ended, and its buffer is let go.
+const STREAM_ENDS: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// Room for the next read: in small steps while little comes, whole where a large frame is under way.
@@ -30,22 +33,54 @@ impl Connection {
         }
         if self.buf.capacity() == self.buf.len() {
             // The last read filled everything there was: more is coming than the buffer expects.
-            self.chunk = (self.chunk * 2).min(CHUNK_MAX);
+            self.chunk.grow();
         }
-        if self.buf.is_empty() && self.chunk > CHUNK_MIN && self.last_activity.elapsed() > Duration::from_millis(100) {
-            self.chunk = CHUNK_MIN;
+        self.rest();
+        self.buf.reserve(missing.max(self.chunk.step()));
+    }
+
+    /// Gives back what a buffer took for a stream that has ended.
+    fn rest(&mut self) {
+        if self.buf.is_empty() && !self.chunk.is_least() && self.last_activity.elapsed() >= STREAM_ENDS {
+            self.chunk.shrink();
             self.buf = BytesMut::new();
         }
-        self.buf.reserve(missing.max(self.chunk / 2).max(CHUNK_MIN / 2));
+    }
+
+    /// Something waits for the peer from now on, if it did not before.
+    pub(super) fn note_what_waits(&mut self) {
+        if self.must_say() && self.taking_since.is_none() {
+            self.taking_since = Some(Instant::now());
+        }
+    }
+
+    /// The peer took some of what waits for it, or all.
+    pub(super) fn took_some(&mut self) {
+        self.taking_since = None;
+        if self.out.is_empty() && self.reads.is_empty() && self.out_room.give_back() {
+            self.out = BytesMut::new();
+        }
+    }
+
+    /// How long the peer may take nothing.
+    pub(super) fn patience(&self) -> Duration {
+        let Patience { taking, reading } = self.service.patience;
+        match self.reads.is_empty() {
+            _ if self.seat.is_leaving() => LAST_WORDS,
+            true => taking,
+            false => reading,
+        }
     }
 
     pub(super) fn deadline(&self, flow: Flow) -> Option<Instant> {
         let half = self.partial_since.filter(|_| self.assembling.is_none()).map(|t| t + FRAME_TIMEOUT);
         let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
         // Where an append waits, that is looked at again; when the connection ends, nothing is.
-        let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow();
+        let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow() && !self.seat.is_leaving();
         let share = self.share_since.filter(|_| waits).map(|t| t + ADMISSION_WAIT);
-        half.into_iter().chain(idle).chain(share).chain(self.say_at()).min()
+        let taken = self.taking_since.map(|t| t + self.patience());
+        let rests = (self.chunk.is_shared() && self.buf.is_empty()).then(|| self.last_activity + STREAM_ENDS);
+        half.into_iter().chain(idle).chain(share).chain(taken).chain(rests).chain(self.say_at()).min()
     }
 
     /// Whether silence has a bound now: nothing is under way in either direction.
@@ -58,10 +93,14 @@ impl Connection {
         if self.say_at().is_some_and(|at| at <= Instant::now()) {
             self.say_all();
         }
+        self.rest();
         let text = match self.partial_since {
             // Who waits for a share is not late with the rest: it is not read.
             Some(t) if self.assembling.is_none() && t.elapsed() >= FRAME_TIMEOUT => {
                 format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}")
+            }
+            _ if self.taking_since.is_some_and(|t| t.elapsed() >= self.patience()) => {
+                format!("nothing of what waits was taken for {:?}", self.patience())
             }
             _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
                 "nothing came for too long".to_owned()

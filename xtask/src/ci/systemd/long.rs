@@ -11,7 +11,7 @@ use super::machine::until;
 
 /// The service manager's patience with a start, and how long this one takes: the daemon asks for more while it lasts.
 const PATIENCE: u64 = 3;
-const TAKES: u64 = 9;
+const TAKES: u64 = 20;
 
 impl Booted {
     /// The unit's own lists of system calls and its limit of locked memory, tried by what needs them.

@@ -1,7 +1,7 @@
-//! Bytes of large frames and messages that are being put together, over all connections.
+//! A budget of which nobody has more than his part: bytes of large frames and messages that are being put together, buffers
+//! of connections, looks of readers at the log.
 //!
 //! What must hold:
-//! - Who only claims much gets nothing for it: a share is asked for when [`BEGUN`] bytes have come.
 //! - An owner (a uid; the network as a whole, whose addresses prove nothing) holds half of all at most, however many
 //!   connections it has: what it begins and does not end holds up nobody else's.
 //! - Nobody waits for more than there will be, and never for the others while he holds what they wait for: first for
@@ -14,10 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::budget::Budget;
 
-/// Frames and messages up to this length need no share, and of larger ones so much comes before a share is asked for.
-pub(crate) const BEGUN: usize = 64 * 1024;
-
-/// On whose behalf something is put together.
+/// On whose behalf something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Uid(u32),
@@ -25,7 +22,7 @@ pub(crate) enum Owner {
 }
 
 /// All of it.
-pub(crate) struct Assembly {
+pub(crate) struct Parts {
     all: Arc<Budget>,
     parts: Mutex<HashMap<Owner, Weak<Budget>>>,
 }
@@ -41,9 +38,11 @@ pub(crate) struct Part {
 pub(crate) struct Held {
     _own: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
+    /// What it is of: the owner has no second part while he holds something of this one.
+    _part: Arc<Budget>,
 }
 
-impl Assembly {
+impl Parts {
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Self { all: Budget::new(total), parts: Mutex::default() })
     }
@@ -67,6 +66,11 @@ impl Assembly {
         parts.values().filter_map(Weak::upgrade).for_each(|part| part.resize(half(to)));
     }
 
+    /// How much of it is held.
+    pub(crate) fn in_use(&self) -> usize {
+        self.all.total().saturating_sub(self.all.available())
+    }
+
     fn parts(&self) -> MutexGuard<'_, HashMap<Owner, Weak<Budget>>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,15 +84,15 @@ impl Part {
     /// A share for so many bytes, if it is free right now.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
         let own = self.own.try_take(self.own.share(bytes))?;
-        Some(Held { _own: own, _all: self.all.try_take(self.all.share(bytes))? })
+        Some(Held { _own: own, _all: self.all.try_take(self.all.share(bytes))?, _part: self.own.clone() })
     }
 
     /// A share for so many bytes, or all that there is, in turn. Cancel safe: nothing is taken then.
     pub(crate) fn take(&self, bytes: usize) -> impl Future<Output = Option<Held>> + Send + use<> {
-        let (own, all) = (self.own.take(bytes), self.all.clone());
+        let (own, all, part) = (self.own.take(bytes), self.all.clone(), self.own.clone());
         async move {
             let own = own.await?;
-            Some(Held { _own: own, _all: all.take(bytes).await? })
+            Some(Held { _own: own, _all: all.take(bytes).await?, _part: part })
         }
     }
 
@@ -106,12 +110,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_holds_half_of_it_and_waits_for_itself_alone() {
-        let assembly = Assembly::new(1000);
-        let (one, other, network) =
-            (assembly.part(Owner::Uid(1)), assembly.part(Owner::Uid(2)), assembly.part(Owner::Network));
+        let parts = Parts::new(1000);
+        let (one, other, network) = (parts.part(Owner::Uid(1)), parts.part(Owner::Uid(2)), parts.part(Owner::Network));
         let held = one.take(400).await.unwrap();
         assert!(one.try_take(200).is_none(), "600 would be more than half");
-        let mut waits = tokio::spawn(assembly.part(Owner::Uid(1)).take(200));
+        let mut waits = tokio::spawn(parts.part(Owner::Uid(1)).take(200));
         let most = other.take(600).await.unwrap();
         assert_eq!(other.available(), 0, "what is larger than a part comes through, too");
         drop(most);
@@ -126,14 +129,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_total_holds_for_those_who_are_there_and_for_those_who_come() {
-        let assembly = Assembly::new(1000);
-        let one = assembly.part(Owner::Uid(1));
-        assembly.resize(200);
+        let parts = Parts::new(1000);
+        let one = parts.part(Owner::Uid(1));
+        parts.resize(200);
         assert!(one.try_take(100).is_some() && one.own.total() == 100);
-        assert_eq!(assembly.part(Owner::Network).own.total(), 100);
+        assert_eq!(parts.part(Owner::Network).own.total(), 100);
         let gone = Arc::downgrade(&one.own);
+        let held = one.try_take(50);
         drop(one);
-        drop(assembly.part(Owner::Uid(3)));
-        assert!(gone.upgrade().is_none() && assembly.parts().len() == 1, "nothing is kept of who is gone");
+        assert!(parts.part(Owner::Uid(1)).try_take(60).is_none(), "what is held of a part keeps it");
+        drop(held);
+        drop(parts.part(Owner::Uid(3)));
+        assert!(gone.upgrade().is_none() && parts.parts().len() == 1, "nothing is kept of who is gone");
     }
 }

@@ -1,0 +1,360 @@
+//! The rules that a value must satisfy, alone and beside the others.
+//!
+//! What must hold: a rule is one thing. Its words, which the manual and the example file print, and its judgement are made
+//! from the same numbers and the same keys here, so that neither can say what the other does not.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::types::Config;
+use super::units::{show_duration, show_size};
+
+/// What a segment holds beside one append of the largest size: header, batch headers, padding, footer.
+pub const SEGMENT_SLACK: u64 = 32 << 10;
+/// Segments are made of whole steps of this size, which every block size divides.
+pub const SEGMENT_STEP: u64 = 64 << 10;
+/// Largest segment: positions within one fit 31 bits, and setting one aside stays bearable.
+pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+/// Most batches on their way at once: beyond this a device gains nothing and memory is only held.
+pub const MAX_IN_FLIGHT: u32 = 16;
+/// Longest useful wait for company; beyond it somebody mistook the unit.
+pub const MAX_GROUP_DELAY: Duration = Duration::from_secs(1);
+/// Segments that retention never removes: the active, the prepared and the newest sealed one.
+pub const MIN_RETAINED_SEGMENTS: u64 = 3;
+/// Longest path of a Unix socket on Linux.
+pub const MAX_SOCKET_PATH: usize = 107;
+/// Smallest limit on records and batches that still lets ordinary lines through.
+pub const MIN_BYTES: u64 = 1 << 10;
+
+/// Smallest and largest ring.
+pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=256 << 20;
+/// Most rings at once: each takes four descriptors of the daemon.
+pub const MAX_RINGS: u32 = 1024;
+/// Longest useful spin: beyond it somebody mistook the unit.
+pub const MAX_SPIN: Duration = Duration::from_millis(10);
+
+/// One rule about one key.
+pub(super) struct Rule {
+    /// The key that it is about.
+    pub(super) key: &'static str,
+    /// Other keys that it reads.
+    pub(super) beside: Vec<&'static str>,
+    /// What the value must be, to stand behind "must be"; keys are in backticks.
+    pub(super) must: String,
+    /// Judges a configuration.
+    pub(super) broken: Box<Judgement>,
+}
+
+/// Why a value cannot be, and what could; nothing where the rule holds.
+pub(super) type Judgement = dyn Fn(&Config) -> Option<String>;
+
+/// A key by its name, with its value.
+struct Field<T> {
+    key: &'static str,
+    of: fn(&Config) -> T,
+}
+
+impl<T> Clone for Field<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Field<T> {}
+
+/// The field is found by the key's own name.
+macro_rules! field {
+    ($first:ident $(. $rest:ident)+) => {
+        Field {
+            key: concat!(stringify!($first) $(, ".", stringify!($rest))+),
+            of: |config| Clone::clone(&config.$first $(.$rest)+),
+        }
+    };
+}
+
+/// All of them, in the order in which they are told.
+pub(super) fn rules() -> Vec<Rule> {
+    let mut rules = sizes();
+    rules.extend(journal());
+    rules.extend(retention());
+    rules.extend(limits());
+    rules.extend(addresses());
+    rules.extend(shared_memory());
+    rules.extend(sockets());
+    rules
+}
+
+/// A rule of one value: `why` is asked where it does not hold.
+fn alone<T: 'static>(
+    field: Field<T>,
+    must: String,
+    holds: impl Fn(&T) -> bool + 'static,
+    why: impl Fn(&T) -> String + 'static,
+) -> Rule {
+    let broken = move |config: &Config| {
+        let value = (field.of)(config);
+        (!holds(&value)).then(|| why(&value))
+    };
+    Rule { key: field.key, beside: Vec::new(), must, broken: Box::new(broken) }
+}
+
+/// A rule of two values.
+fn beside<T: 'static, U: 'static>(
+    (field, other): (Field<T>, Field<U>),
+    must: String,
+    holds: impl Fn(&T, &U) -> bool + 'static,
+    why: impl Fn(&T, &U) -> String + 'static,
+) -> Rule {
+    let broken = move |config: &Config| {
+        let (value, other) = ((field.of)(config), (other.of)(config));
+        (!holds(&value, &other)).then(|| why(&value, &other))
+    };
+    Rule { key: field.key, beside: vec![other.key], must, broken: Box::new(broken) }
+}
+
+/// A size that must be at least that of another key.
+fn at_least(field: Field<u64>, other: Field<u64>) -> Rule {
+    let name = other.key;
+    beside(
+        (field, other),
+        format!("at least `{name}`"),
+        |value, least| value >= least,
+        move |value, least| {
+            let (value, least) = (show_size(*value), show_size(*least));
+            format!("{value} is less than `{name}` = {least}; raise the one or lower the other")
+        },
+    )
+}
+
+/// The chain of sizes: a record in an append, an append in a connection's share, a share in the whole.
+fn sizes() -> Vec<Rule> {
+    let least = |field: Field<u64>| {
+        let least = show_size(MIN_BYTES);
+        alone(
+            field,
+            format!("at least {least}"),
+            |value| *value >= MIN_BYTES,
+            move |value| format!("{} is too small; the least is {least}", show_size(*value)),
+        )
+    };
+    vec![
+        least(field!(journal.max_record_bytes)),
+        least(field!(journal.group_commit.max_bytes)),
+        least(field!(limits.max_append_bytes)),
+        at_least(field!(limits.max_append_bytes), field!(journal.max_record_bytes)),
+        at_least(field!(limits.max_connection_inflight_bytes), field!(limits.max_append_bytes)),
+        at_least(field!(limits.max_inflight_bytes), field!(limits.max_connection_inflight_bytes)),
+    ]
+}
+
+fn is_segment(bytes: u64) -> bool {
+    bytes.is_multiple_of(SEGMENT_STEP) && (SEGMENT_STEP..=MAX_SEGMENT_BYTES).contains(&bytes)
+}
+
+fn journal() -> Vec<Rule> {
+    let (step, most, slack) = (show_size(SEGMENT_STEP), show_size(MAX_SEGMENT_BYTES), show_size(SEGMENT_SLACK));
+    let segment = format!("a multiple of {step} from {step} to {most}");
+    let other = field!(limits.max_append_bytes);
+    let delay = show_duration(MAX_GROUP_DELAY);
+    vec![
+        alone(
+            field!(journal.segment_bytes),
+            segment.clone(),
+            |bytes| is_segment(*bytes),
+            move |bytes| format!("{} is not {segment}", show_size(*bytes)),
+        ),
+        beside(
+            (field!(journal.segment_bytes), other),
+            format!("at least `{}` + {slack}, for header and footer", other.key),
+            // What is no segment at all was told.
+            |segment, append| !is_segment(*segment) || *segment >= append.saturating_add(SEGMENT_SLACK),
+            move |segment, append| {
+                format!(
+                    "{} does not hold one append of `{}` = {} with {slack} for header and footer; raise the one or lower \
+                     the other",
+                    show_size(*segment),
+                    other.key,
+                    show_size(*append),
+                )
+            },
+        ),
+        alone(
+            field!(journal.group_commit.in_flight),
+            format!("from 1 to {MAX_IN_FLIGHT}"),
+            |number| (1..=MAX_IN_FLIGHT).contains(number),
+            |number| format!("{number} is not from 1 to {MAX_IN_FLIGHT}"),
+        ),
+        at_most(field!(journal.group_commit.max_delay), MAX_GROUP_DELAY, delay),
+    ]
+}
+
+fn at_most(field: Field<Duration>, most: Duration, shown: String) -> Rule {
+    alone(
+        field,
+        format!("at most {shown}"),
+        move |value| *value <= most,
+        move |value| format!("{} is more than {shown}", show_duration(*value)),
+    )
+}
+
+fn retention() -> Vec<Rule> {
+    let segment = field!(journal.segment_bytes);
+    let (most, name) = (field!(retention.max_bytes), segment.key);
+    let least = |segment: u64| MIN_RETAINED_SEGMENTS.saturating_mul(segment);
+    vec![
+        beside(
+            (most, segment),
+            format!("0, or at least {MIN_RETAINED_SEGMENTS} × `{name}`"),
+            move |bytes, segment| *bytes == 0 || *bytes >= least(*segment),
+            move |bytes, segment| {
+                format!(
+                    "{} is too little to keep: the least is {MIN_RETAINED_SEGMENTS} × `{name}` = {}; 0 is off",
+                    show_size(*bytes),
+                    show_size(least(*segment))
+                )
+            },
+        ),
+        beside(
+            (field!(retention.keep_bytes), most),
+            format!("at most `{}`, where that is not 0", most.key),
+            |keep, bytes| *bytes == 0 || keep <= bytes,
+            move |keep, bytes| {
+                let (keep, bytes) = (show_size(*keep), show_size(*bytes));
+                format!("{keep} is more than `{}` = {bytes}; both cannot be kept", most.key)
+            },
+        ),
+    ]
+}
+
+fn limits() -> Vec<Rule> {
+    let somebody = |field: Field<u32>| {
+        let why = |_: &u32| "0 would let nobody in; the least is 1".to_owned();
+        alone(field, "at least 1".to_owned(), |number| *number >= 1, why)
+    };
+    let some_time = |field: Field<Duration>| {
+        let must = "more than 0";
+        alone(field, must.to_owned(), |time| !time.is_zero(), move |_| format!("it must be {must}"))
+    };
+    vec![
+        somebody(field!(limits.max_connections)),
+        somebody(field!(limits.max_producers)),
+        some_time(field!(limits.handshake_timeout)),
+        some_time(field!(daemon.drain_timeout)),
+    ]
+}
+
+fn addresses() -> Vec<Rule> {
+    let tcp = field!(ingest.tcp.listen);
+    let grpc = field!(ingest.grpc.listen);
+    let metrics = field!(metrics.listen);
+    vec![
+        loopback(tcp, field!(ingest.tcp.allow_plaintext)),
+        loopback(grpc, field!(ingest.grpc.allow_plaintext)),
+        another(grpc, tcp),
+        loopback(metrics, field!(metrics.allow_plaintext)),
+        another(metrics, tcp),
+        another(metrics, grpc),
+    ]
+}
+
+fn loopback(listen: Field<Option<SocketAddr>>, plaintext: Field<bool>) -> Rule {
+    let name = plaintext.key;
+    beside(
+        (listen, plaintext),
+        format!("a loopback address, unless `{name}` is true"),
+        |address, allowed| *allowed || address.is_none_or(is_loopback),
+        move |address, _| {
+            let address = address.map_or_else(String::new, |address| address.to_string());
+            format!(
+                "{address} is not a loopback address and TLS is not in this version of clad; set `{name} = true` to send \
+                 everything in the clear"
+            )
+        },
+    )
+}
+
+/// `::ffff:127.0.0.1` is the loopback too.
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+fn another(listen: Field<Option<SocketAddr>>, other: Field<Option<SocketAddr>>) -> Rule {
+    let name = other.key;
+    beside(
+        (listen, other),
+        format!("another address than `{name}`"),
+        |address, taken| address.is_none_or(|address| address.port() == 0) || taken != address,
+        move |address, _| {
+            let address = address.map_or_else(String::new, |address| address.to_string());
+            format!("{address} is also `{name}`")
+        },
+    )
+}
+
+/// Rings: what they can be made of, and that somebody can ask for one.
+fn shared_memory() -> Vec<Rule> {
+    let ring = format!("a power of two from {} to {}", show_size(*RING_BYTES.start()), show_size(*RING_BYTES.end()));
+    let rings = format!("from 1 to {MAX_RINGS}");
+    vec![
+        alone(
+            field!(ingest.shm.ring_bytes),
+            ring.clone(),
+            |bytes| bytes.is_power_of_two() && RING_BYTES.contains(bytes),
+            move |bytes| format!("{} is not {ring}", show_size(*bytes)),
+        ),
+        alone(
+            field!(ingest.shm.max_rings),
+            rings.clone(),
+            |number| (1..=MAX_RINGS).contains(number),
+            move |number| format!("{number} is not {rings}; `ingest.shm.enabled = false` turns rings off"),
+        ),
+        at_most(field!(ingest.shm.spin), MAX_SPIN, show_duration(MAX_SPIN)),
+    ]
+}
+
+fn sockets() -> Vec<Rule> {
+    let (ingest, admin) = (field!(ingest.unix.path), field!(admin.path));
+    // A path that nobody set hangs on the data folder's.
+    let short = |path: Field<Option<PathBuf>>| {
+        let long = |path: &Option<PathBuf>| path.as_ref().map_or(0, |path| path.as_os_str().as_bytes().len());
+        beside(
+            (path, field!(journal.dir)),
+            format!("at most {MAX_SOCKET_PATH} bytes long"),
+            move |path, _| long(path) <= MAX_SOCKET_PATH,
+            move |path, _| {
+                let length = long(path);
+                format!(
+                    "a socket's path holds at most {MAX_SOCKET_PATH} bytes, this one has {length}; set a shorter one"
+                )
+            },
+        )
+    };
+    vec![
+        short(ingest),
+        short(admin),
+        beside(
+            (admin, ingest),
+            format!("another path than `{}`", ingest.key),
+            |admin, ingest| ingest.is_none() || ingest != admin,
+            move |_, _| format!("it is also `{}`", ingest.key),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::find;
+    use super::*;
+
+    #[test]
+    fn every_rule_is_of_keys_and_names_those_that_it_reads() {
+        for rule in rules() {
+            assert!(find(rule.key).is_some_and(|_| rule.beside.iter().all(|key| find(key).is_some())), "{}", rule.key);
+            let named: Vec<&str> = rule.must.split('`').skip(1).step_by(2).collect();
+            assert!(named.iter().all(|key| rule.beside.contains(key)), "{}: {}", rule.key, rule.must);
+        }
+    }
+}

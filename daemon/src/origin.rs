@@ -1,0 +1,39 @@
+//! Where the configuration in use came from, for who asks for the status. A reload that is taken changes it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::config::Loaded;
+
+/// Clones share one.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin(Arc<RwLock<Told>>);
+
+/// As it is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    /// Files that were read, the weakest first.
+    pub(crate) files: Vec<String>,
+    /// What the environment and the command line set over them.
+    pub(crate) overrides: Vec<String>,
+}
+
+impl Origin {
+    pub(crate) fn of(loaded: &Loaded) -> Self {
+        Self(Arc::new(RwLock::new(Told::of(loaded))))
+    }
+
+    pub(crate) fn set(&self, loaded: &Loaded) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Told::of(loaded);
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Told {
+    fn of(loaded: &Loaded) -> Self {
+        let files = loaded.files.iter().map(|path| path.display().to_string()).collect();
+        Self { files, overrides: loaded.provenance.overrides() }
+    }
+}

@@ -1,0 +1,155 @@
+//! Reads that find nothing for long, and many of them: nobody holds a thread that he does not use.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clad_journal::{Append, JournalConfig};
+use clad_proto::frame::{Frame, FrameDecoder, ReadEndReason};
+use tokio::sync::{mpsc, watch};
+
+use super::item::Frames;
+use super::stream::LOOK;
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const ME: Owner = Owner::Uid(1);
+const BODY: usize = 64 << 10;
+/// Several looks at it, and more than is kept in memory.
+const BATCHES: usize = 6 * LOOK / BODY;
+
+struct Log {
+    _dir: tempfile::TempDir,
+    reads: Arc<Reads>,
+}
+
+fn log() -> Log {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = JournalConfig { reserve_free: 0, segment_bytes: 32 << 20, ..JournalConfig::default() };
+    let journal = Arc::new(Journal::open_dir(dir.path(), config, Arc::new(|_| {})).expect("a log"));
+    let payload = vec![b'x'; BODY];
+    for sequence in 0..BATCHES as u64 {
+        let append = Append {
+            producer: [7; 16],
+            owner: 1,
+            producer_epoch: 1,
+            first_sequence: sequence,
+            count: 1,
+            gap: false,
+            level: Level::Written,
+            min_time_ns: 1000,
+            max_time_ns: 1000,
+            vouch: &[],
+            payload: &payload,
+            payload_checksum: 0,
+            permit: None,
+        };
+        journal.append(append).expect("taken");
+        let began = Instant::now();
+        while journal.marks().written <= sequence {
+            assert!(began.elapsed() < PATIENCE, "append {sequence} is never written");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    Log { _dir: dir, reads: Reads::new(journal, AckLevel::Durable) }
+}
+
+/// Of a time that nothing is of.
+fn nothing() -> Read {
+    let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
+    Read { request_id: 1, from, follow: false, limit: None, min_level, since: Some(1), until: Some(2) }
+}
+
+/// A read that runs, and what holds it.
+struct Running {
+    blocks: mpsc::Receiver<Bytes>,
+    cancel: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    ended: tokio::task::JoinHandle<Ended>,
+}
+
+impl Running {
+    fn begin(reads: &Reads, owner: Owner, stop: bool) -> Self {
+        let (out, blocks) = mpsc::channel(2);
+        let ((cancel, cancelled), (stop, stopped)) = (watch::channel(false), watch::channel(stop));
+        let stream = reads.start(&nothing(), owner).expect("it begins");
+        let ended = tokio::spawn(async move { stream.run_as::<Frames>(&out, stopped, cancelled).await });
+        Self { blocks, cancel, stop, ended }
+    }
+
+    /// Why it ended, as it tells it.
+    async fn told(&mut self) -> ReadEndReason {
+        let block = tokio::time::timeout(PATIENCE, self.blocks.recv()).await.expect("in time").expect("a block");
+        match FrameDecoder::default().next(&mut block.as_ref().into()) {
+            Ok(Some(Frame::ReadEnd(end))) => end.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn ended(self) -> Ended {
+        tokio::time::timeout(PATIENCE, self.ended).await.expect("in time").expect("no panic")
+    }
+}
+
+#[tokio::test]
+async fn a_look_that_finds_nothing_comes_back_and_the_next_goes_on() {
+    let log = log();
+    let mut stream = log.reads.start(&nothing(), ME).unwrap();
+    let mut looks = 0;
+    while stream.position() < BATCHES as u64 {
+        let before = stream.position();
+        let (back, block, _) = stream.look::<Frames>();
+        let passed = (back.position() - before) as usize;
+        assert!(block.size() == 0 && (1..=LOOK / BODY + 1).contains(&passed), "{passed} batches in one look");
+        (stream, looks) = (back, looks + 1);
+    }
+    assert!(looks >= 5, "{looks} looks");
+}
+
+/// One that waits for its turn, and one that has looked and found nothing yet.
+#[tokio::test]
+async fn between_two_looks_it_hears_that_it_is_not_wanted_any_more() {
+    let log = log();
+    let all_of_mine = log.reads.looks.part(ME).take(LOOKS / 2).await;
+    let mut cancelled = Running::begin(&log.reads, ME, false);
+    let (gone, stopped) = (Running::begin(&log.reads, ME, false), Running::begin(&log.reads, ME, false));
+    assert!(tokio::time::timeout(Duration::from_millis(20), cancelled.blocks.recv()).await.is_err(), "it waits");
+    cancelled.cancel.send_replace(true);
+    assert_eq!(cancelled.told().await, ReadEndReason::Cancelled);
+    assert_eq!(cancelled.ended().await, Ended::Told);
+    let Running { blocks, ended, cancel: _cancel, stop: _stop } = gone;
+    drop(blocks);
+    assert_eq!(tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap(), Ended::Gone);
+    stopped.stop.send_replace(true);
+    assert_eq!(stopped.ended().await, Ended::Stopping);
+    drop(all_of_mine);
+    // A daemon that goes down while it looks is not told the end of the log.
+    assert_eq!(Running::begin(&log.reads, ME, true).ended().await, Ended::Stopping);
+}
+
+#[tokio::test]
+async fn who_holds_all_looks_that_he_may_holds_up_only_himself() {
+    let log = log();
+    let all_of_mine = log.reads.looks.part(ME).take(LOOKS / 2).await;
+    let mut mine = Running::begin(&log.reads, ME, false);
+    for owner in [Owner::Uid(2), Owner::Network] {
+        assert_eq!(Running::begin(&log.reads, owner, false).told().await, ReadEndReason::End);
+    }
+    assert!(mine.blocks.try_recv().is_err(), "there was no look for it");
+    drop(all_of_mine);
+    assert_eq!(mine.told().await, ReadEndReason::End);
+}
+
+#[tokio::test]
+async fn open_reads_have_a_bound_and_an_owner_has_half_of_them() {
+    let log = log();
+    let start = |owner| log.reads.start(&nothing(), owner);
+    let mut mine: Vec<_> = (0..READS / 2).map(|_| start(ME).expect("one of mine")).collect();
+    let error = start(ME).map(drop).unwrap_err();
+    assert_eq!((error.code, error.retryable), (ErrorCode::Busy, true));
+    let others: Vec<_> = (0..READS / 2).map(|_| start(Owner::Network).expect("one of theirs")).collect();
+    assert!(start(Owner::Uid(2)).is_err());
+    drop(others);
+    assert!(start(Owner::Uid(2)).is_ok());
+    mine.pop();
+    assert!(start(ME).is_ok());
+}
