@@ -319,6 +319,71 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     assert!(journal.close(PATIENCE));
 }
 
+/// Who reads the files beside a daemon is overtaken by its retention, and by its rotation: what is gone is a gap by that
+/// rule, and nothing is called missing or damaged.
+#[test]
+fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let small = JournalConfig { segment_bytes: 256 << 10, max_append_bytes: 64 << 10, ..config(Policy::GROUP_COMMIT) };
+    let (journal, _) = open(dir.path(), JournalConfig { recycle: false, ..small });
+    let seal = |from: u64| {
+        for i in from..from + 10 {
+            journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        }
+        wait(&journal, Level::Durable, from + 10);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    };
+    let retain = |segments: usize| {
+        journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
+        let began = Instant::now();
+        while journal.segments().iter().filter(|segment| segment.sealed).count() > segments {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        journal.set_retention(Retention::default());
+    };
+    (0..4).for_each(|i| seal(i * 10));
+    let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+    let mut reader = log.read(0);
+    let mut seen = vec![reader.next_batch().unwrap().unwrap().end_offset()];
+    // The first is open and is read on; of the others all but the newest sealed one go.
+    retain(1);
+    let gap = loop {
+        match reader.next_batch() {
+            Ok(Some(batch)) => seen.push(batch.end_offset()),
+            Ok(None) => panic!("no gap: {seen:?}"),
+            Err(ReadError::Gap { from, to, damaged }) => break (from, to, damaged),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert_eq!((seen.last(), gap), (Some(&10), (10, 30, false)));
+    assert_eq!(reader.next_batch().unwrap().unwrap().first_offset, 30);
+
+    // A check that is overtaken says what it could not read, and is no less sound for it.
+    (4..7).for_each(|i| seal(i * 10));
+    let mut overtaken = false;
+    let report = clad_journal::verify(dir.path(), &mut |_, _| {
+        if !std::mem::replace(&mut overtaken, true) {
+            retain(1);
+        }
+    });
+    let report = report.unwrap();
+    assert_eq!(report.problems, []);
+    let passed = report.notes.iter().filter(|note| note.contains("removed by retention meanwhile")).count();
+    assert_eq!((passed, report.records), (2, 20), "{:?}", report.notes);
+
+    // Opened again and again while segments come and go.
+    journal.set_retention(Retention { max_bytes: 512 << 10, ..Retention::default() });
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (7..60).for_each(|i| seal(i * 10)));
+        while !writer.is_finished() {
+            let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+            assert!(log.faults().is_empty() && log.damage().is_empty(), "{:?} {:?}", log.faults(), log.damage());
+        }
+    });
+    assert!(journal.close(PATIENCE));
+}
+
 /// A segment that is cut short, at whatever length, costs what it held and nothing else.
 #[test]
 fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {

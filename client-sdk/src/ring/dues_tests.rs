@@ -239,10 +239,7 @@ fn no_waker_is_kept_when_its_ticket_is_over() {
         assert!(both.dues.set_waker(append, &waker).is_none() && both.dues.set_waker(append, &waker).is_none());
     }
     assert_eq!(kept(), 3);
-    for append in 0..3 {
-        both.fetch(append);
-        both.let_go(append);
-    }
+    (0..3).for_each(|append| both.fetch(append));
     assert_eq!(kept(), 1, "of the one that waits");
     let other = Waker::from(Arc::new(Nobody));
     assert!(both.dues.set_waker(3, &other).is_some_and(|before| before.will_wake(&waker)));

@@ -5,14 +5,14 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clad_proto::{AckLevel, LogId, frame::RingId};
+use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
 use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::port::Port;
 use super::waiting::Waiting;
 use super::{Due, Later, Posted, Pushed};
-use crate::producer::{Claim, Shared, Waiters};
+use crate::producer::{Book, Claim, Shared, Waiters};
 use crate::session::Append;
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
 
@@ -38,7 +38,8 @@ fn ring() -> (Drain, Arc<Port>) {
 
 fn append() -> Append {
     let level = Some(AckLevel::Written);
-    Append { crc: 0, count: 1, payload: Bytes::from_static(b"a record"), level, submitted: now() }
+    let payload = Bytes::from_static(b"a record");
+    Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
 }
 
 fn claim() -> (Claim, Told) {
@@ -127,7 +128,7 @@ impl Wake for Task {
 #[test]
 fn a_waker_is_dropped_without_the_lock() {
     let (mut drain, port) = ring();
-    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written)) {
+    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written), Book::Common(&port.counters)) {
         Pushed::Done(Due::Later(later)) => later,
         _ => panic!("there is room"),
     };
@@ -154,4 +155,31 @@ fn a_waker_is_dropped_without_the_lock() {
     drain.announce();
     polled.wait(Duration::ZERO, Duration::from_secs(1)).expect("written");
     port.end(&AppendError::Forgotten);
+}
+
+/// The daemon comes back with another log, again and again: no receipt names a log that there never was.
+#[test]
+fn a_log_id_is_never_half_of_one_and_half_of_another() {
+    let (_drain, port) = ring();
+    let others = [[0; 16], [0xff; 16]]
+        .map(|log| Drain::create(Shape::new(4096, 8).expect("a shape"), 0, log, 1).expect("a ring"));
+    let boards = others.each_ref().map(|drain| drain.client_fds().board.try_clone_to_owned().expect("a descriptor"));
+    let known = [[7; 16], [0; 16], [0xff; 16]].map(LogId::from_bytes);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = [0_u64; 3];
+            while !port.is_closed() {
+                let now = port.log_id();
+                let at = known.iter().position(|log| *log == now);
+                seen[at.unwrap_or_else(|| panic!("{now} is no log's"))] += 1;
+            }
+            seen
+        });
+        for (board, log) in boards.iter().zip(&known[1..]).cycle().take(1000) {
+            port.attach_board(board, AckLevel::Durable).expect("its board");
+            assert_eq!(port.log_id(), *log);
+        }
+        port.end(&AppendError::Forgotten);
+        reader.join().expect("whole ones alone");
+    });
 }

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 
+use clad_e2e::grpc::Call;
 use clad_e2e::raw::hello;
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::{AckLevel, ErrorCode};
@@ -41,6 +42,22 @@ fn places_of_connections_go_to_who_has_fewer() {
     for (raw, sequence) in network.iter_mut().map(|raw| (raw, 1)).chain([(&mut local, 1), (&mut second, 0)]) {
         raw.append_acked(sequence, AckLevel::Durable, &[b"all of them"]);
     }
+}
+
+/// HTTP/2 has no word for it that a call would hear: the connection ends, and the client comes again.
+#[test]
+fn a_connection_over_grpc_makes_room_as_well() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let daemon = Setup::new().set("limits.max_connections", "2").start();
+    let address = daemon.port("grpc").to_string();
+    let _idle = runtime.block_on(Call::open(&address));
+    std::thread::sleep(std::time::Duration::from_millis(5)); // so that it was silent for longer
+    let mut busy = runtime.block_on(Call::open(&address));
+    runtime.block_on(busy.append(0, AckLevel::Durable, "before")).expect("taken");
+    let (mut local, _) = Raw::producer(&daemon.socket());
+    daemon.wait_until("it is gone", |status| status.connections["grpc"] == 1);
+    local.append_acked(0, AckLevel::Durable, &[b"let in"]);
+    runtime.block_on(busy.append(1, AckLevel::Durable, "after")).expect("it stays");
 }
 
 #[test]

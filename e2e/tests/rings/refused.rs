@@ -6,7 +6,7 @@ use clad_client::{AckLevel, Producer, ProducerId};
 use clad_e2e::raw::hello;
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, readback};
 use clad_proto::ErrorCode;
-use clad_proto::frame::{Frame, RingAppendHead};
+use clad_proto::frame::{Frame, RingAppendTrailer};
 
 use crate::by_hand::{ByHand, push};
 use crate::{producer, runtime, submit};
@@ -126,8 +126,8 @@ fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
     let level = AckLevel::Written;
     let codes = [&mut before, &mut after].map(|client| {
         let ring = client.attach();
-        let head = RingAppendHead { level, payload_crc: payload.checksum() }.encode();
-        let append = ring.push(&[&head, &payload.bytes], payload.count).expect("room");
+        let trailer = RingAppendTrailer { level, payload_crc: payload.checksum() }.encode();
+        let append = ring.push(&[&payload.bytes, &trailer], payload.count).expect("room");
         client.flush(level).expect("all that was taken is written");
         ring.answer(append).expect("an answer").code
     });

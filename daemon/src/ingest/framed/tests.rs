@@ -251,23 +251,33 @@ fn who_makes_room_is_told_and_answered_and_the_others_stay() {
     assert_eq!(world.listeners.open(), 3);
 }
 
-/// Though it reads nothing of what it is owed, and will not see why.
+/// Though it reads nothing of what it is owed, and will not see why; also when it has closed its side.
 #[test]
 fn who_takes_nothing_makes_room_all_the_same() {
     let mut world = World::new(2);
     world.fill(64);
     world.service.patience.taking = PATIENCE * 10;
-    let (mut flood, mut half_closed) = (world.client(ME), world.client(ME));
-    flood.flood();
-    half_closed.read_all();
-    half_closed.stream.shutdown(Shutdown::Write).unwrap();
-    world.client(ANOTHER).ping(1);
-    let mut all = vec![flood, half_closed];
-    let began = Instant::now();
-    while all.len() == 2 {
-        all.retain(|client| client.ended.try_recv().is_err());
-        assert!(began.elapsed() < PATIENCE, "nobody makes room");
-        std::thread::sleep(Duration::from_millis(5));
+    for half_closed in [false, true] {
+        let mut stuck = world.client(ME);
+        match half_closed {
+            false => stuck.flood(),
+            true => {
+                stuck.read_all();
+                stuck.stream.shutdown(Shutdown::Write).unwrap();
+            }
+        }
+        std::thread::sleep(SHORT);
+        let mut mine = world.client(ME);
+        mine.ping(1);
+        world.client(ANOTHER).ping(1);
+        stuck.is_let_go();
+        mine.ping(2);
+        drop(mine);
+        let began = Instant::now();
+        while world.listeners.open() > 0 {
+            assert!(began.elapsed() < PATIENCE, "it is not over");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
