@@ -46,7 +46,9 @@ pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
     };
     let (text, checked) = match (args.output, checked) {
         (Form::Text, None) => (String::new(), None),
-        (Form::Text, Some((checked, took))) => (verify::text(&checked, took), Some(checked)),
+        (Form::Text, Some((checked, took))) => {
+            (format!("{}{}", nothing(&report, &checked), verify::text(&checked, took)), Some(checked))
+        }
         (Form::Json, checked) => {
             let checked = checked.map(|(checked, _)| checked);
             (format!("{}\n", json(&report, checked.as_ref())), checked)
@@ -87,10 +89,19 @@ fn text(report: &RepairReport) -> String {
     for what in &report.left {
         out.push_str(&format!("CANNOT BE REPAIRED: {what}\n"));
     }
-    if report.actions.is_empty() && report.left.is_empty() {
-        out.push_str("nothing to repair\n");
-    }
     out
+}
+
+/// Said where nothing was done: with what the check behind it finds.
+fn nothing(report: &RepairReport, checked: &VerifyReport) -> &'static str {
+    match (report.actions.is_empty() && report.left.is_empty(), checked.problems.is_empty()) {
+        (false, _) => "",
+        (true, true) => "nothing to repair\n",
+        (true, false) => {
+            "nothing that a repair changes: records that are lost are in a backup only, and where the newest segment has \
+             lost its footer, the next start seals what is left\n"
+        }
+    }
 }
 
 fn json(report: &RepairReport, checked: Option<&VerifyReport>) -> Value {
@@ -115,6 +126,9 @@ fn action(action: &Action) -> Value {
             json!({ "action": "set_aside_other_meta", "log_id": LogId::from_bytes(*log_id).to_string() })
         }
         Action::RewroteSlot => json!({ "action": "rewrote_slot" }),
+        Action::NamedSegments { said, highest } => {
+            json!({ "action": "named_segments", "last_segment_before": said, "last_segment": highest })
+        }
         Action::SetAsideCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
         Action::SetAsideNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
         Action::SetAsideUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),
@@ -177,14 +191,22 @@ mod tests {
              CANNOT BE REPAIRED: segment 5 is missing: only a backup of 00000000000000000005.clog can help\n"
         );
         assert!(text(&report(false)).starts_with("done: `notes.txt`"));
-        let nothing = RepairReport::default();
-        assert_eq!(text(&nothing), "nothing to repair\n");
         let value = json(&report(true), None);
         assert_eq!((&value["dry_run"], &value["verify"]), (&true.into(), &Value::Null));
         assert_eq!(value["actions"][1]["lost"][0]["end_offset"], 20);
         assert_eq!(value["left"][0]["segment"], 5);
         let checked = VerifyReport::default();
         assert_eq!(json(&report(false), Some(&checked))["verify"]["damaged"], false);
+    }
+
+    #[test]
+    fn nothing_to_repair_is_said_where_nothing_is_wrong() {
+        let problem = Problem { segment: Some(3), position: None, offsets: None, text: "has lost its footer".into() };
+        let bad = VerifyReport { problems: vec![problem], ..VerifyReport::default() };
+        let (untouched, good) = (RepairReport::default(), VerifyReport::default());
+        assert_eq!((text(&untouched).as_str(), nothing(&untouched, &good)), ("", "nothing to repair\n"));
+        assert!(nothing(&untouched, &bad).starts_with("nothing that a repair changes: "));
+        assert_eq!((nothing(&report(false), &good), nothing(&report(false), &bad)), ("", ""));
     }
 
     #[test]

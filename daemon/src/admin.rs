@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::Journal;
 use clad_journal::io::device::{Substrate, WriteCache};
+use clad_journal::{Accepting, Journal, Marks};
 use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::{AckLevel, DurabilityPolicy};
@@ -178,14 +178,15 @@ impl Admin for Service {
         let mut marks = self.0.journal.subscribe();
         let failures = marks.borrow().failures;
         let target = self.0.journal.request_sync();
-        let reached = marks.wait_for(|m| m.durable >= target || m.failures != failures);
+        let has_failed = |m: &Marks| m.failures != failures || m.accepting == Accepting::Failed;
+        let reached = marks.wait_for(|m| m.durable >= target || has_failed(m));
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         let m = *reached
             .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
             .map_err(|_| Status::unavailable("clad is going down"))?;
-        match m.failures == failures {
-            true => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
-            false => Err(Status::unavailable("the journal failed while it synced; it recovers by itself")),
+        match has_failed(&m) {
+            false => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
+            true => Err(Status::unavailable("the journal has failed and recovers by itself; sync again then")),
         }
     }
 

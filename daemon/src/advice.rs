@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::unistd::{Group, Uid, User};
+use nix::unistd::{AccessFlags, Group, Uid, User, access};
 
 use crate::holder::holder;
 
@@ -63,6 +63,12 @@ fn missing(dir: &Path) -> String {
         ),
         None => format!("; nothing can be made where {shown} would lie: set journal.dir to a folder on a disk"),
     }
+}
+
+/// The same about a folder in which nothing could be made just now, by how it looks; empty where there is nothing to see.
+pub(crate) fn of_folder(dir: &Path) -> String {
+    let seen = access(dir, AccessFlags::W_OK | AccessFlags::X_OK);
+    seen.err().map_or_else(String::new, |errno| on(dir, &errno.into()))
 }
 
 /// The same about a log that another process has.
@@ -123,6 +129,8 @@ mod tests {
             "the folder that is there: {text}"
         );
         assert_eq!(on(&dir, &io::Error::other("x")), "");
+        assert_eq!(of_folder(folder.path()), "");
+        assert!(of_folder(&dir).contains("is not there"));
         assert!(
             on(&dir, &io::Error::from(Errno::ENOENT))
                 .starts_with(&format!("; {}/not is not there", folder.path().display()))

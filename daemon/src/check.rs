@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
-use crate::config::{Config, Durability, Loaded};
+use crate::config::{Config, Durability, Loaded, Source};
 use crate::exit::Exit;
 use crate::holder::{Holder, holder};
 use crate::text::printable;
@@ -27,6 +27,11 @@ mod taken;
 const NAME_MAX: usize = 255;
 /// Bit of the capability to take ports below 1024.
 const CAP_NET_BIND_SERVICE: u32 = 10;
+
+/// The unit's folders come by its environment, which a shell does not have.
+const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is not set here, so the folders are those of a \
+                               start by hand; of the service asks `STATE_DIRECTORY=/var/lib/clad \
+                               RUNTIME_DIRECTORY=/run/clad clad check`";
 
 /// Outcome of a check: lines of (what, finding), and the exit code they amount to.
 #[derive(Debug)]
@@ -76,6 +81,9 @@ pub fn check(loaded: &Loaded) -> Report {
     let config = &loaded.config;
     let lines = vec![("configuration", "ok".to_owned())];
     let mut report = Report { lines, in_use_by: None, unsure: false, exit: Exit::Done };
+    if loaded.is_of_the_host && *loaded.provenance.of("journal.dir") == Source::Default {
+        report.note("configuration", NOT_THE_SERVICE.to_owned());
+    }
     data_folder(config, &mut report);
     policy(config, &mut report);
     listeners(config, &mut report);
@@ -353,6 +361,16 @@ mod tests {
         assert!(text.contains("group_commit, io engine auto, highest ack "), "{text}");
         assert!(text.ends_with("clad would start\n"), "{text}");
         assert!(!base.path().join("a").exists());
+    }
+
+    #[test]
+    fn the_hosts_files_without_the_services_folders_are_told_apart() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = format!("journal.dir={}", base.path().join("log").display());
+        let says = |sets: &[&str]| report(base.path(), sets).to_string().contains("STATE_DIRECTORY=/var/lib/clad");
+        assert!(!says(&[]), "no file: a developer in the current folder");
+        std::fs::write(base.path().join("clad.toml"), "").unwrap();
+        assert!(says(&[]) && !says(&[&dir]));
     }
 
     #[test]

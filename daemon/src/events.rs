@@ -84,7 +84,7 @@ fn tell(health: &Health, event: &Event) {
             health.degraded("space", "no room for a further segment; appends are refused when this one is full");
             tracing::error!(
                 "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
-                 system, or set [retention] max_bytes or min_free and reload; they resume by themselves"
+                 system (`df`, and `df -i`), or set [retention] max_bytes or min_free and reload; they resume by themselves"
             );
         }
         Event::NoSpace(false) => {

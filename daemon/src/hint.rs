@@ -8,6 +8,8 @@ fn clactl() -> String {
     let shown = |path: &Path| {
         let here = std::env::current_dir().unwrap_or_default();
         match path.strip_prefix(&here) {
+            // Where a service manager starts it, nobody stands.
+            _ if here == Path::new("/") => path.display().to_string(),
             // A bare name would be looked for elsewhere.
             Ok(short) if short.components().count() == 1 => format!("./{}", short.display()),
             Ok(short) => short.display().to_string(),

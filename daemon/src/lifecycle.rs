@@ -4,6 +4,7 @@
 //! degraded, not dead; ready is only who takes appends: neither while the journal takes none, nor while what lies in rings
 //! has them all refused.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,10 @@ use crate::metrics::{self, Recent};
 use crate::origin::Origin;
 use crate::reload::{Outcome, Outcomes};
 use crate::rings::Rings;
-use crate::setup;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
 use crate::watchdog::Watchdog;
+use crate::{advice, setup};
 
 /// A disk that has not finished for so long is told as degraded.
 const SLOW: Duration = Duration::from_secs(5);
@@ -106,16 +107,16 @@ impl Running {
                 // stands on.
                 _ = tick.tick() => {
                     if asked.is_none() {
-                        let journal = self.journal.clone();
-                        asked = Some(tokio::task::spawn_blocking(move || journal.status()));
+                        let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
+                        asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
                     } else if let Some(why) = self.rings.why_refused() {
                         self.health.not_ready("rings", why);
                     }
                 }
                 status = answer(&mut asked) => {
                     asked = None;
-                    if let Some(status) = status {
-                        self.look(status);
+                    if let Some((status, advice)) = status {
+                        self.look(status, &advice);
                     }
                 }
                 () = due(&mut watchdog) => {
@@ -127,7 +128,7 @@ impl Running {
         }
     }
 
-    fn look(&mut self, status: Status) {
+    fn look(&mut self, status: Status, advice: &str) {
         self.recent.look(self.started);
         self.status = status;
         let s = &self.status;
@@ -150,7 +151,9 @@ impl Running {
                 None => self.health.ready(),
             },
             Accepting::NoSpace => match &s.unopened {
-                Some(reason) => self.health.not_ready("space", format!("no further segment can be opened: {reason}")),
+                Some(reason) => {
+                    self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
+                }
                 None => self.health.not_ready("space", "the disk has no room for a further segment"),
             },
             Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
@@ -186,8 +189,8 @@ impl Running {
                 self.health.degraded(
                     "reload",
                     format!(
-                        "the last reload was refused, and the next start will meet the same files: see `clad{} check`",
-                        self.args.as_flag()
+                        "the last reload was refused, and the next start will meet the same files: see `{}`",
+                        self.args.as_call("check")
                     ),
                 );
                 tracing::error!("HUP: refused: {text}");
@@ -237,8 +240,15 @@ impl Running {
     }
 }
 
+/// How the journal is; and where it cannot open a segment, what to do about what is to be seen of its folder. Blocks.
+fn looked(journal: &Journal, dir: &Path) -> (Status, String) {
+    let status = journal.status();
+    let advice = status.unopened.as_ref().map_or_else(String::new, |_| advice::of_folder(dir));
+    (status, advice)
+}
+
 /// What is asked for, or never where nothing is. `None`: the runtime is going down.
-async fn answer(asked: &mut Option<JoinHandle<Status>>) -> Option<Status> {
+async fn answer(asked: &mut Option<JoinHandle<(Status, String)>>) -> Option<(Status, String)> {
     match asked {
         Some(status) => status.await.ok(),
         None => std::future::pending().await,

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Journal, OpenError};
+use clad_journal::{Accepting, Journal, Marks, OpenError};
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -125,6 +125,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let buffers = Parts::new(ingest::buffers(&config.limits));
     let world = World {
+        buffers,
         config,
         origin,
         health,
@@ -134,7 +135,6 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         stopped,
         recent: recent.clone(),
         started,
-        buffers,
     };
     let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
     if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
@@ -211,6 +211,7 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
     running.notifier.extend_timeout(patience + Duration::from_secs(5));
     running.health.not_ready("stop", "clad is going down");
     tracing::info!(?patience, "going down: no new connections, draining");
+    let before = running.journal.marks();
     let _ = stop.send(true);
     for path in sockets {
         let _ = std::fs::remove_file(path);
@@ -233,15 +234,38 @@ async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf
             tracing::error!(
                 ?patience,
                 rings = left_over,
-                "the log has its clean end, but not all that lies in rings could be taken in time: it is kept for the next start"
+                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
+                 `clad hold`, keeps it for the next start, and its end would lose it"
             );
             Exit::Failed
         }
         _ => {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            let lost = not_kept(&before, &running.journal.marks());
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
             Exit::Failed
         }
     }
+}
+
+/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now.
+fn not_kept(before: &Marks, now: &Marks) -> String {
+    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
+    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
+    let mut words = Vec::new();
+    if now.received > now.written {
+        let records = range(now.written, now.received);
+        words.push(format!("what was acknowledged as `received` and not written yet is lost ({records})"));
+    }
+    if (failed || now.failures != before.failures) && now.written > now.durable {
+        let records = range(now.durable, now.written);
+        words.push(format!(
+            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
+        ));
+        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
+    } else {
+        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
+    }
+    words.join("; ")
 }
 
 async fn open_journal(
@@ -351,10 +375,10 @@ impl World {
         metrics::power_loss_protected(config.journal.power_loss_protected);
         let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
         let (rings, none) = (rings.clone(), Rings::default());
-        let buffers = self.buffers.clone();
+        let buffered = self.buffers.clone();
         scrape.look_with(move || {
             gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
-            metrics::connection_buffers(buffers.in_use() as u64);
+            metrics::connection_buffers(buffered.in_use() as u64);
         });
         if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
             told.insert("metrics".to_owned(), address);
@@ -477,10 +501,11 @@ impl World {
         tracing::error!(
             "told to end before the rings of the daemon before this one were known: they stay where they are"
         );
-        let journal = self.journal.clone();
+        let (journal, before) = (self.journal.clone(), self.journal.marks());
         let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
         if !matches!(closed, Ok(true)) {
-            tracing::error!(?patience, "the log could not be ended cleanly in time; nothing acknowledged is lost");
+            let lost = not_kept(&before, &self.journal.marks());
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
         }
         Exit::Failed
     }
@@ -595,5 +620,32 @@ mod tests {
         assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
         let none = Deadlines::of(began, Duration::ZERO);
         assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
+    }
+
+    #[test]
+    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
+        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
+        let all = "nothing that was acknowledged as `written` or `durable` is lost";
+        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5)), all);
+        // A disk that is slow has what was written.
+        let before = marks(5, 5, 5);
+        assert_eq!(
+            not_kept(&before, &marks(9, 7, 5)),
+            format!(
+                "what was acknowledged as `received` and not written yet is lost (2 records, offsets 7 to 8); {all}"
+            )
+        );
+        // One that has failed may have it.
+        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
+        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed });
+        assert!(
+            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
+            "{text}"
+        );
+        assert_eq!(not_kept(&before, &failed), text, "it failed on the way down");
     }
 }

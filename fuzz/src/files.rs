@@ -9,7 +9,7 @@ use clad_journal::format::footer::Footer;
 use clad_journal::format::meta::Meta;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
-use clad_journal::recovery::plan::{Unsealed, plan};
+use clad_journal::recovery::plan::{Said, Unsealed, plan};
 use clad_journal::recovery::scan::scan;
 use clad_sim::SimDisk;
 
@@ -52,8 +52,9 @@ fn one_segment(data: &[u8]) {
         assert!(pair[0].0 < pair[0].1 && pair[0].1 <= pair[1].0, "{:?}", found.garbage);
     }
     for (same_boot, limit) in [(true, None), (false, None), (false, Some(1))] {
-        let unsealed = Unsealed { number: header.number, batches: found.batches.clone(), same_boot, limit };
-        let planned = plan(0, 0, &[unsealed], false);
+        let unsealed =
+            Unsealed { number: header.number, batches: found.batches.clone(), same_boot, limit, footer_end: None };
+        let planned = plan(0, Said::default(), &[unsealed], false);
         for kept in &planned.kept {
             assert!(kept.first_offset <= kept.end_offset, "{kept:?}");
             assert!(kept.batches.iter().all(|at| *at < found.batches.len()), "{kept:?}");

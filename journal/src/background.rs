@@ -74,11 +74,17 @@ fn make_ready(shared: &Arc<Shared>) {
     match prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace) {
         Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::StorageFull => {
-            tell_spare(shared, 0);
-        }
-        Err(e) => shared.tell_once_a_while(format!("prepare segment {number}: {e}")),
+        Err(e) if e.kind() == std::io::ErrorKind::StorageFull => match prepare::lacks(shared.env(), number) {
+            Some(reason) => not_made(shared, reason),
+            None => tell_spare(shared, 0),
+        },
+        Err(e) => not_made(shared, format!("prepare segment {number}: {e}")),
     }
+}
+
+fn not_made(shared: &Arc<Shared>, reason: String) {
+    shared.with(|c| c.cannot_make(reason.clone()));
+    shared.tell_once_a_while(reason);
 }
 
 /// Called after each MiB of zeroes for segment `number`; `false`: stop.

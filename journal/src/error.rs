@@ -115,7 +115,7 @@ pub enum AppendError {
         expected: u64,
     },
     /// Sequences that no number has.
-    #[error("the sequences of this append go past the largest number, 2^64 - 1")]
+    #[error("the sequences of this append go past the largest, 2^64 - 2")]
     PastTheLast,
     /// Too many producers at once.
     #[error("the log remembers as many producers as it may")]

@@ -170,14 +170,23 @@ impl Executor {
     fn open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
         match self.try_open_next(wanted, next, epoch, space) {
             Ok(Some(active)) => Ok(active),
-            Ok(None) => Err(NoSegment::Space),
-            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(NoSegment::Space),
-            Err(e) => {
-                let reason = format!("open the next segment: {e}");
-                self.env.tell(Event::SegmentFailed { reason: reason.clone() });
-                Err(NoSegment::Failed(reason))
-            }
+            Ok(None) => Err(self.no_room()),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(self.no_room()),
+            Err(e) => Err(self.not_opened(format!("open the next segment: {e}"))),
         }
+    }
+
+    /// Where the file system says that there is room, that it says so is not believed until it has given a segment.
+    fn no_room(&self) -> NoSegment {
+        match prepare::lacks(&self.env, self.next_number()) {
+            Some(reason) => self.not_opened(reason),
+            None => NoSegment::Space,
+        }
+    }
+
+    fn not_opened(&self, reason: String) -> NoSegment {
+        self.env.tell(Event::SegmentFailed { reason: reason.clone() });
+        NoSegment::Failed(reason)
     }
 
     fn try_open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> io::Result<Option<Active>> {

@@ -107,6 +107,7 @@ impl MetaFile {
             highest_segment: NONE,
             created_ns,
             least_epoch: 0,
+            proof: None,
             epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
         };
         Self::make(storage, meta)
@@ -138,6 +139,20 @@ impl MetaFile {
         inner.write(&inner.meta)?;
         let said = RwLock::new(inner.meta.clone());
         Ok(Self { said, inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
+    }
+
+    /// The same, and then durably with what `wanted` says in place of that. The chosen slot may be the only one that holds:
+    /// it is first written again as it was, for other bytes in its place could be torn, and the new ones go to the other.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn open_with(storage: &dyn Storage, said: Meta, slot: u64, wanted: Meta) -> io::Result<Self> {
+        let same = said == wanted;
+        let file = Self::open(storage, said, slot)?;
+        if !same {
+            file.update_both(|meta| *meta = Meta { generation: meta.generation, ..wanted })?;
+        }
+        Ok(file)
     }
 
     /// What it says now.

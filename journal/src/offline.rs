@@ -1,7 +1,8 @@
 //! Reading the files of a log with no daemon: nothing is written, no lock is taken, nothing is removed.
 //!
 //! What must hold: the same rules as at a start decide what is a record, what is a torn tail (a note) and what is
-//! damage (an error); while a daemon runs, what it has in flight may look like a torn tail.
+//! damage (an error); while a daemon runs, what it has in flight may look like a torn tail, and what its retention takes away
+//! meanwhile is a gap by that rule: `clad.meta` has passed a segment before its file goes, so it is asked again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
-use crate::recovery::plan::{self, Kept, Unsealed};
+use crate::recovery::plan::{self, Kept, Said, Unsealed};
 use crate::recovery::scan::{Found, Scan, scan};
 use crate::recovery::{Segment, State, check_foreign, in_use_above, list_segments, probe};
 use crate::segment_reader::SegmentReader;
@@ -27,6 +28,8 @@ use crate::segment_reader::SegmentReader;
 pub struct OfflineLog {
     storage: Arc<OsStorage>,
     meta: Meta,
+    /// A segment that `clad.meta` names was not listed.
+    lacks_one: bool,
     parts: Vec<Part>,
     notes: Vec<String>,
     faults: Vec<BrokenSegment>,
@@ -131,6 +134,9 @@ pub(crate) enum Content {
     Scanned { kept: Vec<Found> },
 }
 
+/// How often a folder is looked at that changes meanwhile.
+const LOOKS: usize = 16;
+
 /// What a start looks at first: whether all names in the folder are of a log, and `clad.meta`. The log's id; nothing where a
 /// new log would be made. No segment is read, nothing is changed.
 ///
@@ -164,6 +170,19 @@ impl OfflineLog {
         let substrate = device::discover(dir);
         let storage = OsStorage::to_read(dir, substrate.block_size).map_err(OpenError::io(name.clone()))?;
         let storage = Arc::new(storage);
+        for _ in 1..LOOKS {
+            match Self::look(&storage, &name) {
+                Ok(log) if log.lacks_one && log.meta_now().is_some_and(|meta| meta != log.meta) => {}
+                Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                looked => return looked,
+            }
+        }
+        Self::look(&storage, &name)
+    }
+
+    /// One look; a daemon that runs may take files away and add others meanwhile.
+    fn look(storage: &Arc<OsStorage>, name: &str) -> Result<Self, OpenError> {
+        let (storage, name) = (storage.clone(), name.to_owned());
         let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
         let found = list_segments(&listing);
         // A folder that was named by mistake: what is foreign in it is of no interest.
@@ -192,6 +211,7 @@ impl OfflineLog {
             end_offset: meta.lowest_offset,
             durable_end: meta.lowest_offset,
             meta,
+            lacks_one: false,
             parts: Vec::new(),
             notes,
             faults,
@@ -213,6 +233,7 @@ impl OfflineLog {
     fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>, open: &mut Vec<Open>) -> Result<(), OpenError> {
         let name = segment_name(number);
         let Some(bytes) = found.get(&number).copied() else {
+            self.lacks_one = true;
             let from = match open.last() {
                 Some(before) => format!("behind segment {}", before.number),
                 None => format!("from offset {} on", self.end_offset),
@@ -280,15 +301,19 @@ impl OfflineLog {
         let (mut scans, mut seen) = (Vec::new(), Vec::new());
         for Open { number, header, .. } in &open {
             let file = self.storage.open(&segment_name(*number), Access::ReadDirect)?;
-            let scan = scan(file, header)?;
+            let mut scan = scan(file, header)?;
             let same_boot = device::boot_id() == Some(header.boot_id);
             let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
-            seen.push(Unsealed { number: *number, batches: scan.batches.clone(), same_boot, limit });
+            // They come back behind the plan: there may be a million of them.
+            let (batches, footer_end) = (std::mem::take(&mut scan.batches), scan.footer_end());
+            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end });
             scans.push(scan);
         }
-        let begun = if limit.is_none() { self.meta.epoch_start().first_offset } else { 0 };
-        let plan = plan::plan(self.end_offset, begun, &seen, self.meta.latched);
-        for ((open, scan), kept) in open.into_iter().zip(scans).zip(plan.kept) {
+        let boot_id = device::boot_id().unwrap_or_default();
+        let said = if limit.is_none() { Said::by(&self.meta, boot_id) } else { Said::default() };
+        let plan = plan::plan(self.end_offset, said, &seen, self.meta.latched);
+        for (((open, mut scan), seen), kept) in open.into_iter().zip(scans).zip(seen).zip(plan.kept) {
+            scan.batches = seen.batches;
             self.add_scanned(open, scan, &kept, plan.next_offset);
         }
         Ok(())
@@ -417,6 +442,20 @@ impl OfflineLog {
         OfflineReader { log: self, next: from, part: 0, open: None, stash: None }
     }
 
+    /// What `clad.meta` says by now.
+    fn meta_now(&self) -> Option<Meta> {
+        match metafile::load(self.storage.as_ref()) {
+            Ok(Loaded::Found { meta, .. }) if meta.log_id == self.meta.log_id => Some(meta),
+            _ => None,
+        }
+    }
+
+    /// The offset from which on the log is kept by now, if retention has taken this part away since it was opened.
+    pub(crate) fn retained_past(&self, part: &Part) -> Option<u64> {
+        let meta = self.meta_now().filter(|meta| meta.lowest_segment > part.number)?;
+        Some(meta.lowest_offset.max(part.end_offset))
+    }
+
     /// A reader over the batches of one part.
     pub(crate) fn batches_of(&self, part: &Part) -> io::Result<SegmentReader> {
         let access = match part.content {
@@ -457,7 +496,7 @@ impl OfflineReader<'_> {
             return Err(gap);
         }
         while let Some(part) = self.log.parts.get(self.part) {
-            let io = |source| ReadError::Io { segment: part.number, source };
+            let failed = |source| ReadError::Io { segment: part.number, source };
             if part.end_offset <= self.next {
                 self.part += 1;
                 self.open = None;
@@ -465,9 +504,17 @@ impl OfflineReader<'_> {
             }
             let reader = match &mut self.open {
                 Some(reader) => reader,
-                None => self.open.insert(self.log.batches_of(part).map_err(io)?),
+                None => match self.log.batches_of(part) {
+                    Ok(reader) => self.open.insert(reader),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        let kept = self.log.retained_past(part).ok_or(e).map_err(failed)?;
+                        let from = std::mem::replace(&mut self.next, kept.min(self.log.end_offset));
+                        return Err(ReadError::Gap { from, to: self.next, damaged: false });
+                    }
+                    Err(e) => return Err(failed(e)),
+                },
             };
-            match reader.next_batch().map_err(io)? {
+            match reader.next_batch().map_err(failed)? {
                 Some(batch) if batch.end_offset() <= self.next => {}
                 Some(batch) if batch.first_offset < part.end_offset => return self.give(batch),
                 _ => {

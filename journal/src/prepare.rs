@@ -41,9 +41,26 @@ pub(crate) enum Space {
     Reserved,
 }
 
-/// For how many segments the file system has room beyond the operator's reserve.
+/// For how many segments the file system has room beyond the operator's reserve, as it says: bytes and inodes.
 pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
-    Ok(env.storage.space()?.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes)
+    let space = env.storage.space()?;
+    Ok(in_bytes(env, space).min(space.files))
+}
+
+fn in_bytes(env: &Env, space: crate::io::Space) -> u64 {
+    space.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes
+}
+
+/// What a file system lacks that has bytes for a segment and refused one for want of room.
+pub(crate) fn lacks(env: &Env, number: u64) -> Option<String> {
+    let space = env.storage.space().ok().filter(|space| in_bytes(env, *space) > 0)?;
+    Some(match space.files {
+        0 => format!("make segment {number}: the file system has no inode left (`df -i`)"),
+        _ => format!(
+            "make segment {number}: the file system refuses it for want of room, with {} MiB free: a quota?",
+            space.free >> 20
+        ),
+    })
 }
 
 fn write_access(env: &Env) -> Access {

@@ -107,6 +107,11 @@ impl ProducerTable {
         self.producers.len()
     }
 
+    /// Whether one that is not remembered may have been forgotten to make room.
+    pub(crate) fn may_have_forgotten(&self) -> bool {
+        self.producers.len() >= self.max
+    }
+
     /// Stored ranges in all.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::EngineWish;
-use clad_journal::{Append, Event, Found, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender};
+use clad_journal::{
+    Append, AppendError, Event, Found, Item, Journal, JournalConfig, Level, Policy, ReadError, Retention, Sender,
+};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -317,6 +319,71 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     assert!(journal.close(PATIENCE));
 }
 
+/// Who reads the files beside a daemon is overtaken by its retention, and by its rotation: what is gone is a gap by that
+/// rule, and nothing is called missing or damaged.
+#[test]
+fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let small = JournalConfig { segment_bytes: 256 << 10, max_append_bytes: 64 << 10, ..config(Policy::GROUP_COMMIT) };
+    let (journal, _) = open(dir.path(), JournalConfig { recycle: false, ..small });
+    let seal = |from: u64| {
+        for i in from..from + 10 {
+            journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        }
+        wait(&journal, Level::Durable, from + 10);
+        journal.rotate().blocking_recv().unwrap().unwrap();
+    };
+    let retain = |segments: usize| {
+        journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
+        let began = Instant::now();
+        while journal.segments().iter().filter(|segment| segment.sealed).count() > segments {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        journal.set_retention(Retention::default());
+    };
+    (0..4).for_each(|i| seal(i * 10));
+    let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+    let mut reader = log.read(0);
+    let mut seen = vec![reader.next_batch().unwrap().unwrap().end_offset()];
+    // The first is open and is read on; of the others all but the newest sealed one go.
+    retain(1);
+    let gap = loop {
+        match reader.next_batch() {
+            Ok(Some(batch)) => seen.push(batch.end_offset()),
+            Ok(None) => panic!("no gap: {seen:?}"),
+            Err(ReadError::Gap { from, to, damaged }) => break (from, to, damaged),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert_eq!((seen.last(), gap), (Some(&10), (10, 30, false)));
+    assert_eq!(reader.next_batch().unwrap().unwrap().first_offset, 30);
+
+    // A check that is overtaken says what it could not read, and is no less sound for it.
+    (4..7).for_each(|i| seal(i * 10));
+    let mut overtaken = false;
+    let report = clad_journal::verify(dir.path(), &mut |_, _| {
+        if !std::mem::replace(&mut overtaken, true) {
+            retain(1);
+        }
+    });
+    let report = report.unwrap();
+    assert_eq!(report.problems, []);
+    let passed = report.notes.iter().filter(|note| note.contains("removed by retention meanwhile")).count();
+    assert_eq!((passed, report.records), (2, 20), "{:?}", report.notes);
+
+    // Opened again and again while segments come and go.
+    journal.set_retention(Retention { max_bytes: 512 << 10, ..Retention::default() });
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (7..60).for_each(|i| seal(i * 10)));
+        while !writer.is_finished() {
+            let log = clad_journal::OfflineLog::open(dir.path()).unwrap();
+            assert!(log.faults().is_empty() && log.damage().is_empty(), "{:?} {:?}", log.faults(), log.damage());
+        }
+    });
+    assert!(journal.close(PATIENCE));
+}
+
 /// A segment that is cut short, at whatever length, costs what it held and nothing else.
 #[test]
 fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
@@ -529,4 +596,29 @@ fn nobody_comes_between_the_appends_of_a_burst() {
     let all = read_all(&journal);
     assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
     assert!(journal.close(PATIENCE));
+}
+
+/// What is asked of the table of producers beside an append: whether the next one would be refused for its producer, and
+/// whether a record is there.
+#[test]
+fn a_producers_place_is_told_as_an_append_would_find_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig { max_producers: 1, ..config(Policy::PerMessage) };
+    let (journal, _) = open(dir.path(), config);
+    let (id, other, owner) = ([7; 16], [8; 16], 1000);
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap(), None, "there is room for it");
+    assert_eq!(journal.is_stored(&id, owner, 0), Some(false));
+    for (sequence, gap) in [(0, false), (1, false), (5, true)] {
+        journal.append(Append { gap, ..append(sequence, b"x", Level::Written) }).unwrap();
+    }
+    assert_eq!(journal.may_append(&id, owner, 1).unwrap().unwrap().last.unwrap().0, 5);
+    assert_eq!(journal.may_append(&id, owner, 0), Err(AppendError::Fenced { current: 1 }));
+    assert_eq!(journal.may_append(&id, owner + 1, 1), Err(AppendError::NotOwner));
+    assert_eq!(journal.may_append(&other, owner, 1), Err(AppendError::TooManyProducers));
+    let stored = |sequence| journal.is_stored(&id, owner, sequence);
+    let all: Vec<_> = (0..7).map(stored).collect();
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(all, [yes, yes, no, no, no, yes, no], "what was jumped over is not there, nor what comes next");
+    assert_eq!(journal.is_stored(&id, owner + 1, 0), None);
+    assert_eq!(journal.is_stored(&other, owner, 3), None, "the table is full: it may have been forgotten");
 }

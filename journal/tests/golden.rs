@@ -14,7 +14,7 @@ use clad_journal::format::batch::{BatchHeader, KIND_DATA, KIND_VOUCH, LEN};
 use clad_journal::format::checksum::{Seed, plain};
 use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::{Before, Damage, Footer, IndexEntry, ProducerEntry, StoredRange};
-use clad_journal::format::meta::{EpochStart, Meta};
+use clad_journal::format::meta::{EpochStart, Meta, Proof};
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::format::{align, segment_name};
 use clad_journal::{Append, Journal, JournalConfig, Level};
@@ -290,6 +290,7 @@ fn meta(generation: u64, highest_segment: u64) -> Meta {
         highest_segment,
         created_ns: T0 - 1_000_000_000,
         least_epoch: 0,
+        proof: None,
         epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: EPOCH, first_offset: 900 }],
     }
 }
@@ -334,7 +335,10 @@ fn a_reader_made_from_the_document_reads_the_meta_file() {
     let m = reader::meta(&bytes).unwrap();
     assert_eq!((m.generation, m.log_id, m.clean, m.latched), (7, LOG_ID, false, false));
     assert_eq!((m.lowest_segment, m.lowest_offset, m.highest_segment), (5, 400, Some(7)));
-    assert_eq!(m.epochs, [(1, 0), (3, 900)]);
+    assert_eq!((m.epochs.as_slice(), m.proof), (&[(1, 0), (3, 900)][..], None));
+    let proof = Some(Proof { durable: 1002, written: 1003, boot_id: [8; 16] });
+    let proven = reader::meta(&Meta { proof, ..meta(8, 7) }.encode()).unwrap();
+    assert_eq!((proven.epochs, proven.proof), (m.epochs, Some((1002, 1003, [8; 16]))));
     bytes[32 * 1024 + 60] ^= 1;
     assert_eq!(reader::meta(&bytes).unwrap().generation, 6, "the other slot counts when the newer is torn");
     bytes[60] ^= 1;
@@ -406,6 +410,12 @@ fn a_reader_made_from_the_document_tells_what_may_be_believed() {
     assert_eq!(reader::believe(&damaged, before), (vec![0], 1002, vec![]), "never vouched for as durable");
     assert_eq!(reader::believe(&damaged, same_boot), (vec![0], 1003, vec![(1002, 1003)]), "damage");
     assert_eq!(reader::believe(&damaged, latched), (vec![0], 1002, vec![]), "a failure was latched");
+    // A start that was cut had found it proven, by a batch that it has written over.
+    for (proof, latched, lost) in [((1003, 0), true, true), ((0, 1003), false, true), ((0, 1003), true, false)] {
+        let proven = reader::Around { proof, latched, ..before };
+        let expected = if lost { (vec![0], 1003, vec![(1002, 1003)]) } else { (vec![0], 1002, vec![]) };
+        assert_eq!(reader::believe(&damaged, proven), expected, "{proven:?}");
+    }
 
     // An epoch behind the segment's, and one that began behind what can be found.
     let later = reader::Around { epochs: &[(EPOCH, 1000), (EPOCH + 2, 1002)], ..before };

@@ -1,10 +1,10 @@
 //! What clad's threads share, in every order that a scheduler thinks of (not shipped).
 //!
 //! The code is the shipped one: the whole journal with its threads, on shuttle's locks (`journal/src/sync.rs`); the
-//! daemon's budget and the journal's watermarks, each compiled here by itself. One thread runs at a time, and at each lock, wake-up and shared number
-//! the scheduler decides who is next: at random, and by few changes of priority (PCT), which finds orders that chance
-//! does not. Time stands still unless a model lets it pass, so that no timer heals a wake-up that was lost: what comes to
-//! rest with work waiting is found, as all threads then sleep.
+//! daemon's budget, the queue of its ingest threads, and the journal's watermarks, each compiled here by itself. One thread
+//! runs at a time, and at each lock, wake-up and shared number the scheduler decides who is next: at random, and by few
+//! changes of priority (PCT), which finds orders that chance does not. Time stands still unless a model lets it pass, so
+//! that no timer heals a wake-up that was lost: what comes to rest with work waiting is found, as all threads then sleep.
 //!
 //! Everything follows from one seed, and the same seed finds the same again.
 
@@ -12,6 +12,9 @@
 #[path = "../../daemon/src/ingest/budget.rs"]
 #[allow(dead_code)] // what only the daemon's own tests ask
 mod budget;
+#[cfg(feature = "journal")]
+#[allow(unreachable_pub)] // what a list of wrong versions names
+pub mod crew;
 #[cfg(feature = "journal")]
 pub mod journal;
 #[cfg(feature = "journal")]
@@ -34,7 +37,7 @@ pub mod watermarks;
 #[cfg(feature = "journal")]
 mod sync {
     pub(crate) use shuttle::future::spawn;
-    pub(crate) use shuttle::sync::Mutex;
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 
     pub(crate) mod plain {
         pub(crate) use shuttle::sync::{Mutex, MutexGuard};

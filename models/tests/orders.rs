@@ -17,7 +17,7 @@ use std::time::Instant;
 use clad_journal::{Fault, Faults};
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{latch, permits, watermarks};
+use clad_models::{crew, latch, permits, watermarks};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
@@ -33,6 +33,8 @@ const WRONG: &str = "CLAD_MODEL_WRONG";
 const FAILED: &str = "FAILED ";
 /// The model of `journal/src/watcher.rs` alone.
 const TOLD: &str = "the marks as they are told";
+/// The model of `daemon/src/ingest/crew/queue.rs` alone.
+const CREW: &str = "the ingest threads";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -124,6 +126,7 @@ fn every_order_keeps_what_must_hold() {
     holds("permits while the total changes", SMALL * orders, permits::right);
     holds("the latch", SMALL * orders, latch::right);
     holds(TOLD, SMALL * orders, told);
+    holds(CREW, SMALL * orders, crew::right);
     let wrong: Vec<_> = wrong_versions().into_iter().map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();
     println!(
@@ -151,7 +154,27 @@ fn wrong_versions() -> Vec<Wrong> {
     let unversioned: Wrong = ("marks published under a version that is there".into(), TOLD.into(), |name| {
         hold(name, FAULTY_SEED, FAULTY, watermarks::wrong);
     });
-    faults.chain([permits, latch, unversioned]).collect()
+    let queues = crew::WRONG.iter().map(|(wrong, _)| ((*wrong).to_owned(), CREW.to_owned(), with_queue as _));
+    faults.chain([permits, latch, unversioned]).chain(queues).collect()
+}
+
+fn with_queue(name: &str) {
+    let wrong = std::env::var(WRONG).expect("it is set here");
+    let (_, model) = crew::WRONG.iter().find(|(name, _)| *name == wrong).expect("a wrong queue");
+    hold(name, FAULTY_SEED, FAULTY, *model);
+}
+
+#[test]
+fn the_table_in_the_docs_has_every_wrong_queue() {
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TESTING.md")).expect("the docs");
+    let named = |line: &str| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` | model |")?;
+        assert!(rest.ends_with(&format!(" | model \"{CREW}\" |")), "{line}");
+        Some(name.to_owned())
+    };
+    let said: Vec<String> = docs.lines().filter_map(named).collect();
+    let all: Vec<String> = crew::WRONG.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(said, all, "docs/TESTING.md and models/build.rs must list the same in the same order");
 }
 
 fn with_fault(name: &str) {

@@ -6,7 +6,7 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | magic `CLADBORD` |
-//! | 8 | version of this layout, 1 |
+//! | 8 | version of this layout, 2 |
 //! | 16 | slots of the ring; as many answers |
 //! | 64, 72 | log id, 16 bytes |
 //! | 80 | epoch of the log |

@@ -69,6 +69,7 @@ impl Drain {
         let ring = Mapped::new(&ring_fd, shape.ring_bytes(), Reach::ReadWrite)?;
         ring.populate();
         let reader = Reader::create(&ring, shape, first_sequence);
+        ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
         let waker = os::waker()?;
         let (board_fd, board) = new_board(shape, log_id, epoch)?;
         Ok(Self { ring, board, shape, reader, ring_fd, board_fd, waker })
@@ -81,6 +82,7 @@ impl Drain {
     pub fn adopt(ring_fd: OwnedFd, waker: OwnedFd, log_id: [u8; 16], epoch: u32) -> Result<Self, OpenError> {
         let (ring, shape) = map_ring(&ring_fd)?;
         let reader = Reader::adopt(&ring, shape)?;
+        ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
         let (board_fd, board) = new_board(shape, log_id, epoch)?;
         // The client could write there, and would mislead itself alone; the board tells it all the same for each life.
         board::raise_refused(&board, ring.load(at::REFUSED, Ordering::Acquire));
@@ -233,6 +235,8 @@ impl Drain {
     /// The epoch of the log has risen.
     pub fn set_epoch(&mut self, epoch: u32) {
         board::set_epoch(&self.board, epoch);
+        self.ring.point("epoch: on the board, not in the ring");
+        self.ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
     }
 
     /// Announces that this daemon is about to sleep, so that a client that commits wakes it. `false`: something is there

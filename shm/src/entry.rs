@@ -14,6 +14,10 @@ use crate::checksum;
 /// Bytes of an entry's header.
 pub(crate) const HEADER: usize = 24;
 
+/// Bytes at the end of a payload that may be given by themselves, with the checksum of what lies before them: what comes
+/// last is what a sum that is known already goes on with at the least cost.
+pub const TRAILER: usize = 8;
+
 /// A header, copied out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -5,7 +5,7 @@
 //! | at | what | who writes it |
 //! |---|---|---|
 //! | 0 | magic `CLADRING` | daemon, once |
-//! | 8 | version of this layout, 1 | daemon, once |
+//! | 8 | version of this layout, 2 | daemon, once |
 //! | 16 | bytes of the data area, a power of two | daemon, once |
 //! | 24 | slots, a power of two | daemon, once |
 //! | 64 | **head**: what is reserved ([`Cursor`]; the top bit says closed) | client; either end sets the top bit |
@@ -18,6 +18,7 @@
 //! | 224 | bell for space (futex: the low 4 bytes) | daemon; a client that closes the ring |
 //! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
 //! | 240 | one past the last append that was refused | daemon |
+//! | 248 | epoch of the log, as on the board: here it lies in the line that each push reads | daemon |
 //! | 256, 288 | two checkpoints: tail word, append number, sequence | daemon |
 //! | 320 | 16 islands: range, append number + 1 | daemon |
 //! | 576 | 16 words: the append number + 1 whose writer has left the island | client |
@@ -33,7 +34,7 @@ pub(crate) const UNIT: u32 = 8;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const RING_MAGIC: u64 = u64::from_le_bytes(*b"CLADRING");
 pub(crate) const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"CLADBORD");
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Offsets in the ring's header.
 pub(crate) mod at {
@@ -51,6 +52,7 @@ pub(crate) mod at {
     pub(crate) const SPACE_BELL: usize = 224;
     pub(crate) const ACK_BELL: usize = 232;
     pub(crate) const REFUSED: usize = 240;
+    pub(crate) const EPOCH: usize = 248;
     pub(crate) const CHECKPOINTS: [usize; 2] = [256, 288];
     pub(crate) const ISLANDS: usize = 320;
     pub(crate) const LEFT: usize = 576;

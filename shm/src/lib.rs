@@ -57,6 +57,7 @@ mod tests;
 pub use allowance::{Allowance, Patience};
 pub use board::{Answer, Level, Marks};
 pub use drain::{ClientFds, Drain};
+pub use entry::TRAILER;
 pub use error::{Corrupt, OpenError, PushError, ShapeError, WaitError};
 pub use layout::{ISLANDS, Shape};
 pub use mapped::ForkMark;

@@ -36,6 +36,12 @@ pub(crate) trait Memory {
     fn write(&self, at: usize, bytes: &[u8]);
     /// Copies out of the file; `at` is a multiple of 8. Each byte is read once; others may write meanwhile.
     fn read(&self, at: usize, bytes: &mut [u8]);
+    /// Copies out of the file, as [`Memory::read`], behind what `out` holds.
+    fn append_to(&self, at: usize, len: usize, out: &mut Vec<u8>) {
+        let from = out.len();
+        out.resize(from + len, 0);
+        self.read(at, &mut out[from..]);
+    }
     /// A named place between two stores, at which a test stops or kills.
     #[inline(always)]
     fn point(&self, name: &'static str) {

@@ -6,13 +6,14 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use crate::board::{self, Answer, Level, Marks};
 use crate::clock;
 use crate::drain::map_ring;
+use crate::entry::TRAILER;
 use crate::error::{OpenError, PushError, WaitError};
 use crate::layout::{Cursor, Shape, at};
 use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 use crate::os;
 use crate::wake::{self, Event};
-use crate::writer::{self, NoSpace};
+use crate::writer::{self, Content, NoSpace};
 
 /// How often a push begins anew when the drain gave its space up.
 const TRIES: u32 = 4;
@@ -78,7 +79,22 @@ impl Producer {
     /// After each of them the append is certainly not in the ring.
     #[inline]
     pub fn push(&self, parts: &[&[u8]], records: u32) -> Result<u64, PushError> {
-        let len = parts.iter().map(|part| part.len()).sum();
+        self.push_content(Content::Parts(parts), records)
+    }
+
+    /// As [`Producer::push`], of bytes whose CRC-32C is known and of a trailer behind them: nothing is gone through for a
+    /// checksum again. Where `sum` is not that of `bytes`, the entry is nonsense, and the daemon cuts the ring off.
+    ///
+    /// # Errors
+    /// As [`Producer::push`].
+    #[inline]
+    pub fn push_summed(&self, bytes: &[u8], sum: u32, trailer: [u8; TRAILER], records: u32) -> Result<u64, PushError> {
+        self.push_content(Content::Summed { bytes, sum, trailer }, records)
+    }
+
+    #[inline]
+    fn push_content(&self, content: Content<'_>, records: u32) -> Result<u64, PushError> {
+        let len = content.len();
         if len == 0 || len > self.shape.max_payload() {
             return Err(PushError::Size { len, max: self.shape.max_payload() });
         }
@@ -86,7 +102,7 @@ impl Producer {
             return Err(PushError::Forked);
         }
         for _ in 0..TRIES {
-            let append = push_once(&self.ring, self.shape, parts, records, clock::now())?;
+            let append = push_once(&self.ring, self.shape, content, records, clock::now())?;
             if let Some(append) = append {
                 if let Some(word) = wake::sleeper(&self.ring) {
                     self.wake_sleeper(word);
@@ -185,6 +201,13 @@ impl Producer {
         Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).ahead_of(released)
     }
 
+    /// The epoch of the log, as [`Producer::log`] gives it; this makes no more than a load.
+    #[must_use]
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.ring.load(at::EPOCH, Ordering::Relaxed) as u32
+    }
+
     /// Log id and epoch of the log.
     #[must_use]
     pub fn log(&self) -> ([u8; 16], u32) {
@@ -265,18 +288,17 @@ impl Look<'_> {
 pub(crate) fn push_once<M: Memory>(
     ring: &M,
     shape: Shape,
-    parts: &[&[u8]],
+    content: Content<'_>,
     records: u32,
     stamp: u64,
 ) -> Result<Option<u64>, PushError> {
-    let len = parts.iter().map(|part| part.len()).sum();
-    let reserved = writer::reserve(ring, shape, len, stamp).map_err(|why| match why {
+    let reserved = writer::reserve(ring, shape, content.len(), stamp).map_err(|why| match why {
         NoSpace::Full => PushError::Full,
         NoSpace::Closed => PushError::Closed,
         NoSpace::Damaged => PushError::Damaged,
     })?;
     ring.point("push: reserved");
-    writer::fill(ring, shape, reserved, parts, records);
+    writer::fill(ring, shape, reserved, content, records);
     ring.point("push: filled");
     Ok(writer::commit(ring, shape, reserved).then(|| {
         ring.point("push: committed");

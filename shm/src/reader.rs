@@ -18,7 +18,8 @@
 use std::collections::VecDeque;
 
 use crate::allowance::Allowance;
-use crate::entry::{HEADER, Header};
+use crate::checksum;
+use crate::entry::{HEADER, Header, TRAILER};
 use crate::error::{Corrupt, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
 use crate::memory::{Memory, Ordering};
@@ -74,6 +75,8 @@ pub struct Entry {
     pub records: u32,
     /// Its time (CLOCK_MONOTONIC nanoseconds), never smaller than that of the entry before.
     pub time: u64,
+    /// The CRC-32C of its payload but for the last [`TRAILER`] bytes, as it was found when the entry was checked.
+    pub sum: u32,
 }
 
 /// An entry that was looked at: its header is private and its bounds are checked.
@@ -357,13 +360,13 @@ impl Reader {
         let Some(Found { start, header, time }) = self.found.take() else { return Ok(None) };
         let from = out.len();
         let len = header.len as usize;
-        out.resize(from + len, 0);
-        ring.read(self.shape.place_at(start) + HEADER, &mut out[from..]);
-        if header.expected(crate::checksum::of(&out[from..])) != header.check {
+        ring.append_to(self.shape.place_at(start) + HEADER, len, out);
+        let (sum, whole) = sums(&out[from..]);
+        if header.expected(whole) != header.check {
             out.truncate(from);
             return Err(Corrupt::Checksum(self.next));
         }
-        let entry = Entry { append: self.next, sequence: self.sequence, records: header.records, time };
+        let entry = Entry { append: self.next, sequence: self.sequence, records: header.records, time, sum };
         let end = start.wrapping_add(units_of(len));
         self.place = end;
         self.time = time;
@@ -535,6 +538,17 @@ impl Drop for Reader {
 impl Waypoint {
     fn is_reached(&self, append: u64, end: u32) -> bool {
         append >= self.append || end.wrapping_sub(self.place).cast_signed() > 0
+    }
+}
+
+/// The checksums of a payload: without its trailer, and whole.
+fn sums(payload: &[u8]) -> (u32, u32) {
+    match payload.split_last_chunk::<TRAILER>() {
+        Some((bytes, trailer)) => {
+            let sum = checksum::of(bytes);
+            (sum, checksum::extend_word(sum, u64::from_le_bytes(*trailer)))
+        }
+        None => (checksum::of(&[]), checksum::of(payload)),
     }
 }
 

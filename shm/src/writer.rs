@@ -21,7 +21,7 @@
 //! the two would give those behind it a time after their own end.
 
 use crate::checksum;
-use crate::entry::{HEADER, Header};
+use crate::entry::{HEADER, Header, TRAILER};
 use crate::layout::{Cursor, ISLANDS, Shape, Slot, State, at, units_of};
 use crate::memory::{Memory, Ordering};
 use crate::space::{Island, place};
@@ -32,6 +32,25 @@ pub(crate) enum NoSpace {
     Full,
     Closed,
     Damaged,
+}
+
+/// The bytes of an append.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    /// One part after the other.
+    Parts(&'a [&'a [u8]]),
+    /// Bytes whose CRC-32C is known, and the trailer behind them.
+    Summed { bytes: &'a [u8], sum: u32, trailer: [u8; TRAILER] },
+}
+
+impl Content<'_> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
+            Self::Summed { bytes, .. } => bytes.len() + TRAILER,
+        }
+    }
 }
 
 /// Space that is reserved.
@@ -110,29 +129,34 @@ fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
 
 /// Copies the entry into its space.
 #[inline]
-pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, parts: &[&[u8]], records: u32) {
-    let mut len = 0;
-    let mut sum = None;
+pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, content: Content<'_>, records: u32) {
     let base = shape.place_at(reserved.start) + HEADER;
-    match parts {
-        [one] => {
+    let (len, sum) = match content {
+        Content::Parts([one]) => {
             ring.write(base, one);
-            len = one.len();
-            sum = Some(checksum::of(one));
+            (one.len(), checksum::of(one))
         }
-        many => {
+        Content::Parts(many) => {
+            let (mut len, mut sum) = (0, None);
             for part in many.iter().filter(|part| !part.is_empty()) {
                 ring.write(base + len, part);
                 ring.point("fill: between two parts");
                 sum = Some(sum.map_or_else(|| checksum::of(part), |sum| checksum::extend(sum, part)));
                 len += part.len();
             }
+            (len, sum.unwrap_or(0))
         }
-    }
+        Content::Summed { bytes, sum, trailer } => {
+            ring.write(base, bytes);
+            ring.point("fill: between two parts");
+            ring.write(base + bytes.len(), &trailer);
+            (bytes.len() + TRAILER, checksum::extend_word(sum, u64::from_le_bytes(trailer)))
+        }
+    };
     ring.point("fill: payload, no header");
     let mut header =
         Header { len: len as u32, records, time: reserved.stamp, append: reserved.append as u32, check: 0 };
-    header.check = header.expected(sum.unwrap_or(0));
+    header.check = header.expected(sum);
     for (index, word) in header.words().into_iter().enumerate() {
         ring.point("fill: header");
         ring.store(base - HEADER + index * 8, word, Ordering::Relaxed);

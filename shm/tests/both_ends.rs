@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use clad_shm::{Answer, Drain, Entry, Level, Peek, Producer, PushError, Shape, WaitError, clock};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, Producer, PushError, Shape, WaitError, clock};
 
 const LOG: [u8; 16] = *b"the log's own id";
 
@@ -156,7 +156,31 @@ fn a_later_drain_finds_what_was_not_given_back() {
     assert_eq!(producer.marks().received, 0, "still the old board");
     let board = drain.client_fds().board.try_clone_to_owned().expect("a descriptor");
     producer.attach_board(&board).expect("the new board");
-    assert_eq!((producer.marks().received, producer.log().1), (4, 8));
+    assert_eq!((producer.marks().received, producer.log().1, producer.epoch()), (4, 8, 8));
+    drain.set_epoch(9);
+    assert_eq!((producer.log().1, producer.epoch()), (9, 9));
+}
+
+/// What was summed before is in the ring as if it had not been, at every length; a sum that is wrong is nonsense.
+#[test]
+fn what_was_summed_before_is_the_same_entry() {
+    let (mut drain, producer) = pair(1 << 16, 1024);
+    let bytes: Vec<u8> = (0..300_u32).map(|n| (n * 7) as u8).collect();
+    let trailer = *b"trailers";
+    for len in 0..300 {
+        let (bytes, sum) = (&bytes[..len], crc_fast::crc32_iscsi(&bytes[..len]));
+        producer.push_summed(bytes, sum, trailer, 1).expect("room");
+        producer.push(&[bytes, &trailer], 1).expect("room");
+        let taken = take_all(&mut drain);
+        assert_eq!(taken.len(), 2);
+        for (entry, payload) in taken {
+            assert_eq!((entry.sum, payload), (sum, [bytes, &trailer[..]].concat()), "{len}");
+        }
+        drain.release(drain.next());
+    }
+    producer.push_summed(b"bytes", crc_fast::crc32_iscsi(b"other"), trailer, 1).expect("room");
+    assert!(matches!(drain.peek(clock::now() + 1), Ok(Peek::Ready { .. })));
+    assert!(matches!(drain.take(&mut Vec::new()), Err(Corrupt::Checksum(600))));
 }
 
 #[test]

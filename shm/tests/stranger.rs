@@ -23,7 +23,7 @@ impl Stranger {
         board.read_exact_at(&mut magic, 0).expect("a header");
         assert_eq!(&magic, b"CLADBORD");
         let (data, slots) = (word(&ring, 16), word(&ring, 24));
-        assert_eq!((word(&ring, 8), word(&board, 8), word(&board, 16)), (1, 1, slots));
+        assert_eq!((word(&ring, 8), word(&board, 8), word(&board, 16)), (2, 2, slots));
         Self { ring, board, data, slots }
     }
 

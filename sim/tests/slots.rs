@@ -10,11 +10,16 @@
 mod scenes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clad_journal::format::META_NAME;
 use clad_journal::format::meta::{Meta, SLOT};
-use clad_journal::stepper::Stepper;
-use clad_journal::{Faults, OpenError, Retention};
+use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::{Access, Storage};
+use clad_journal::recovery::scan::scan;
+use clad_journal::stepper::{Kind, Next, Stepper};
+use clad_journal::{Faults, OpenError, Policy, Retention};
+use clad_sim::SimClock;
 use clad_sim::disk::Fault;
 use scenes::Stage;
 
@@ -178,14 +183,14 @@ fn without_both_slots_a_start_refuses_and_changes_nothing() {
 #[test]
 fn a_prepared_segment_that_cannot_be_read_holds_nothing() {
     let prepared = |stage: &Stage| slots(stage)[newest(stage) as usize].highest_segment + 1;
-    for rots in [true, false] {
+    for (at, rots) in [(64, true), (0, false), (4096, false)] {
         let (mut stage, before, _) = killed_after(8);
         let number = prepared(&stage);
         assert!(stage.disk.peek(&name(number)).is_some(), "none was prepared");
         if rots {
-            stage.disk.flip(&name(number), 64, 1)
+            stage.disk.flip(&name(number), at, 1)
         } else {
-            stage.disk.spoil(&name(number), 0)
+            stage.disk.spoil(&name(number), at)
         }
         stage.start();
         let report = stage.journal().report().clone();
@@ -224,10 +229,137 @@ fn a_segment_in_use_is_not_taken_for_a_prepared_one() {
     }
 }
 
+/// The slot that is left names one segment too few, and more epochs than a sector holds. The start that takes the segment in
+/// loses the power at each of its operations, with any sectors of that write on the disk: one slot holds at all times.
+#[test]
+fn the_slot_that_is_left_is_not_put_at_risk() {
+    let mut stage = stage();
+    for _ in 0..50 {
+        append(&mut stage);
+        die(&mut stage);
+    }
+    append(&mut stage);
+    rotate(&mut stage);
+    append(&mut stage);
+    assert!(slots(&stage)[0].encode()[512..].iter().any(|b| *b != 0), "each slot is one sector");
+    let before = shown(&stage);
+    stage.die();
+    hit(&stage, newest(&stage), true);
+    let left = stage.disk.clone();
+    let mut ops = 0;
+    for k in 0.. {
+        for seed in 0..6 {
+            stage.disk = left.fork(seed);
+            let began = stage.disk.ops();
+            stage.disk.fail_at(began + k, Fault::PowerCut);
+            let opened = open(&mut stage);
+            ops = stage.disk.ops() - began;
+            let through = opened.is_ok();
+            drop(opened);
+            stage.disk.kill();
+            stage.disk.clear_faults();
+            let started = open(&mut stage).unwrap_or_else(|e| panic!("operation {k}, seed {seed}: {e}"));
+            assert_eq!(started.marks().durable, before.end, "operation {k}, seed {seed}: {}", started.report());
+            assert!(!started.report().is_damaged(), "operation {k}, seed {seed}: {}", started.report());
+            assert!(through || k < ops, "operation {k} of {ops}");
+        }
+        if k >= ops {
+            break;
+        }
+    }
+    assert!(ops > 20, "{ops} operations");
+}
+
+/// What proves that a record was durable lies where the start that misses it writes the footer, and that start is cut at each
+/// of its operations: the next one comes to the same log. Of two records that were in flight together the first rots.
+#[test]
+fn a_start_that_names_damage_is_cut_anywhere() {
+    let mut stage = stage();
+    stage.config.policy = Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 4 << 10, in_flight: 2 };
+    die(&mut stage);
+    append(&mut stage);
+    let jobs = [(); 2].map(|()| {
+        stage.append(RECORD, None);
+        let Next::Job(job) = stage.journal().begin() else { panic!("nothing to write") };
+        assert_eq!(job.kind, Kind::Write);
+        job
+    });
+    jobs.into_iter().for_each(|job| stage.journal().carry_out(job));
+    stage.rest();
+    let before = shown(&stage);
+    assert_eq!(before.end, 3);
+    stage.die();
+    let active = name(slots(&stage)[newest(&stage) as usize].highest_segment);
+    let bytes = stage.disk.peek(&active).expect("it is there");
+    stage.disk.install(&active, &bytes); // the vouch too, which nobody syncs
+    let second = bytes.windows(RECORD).position(|w| w.iter().all(|b| *b == 2)).expect("the second record");
+    stage.disk.flip(&active, second as u64, 1);
+    let (left, boot) = (stage.disk.clone(), stage.clock.clone());
+    for fault in [Fault::Kill, Fault::PowerCut, Fault::Io] {
+        let mut ops = u64::MAX;
+        for (k, seed) in (0..).flat_map(|k| (0..4).map(move |seed| (k, seed))) {
+            if k > ops {
+                break;
+            }
+            (stage.disk, stage.clock) = (left.fork(seed), boot.clone());
+            let began = stage.disk.ops();
+            stage.disk.fail_at(began + k, fault);
+            let opened = open(&mut stage);
+            if opened.is_ok() {
+                ops = stage.disk.ops() - began;
+            }
+            drop(opened);
+            stage.disk.kill();
+            stage.disk.clear_faults();
+            stage.clock = SimClock::new(stage.disk.boot_id());
+            stage.start();
+            let what = format!("{fault:?} at operation {k}, seed {seed}: {}", stage.journal().report());
+            assert_eq!(shown(&stage).end, before.end, "{what}");
+            let read: Vec<_> = (0..3).map(|offset| stage.read(offset).is_some()).collect();
+            assert_eq!(read, [true, false, true], "{what}");
+            assert!(shown(&stage).epoch >= before.epoch + 2, "{what}");
+            assert!(slots(&stage).iter().all(|slot| slot.proof.is_none()), "{what}");
+        }
+        assert!((30..1000).contains(&ops), "{ops} operations");
+    }
+}
+
+/// A rotation is cut at each of its operations, and then the last record rots: as soon as the footer is durable it is proven
+/// that there was one, also where the file still goes on behind it.
+#[test]
+fn what_a_footer_proves_is_told_before_the_file_ends_behind_it() {
+    let mut in_the_middle = 0;
+    for (k, fault) in (0..12).flat_map(|k| [(k, Fault::Kill), (k, Fault::PowerCut)]) {
+        let mut stage = stage();
+        for _ in 0..2 {
+            stage.append(RECORD, None);
+            stage.run();
+        }
+        let active = name(slots(&stage)[newest(&stage) as usize].highest_segment);
+        stage.disk.fail_at(stage.disk.ops() + k, fault);
+        rotate(&mut stage);
+        stage.die();
+        stage.disk.clear_faults();
+        let bytes = stage.disk.peek(&active).expect("it is there");
+        let second = bytes.windows(RECORD).position(|w| w.iter().all(|b| *b == 2)).expect("the second record");
+        stage.disk.flip(&active, second as u64, 1);
+        let header = SegmentHeader::decode(&bytes).expect("a header");
+        let file = stage.disk.reopen().open(&active, Access::ReadDirect).expect("it is there");
+        let footer = scan(file, &header).expect("there is memory").footer;
+        in_the_middle += u32::from(footer.is_some() && bytes.len() as u64 == header.capacity);
+        stage.clock = SimClock::new(stage.disk.boot_id());
+        stage.start();
+        let what = format!("{fault:?} at operation {k}: {}", stage.journal().report());
+        assert!(stage.read(0).is_some() && stage.read(1).is_none(), "{what}");
+        assert!(footer.is_none() || shown(&stage).end == 2, "{what}");
+    }
+    assert!(in_the_middle > 0, "none was cut between the footer and the length");
+}
+
 /// The header of the last segment with records rots after a clean end, in an epoch that gave no offset. The start that finds
 /// it is cut at each of its operations, and so is the next.
 #[test]
-fn a_start_that_finds_damage_is_cut_anywhere() {
+fn a_start_that_finds_a_header_lost_is_cut_anywhere() {
     let ended = || {
         let mut stage = stage();
         (0..3).for_each(|_| append(&mut stage));

@@ -137,7 +137,9 @@ impl<'a> Flow<'a> {
                     (more, until, trouble) = (false, Some(deadlines()), Some(interruption()));
                 }
                 () = tokio::time::sleep_until(until.map_or_else(Instant::now, |(next, _)| next)), if until.is_some() => {
-                    let error = anyhow!("interrupted, and no ack for {}, which may be stored", counted(self.lines(), "line"));
+                    let why = self.producer.why_waiting().map_or_else(String::new, |why| format!(": the daemon said {why}"));
+                    let lines = counted(self.lines(), "line");
+                    let error = anyhow!("interrupted, and no ack for {lines}, which may be stored{why}");
                     return Err(Trouble { at: None, error });
                 }
                 () = &mut stalled, if !said && !self.outstanding.is_empty() => {

@@ -1,20 +1,49 @@
 //! Records that the caller groups into one append.
 
-use crate::SubmitError;
+use std::sync::Arc;
+
+use super::stats::{Counters, Tally};
+use crate::{SubmitError, ring::Port};
 use clad_proto::{Body, EncodeError, Payload, PayloadBuilder, Record};
 
 /// Records that will be one append: taken or refused whole, stored with consecutive offsets, one receipt.
 ///
 /// Made by [`Producer::batch`](crate::Producer::batch), with the producer's resource and scope; encoded as it is filled.
-/// After it was submitted it is empty and can be filled again.
+/// After it was submitted it is empty and can be filled again, which is the cheapest way: it keeps its buffer, and where it
+/// goes into a ring of shared memory, that ring until it goes into another one or is dropped.
 #[derive(Debug)]
 pub struct Batch {
     builder: PayloadBuilder,
+    kept: Option<Kept>,
+}
+
+/// What spares the next submit all that threads would share: a look at the ring's number instead of a counted reference.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The ring that the batch went into last.
+    pub(crate) ring: Arc<Port>,
+    pub(crate) tally: Arc<Tally>,
+    counters: Arc<Counters>,
+}
+
+impl Kept {
+    pub(crate) fn new(ring: Arc<Port>, counters: &Arc<Counters>) -> Self {
+        Self { ring, tally: counters.open(), counters: counters.clone() }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A fork has the locks as they were.
+        if !self.ring.is_forked() {
+            self.counters.close(&self.tally);
+        }
+    }
 }
 
 impl Batch {
     pub(crate) const fn new(builder: PayloadBuilder) -> Self {
-        Self { builder }
+        Self { builder, kept: None }
     }
 
     /// Adds a record.
@@ -31,6 +60,7 @@ impl Batch {
     ///
     /// # Errors
     /// As [`Self::push`].
+    #[inline]
     pub fn push_body(&mut self, time: u64, observed: u64, severity: i32, body: Body<'_>) -> Result<(), EncodeError> {
         self.builder.push_body(time, observed, severity, body)
     }
@@ -63,8 +93,16 @@ impl Batch {
         self.builder.clear();
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.builder.as_bytes()
+    /// What is in, and the ring with this number; where it went into another one, or none, `find` gives it.
+    pub(crate) fn with_ring(
+        &mut self,
+        number: u64,
+        find: impl FnOnce() -> Option<Kept>,
+    ) -> Option<(&PayloadBuilder, &Kept)> {
+        if self.kept.as_ref().is_none_or(|kept| kept.ring.number() != number) {
+            self.kept = find();
+        }
+        Some((&self.builder, self.kept.as_ref()?))
     }
 
     pub(crate) fn take(&mut self) -> Result<Payload, SubmitError> {

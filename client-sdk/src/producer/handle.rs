@@ -99,6 +99,7 @@ impl Producer {
     ///
     /// # Errors
     /// As those two; the batch is as before where there was no room.
+    #[inline]
     pub fn try_append_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Result<Ticket, SendError> {
         self.shared.is_here()?;
         let level = level.or(self.shared.options.level);

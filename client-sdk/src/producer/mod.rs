@@ -27,7 +27,7 @@ pub use batch::Batch;
 pub use builder::ProducerBuilder;
 pub use handle::Producer;
 pub use reservation::Reservation;
-pub(crate) use stats::Counters;
+pub(crate) use stats::{Book, Counters};
 pub use stats::{Stats, Summary};
 pub use ticket::{Receipt, Ticket};
 pub(crate) use waiters::Claim;

@@ -102,7 +102,7 @@ impl Ringed {
             // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
             if let Some(shut) = shared.late(&mut self.backlog) {
                 if self.feed_backlog(shared, &port) {
-                    shut.post_directly();
+                    shut.post_directly(&port);
                 }
                 return;
             }

@@ -9,9 +9,9 @@
 //!   a handle looks at [`Shared::is_forked`] before he takes one.
 
 use super::{
-    batch::Batch,
+    batch::{Batch, Kept},
     builder::Options,
-    stats::{Counters, Stats, Summary},
+    stats::{Book, Counters, Stats, Summary},
     ticket::{Ticket, TicketSender},
     waiters::{Claim, Share, Waiters},
 };
@@ -30,7 +30,7 @@ use clad_shm::ForkMark;
 use std::collections::VecDeque;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
@@ -42,8 +42,8 @@ pub(crate) const APPEND_OVERHEAD: usize = 256;
 
 /// Items that the task handles while nobody can put any in.
 const LATE: usize = 64;
-/// Builders that are kept.
-const SPARE_BUILDERS: usize = 64;
+/// Batches that are kept.
+const SPARE_BATCHES: usize = 64;
 
 pub(crate) type FlushSender = oneshot::Sender<Result<(), AppendError>>;
 
@@ -93,14 +93,14 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<Notify>,
     /// The ring that there is now.
     port: RwLock<Option<Arc<Port>>>,
-    /// Nothing waits for room in it: submits go there in their caller's thread.
-    direct: AtomicBool,
+    /// Nothing waits for room in the ring with this number: submits go there in their caller's thread. 0: there is none.
+    direct: AtomicU64,
     /// Why there is no ring though one was asked for.
     no_ring: Mutex<Option<ErrorInfo>>,
     /// Why nothing goes forward.
     trouble: Mutex<Option<String>>,
-    /// Builders for who submits at once, kept for their memory.
-    builders: Mutex<Vec<PayloadBuilder>>,
+    /// For who submits single records at once, kept for their memory and their ring.
+    batches: Mutex<Vec<Batch>>,
     done: watch::Sender<bool>,
     log: Mutex<Option<LogInfo>>,
     inbox: Mutex<Inbox>,
@@ -128,10 +128,10 @@ impl Shared {
             counters: Arc::default(),
             wake: Arc::default(),
             port: RwLock::default(),
-            direct: AtomicBool::new(false),
+            direct: AtomicU64::new(0),
             no_ring: Mutex::default(),
             trouble: Mutex::default(),
-            builders: Mutex::default(),
+            batches: Mutex::default(),
             done: watch::Sender::new(false),
             log: Mutex::new(None),
             inbox: Mutex::new(inbox),
@@ -304,16 +304,21 @@ impl Shared {
 
     fn queue(&self, inbox: &mut Inbox, append: Append, claim: Claim) {
         // From here on everything queues behind it.
-        self.direct.store(false, Ordering::Release);
+        self.direct.store(0, Ordering::Release);
         self.enqueue(inbox, Item::Append(append, claim));
     }
 
     /// The ring, if submits may go there at once.
     fn direct(&self) -> Option<Arc<Port>> {
         match self.direct.load(Ordering::Acquire) {
-            true => self.port(),
-            false => None,
+            0 => None,
+            number => self.port_of(number),
         }
+    }
+
+    #[cold]
+    fn port_of(&self, number: u64) -> Option<Arc<Port>> {
+        self.port().filter(|port| port.number() == number)
     }
 
     /// The ring that there is now. Never waits: where it changes just now, there is none.
@@ -346,25 +351,21 @@ impl Shared {
         count: u32,
         level: Option<AckLevel>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        let port = self.port_of_single()?;
-        self.push_to(&port, payload, count, level)
+        let port = if self.options.max_records > 1 { None } else { self.direct() };
+        self.push_to(&port?, payload, count, level, Book::Common(&self.counters))
     }
 
-    /// The ring, if every append goes there by itself and at once.
-    fn port_of_single(&self) -> Option<Arc<Port>> {
-        if self.options.max_records > 1 { None } else { self.direct() }
-    }
-
+    #[inline(always)]
     fn push_to(
         &self,
         port: &Arc<Port>,
         payload: &[u8],
         count: u32,
         level: Option<AckLevel>,
+        book: Book<'_>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        // Before it can be sent: nobody is to see more sent than submitted.
-        self.counters.submitted.add(count.into());
-        match port.push(payload, count, level) {
+        book.submitted(count.into());
+        match port.push(payload, count, level, book) {
             Pushed::Done(due) => Some(Ok(Ticket::from(due))),
             Pushed::Ended(error) => Some(Ok(Ticket::from(Due::Known(Err(error))))),
             Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
@@ -372,22 +373,26 @@ impl Shared {
                 Some(Err(SubmitError::RingFull))
             }
             Pushed::Wait => {
-                self.counters.submitted.take_back(count.into()); // the long way counts it
+                book.take_back(count.into()); // the long way counts it
                 None
             }
             Pushed::Forked => {
-                self.counters.submitted.take_back(count.into());
+                book.take_back(count.into());
                 Some(Err(SubmitError::Forked))
             }
         }
     }
 
     /// As [`Self::push`], of a batch, which is empty then.
+    #[inline]
     pub(crate) fn push_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
-        if batch.is_empty() {
+        let number = self.direct.load(Ordering::Acquire);
+        if number == 0 || self.options.max_records > 1 || batch.is_empty() {
             return None;
         }
-        let ticket = self.push(batch.as_bytes(), batch.count(), level)?;
+        let find = || Some(Kept::new(self.port_of(number)?, &self.counters));
+        let (payload, Kept { ring, tally, .. }) = batch.with_ring(number, find)?;
+        let ticket = self.push_to(ring, payload.as_bytes(), payload.count(), level, Book::Own(tally))?;
         batch.clear();
         Some(ticket)
     }
@@ -395,26 +400,29 @@ impl Shared {
     /// As [`Self::push`], of a record, which is encoded without the inbox: several threads at once do not wait for each
     /// other.
     pub(crate) fn push_record(&self, record: &Record, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
-        let port = self.port_of_single()?;
-        let spare = self.builders.try_lock().ok().and_then(|mut builders| builders.pop());
-        let mut builder = spare.unwrap_or_else(|| self.new_builder());
-        if let Err(error) = builder.push(record) {
+        if self.direct.load(Ordering::Acquire) == 0 || self.options.max_records > 1 {
+            return None;
+        }
+        let spare = self.batches.try_lock().ok().and_then(|mut batches| batches.pop());
+        let mut batch = spare.unwrap_or_else(|| Batch::new(self.new_builder()));
+        if let Err(error) = batch.push(record) {
             return Some(Err(SubmitError::Record { index: 0, error }));
         }
-        let ticket = self.push_to(&port, builder.as_bytes(), 1, level);
-        builder.clear();
-        if let Ok(mut builders) = self.builders.try_lock()
-            && builders.len() < SPARE_BUILDERS
+        let ticket = self.push_batch(&mut batch, level);
+        batch.clear();
+        if let Ok(mut batches) = self.batches.try_lock()
+            && batches.len() < SPARE_BATCHES
         {
-            builders.push(builder);
+            batches.push(batch);
         }
         ticket
     }
 
     /// Another ring, or none.
     pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
-        self.direct.store(false, Ordering::Release);
+        self.direct.store(0, Ordering::Release);
         (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        lock(&self.batches).clear(); // with them goes the ring that was
         // Whoever looked for it while it changed found none, and may never look again.
         if let Some(port) = port {
             port.want_for_waiting();
@@ -502,7 +510,7 @@ impl Shared {
             self.close_group(&mut inbox);
             self.enqueue(&mut inbox, Item::Flush(self.options.level, sender, now()));
             inbox.life = Life::Closing(None);
-            self.direct.store(false, Ordering::Release);
+            self.direct.store(0, Ordering::Release);
             self.budget.close();
         }
         self.wake.notify_one();
@@ -520,7 +528,7 @@ impl Shared {
         let mut inbox = lock(&self.inbox);
         if matches!(inbox.life, Life::Open) {
             inbox.life = Life::Closing(Some(now() + self.options.drop_timeout));
-            self.direct.store(false, Ordering::Release);
+            self.direct.store(0, Ordering::Release);
             self.wake.notify_one();
         }
     }
@@ -562,7 +570,7 @@ impl Shared {
         if inbox.limits != limits {
             self.close_group(&mut inbox);
             inbox.limits = limits;
-            lock(&self.builders).clear();
+            lock(&self.batches).clear();
             // A group that is too long for this daemon stays with the old builder; the daemon refuses it by name.
             let builder = || PayloadBuilder::with_limits(&self.options.group, limits.0, limits.1);
             if let (Ok(builder), Ok(scratch)) = (builder(), builder()) {
@@ -577,7 +585,7 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> Stats {
         let buffered = self.options.max_buffered_bytes.saturating_sub(self.budget.available_permits());
-        self.counters.snapshot(buffered as u64)
+        self.counters.snapshot(buffered as u64, !self.is_forked())
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -588,15 +596,15 @@ impl Shared {
 
 /// The inbox, shut.
 pub(crate) struct Late<'a> {
-    direct: &'a AtomicBool,
+    direct: &'a AtomicU64,
     inbox: MutexGuard<'a, Inbox>,
 }
 
 impl Late<'_> {
-    /// Nothing waits for room in the ring any more: from here on submits go there at once.
-    pub(crate) fn post_directly(self) {
+    /// Nothing waits for room in this ring any more: from here on submits go there at once.
+    pub(crate) fn post_directly(self, to: &Port) {
         if matches!(self.inbox.life, Life::Open) {
-            self.direct.store(true, Ordering::Release);
+            self.direct.store(to.number(), Ordering::Release);
         }
     }
 }

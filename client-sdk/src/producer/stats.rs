@@ -1,7 +1,13 @@
 //! What a producer counts.
 
 use clad_proto::{LogId, ProducerId};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
 
 /// A snapshot of what a producer has counted since it was made. Records, unless the name says otherwise.
 ///
@@ -54,14 +60,17 @@ pub(crate) struct Counters {
     pub(crate) dropped: Counter,
     pub(crate) connects: Counter,
     pub(crate) pending_appends: Counter,
+    /// What batches have counted by themselves.
+    tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
+        self.0.fetch_add(n, Release);
     }
 
     /// What was added and is not to count.
@@ -73,17 +82,109 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
+    /// Adds where nobody else does: an instruction that locks waits for every store before it.
+    #[inline]
+    fn add_alone(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Release);
+    }
+
     fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.load(Acquire)
+    }
+}
+
+/// What a batch counts: one thread at a time has it.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    submitted: Counter,
+    sent: Counter,
+    /// Sent and acked at once.
+    posted: Counter,
+}
+
+/// Where a submit is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Book<'a> {
+    /// Where all threads count.
+    Common(&'a Counters),
+    /// In a batch's own tally, which nobody else writes.
+    Own(&'a Tally),
+}
+
+impl Book<'_> {
+    /// Before it can be sent: nobody is to see more sent than submitted.
+    #[inline]
+    pub(crate) fn submitted(self, n: u64) {
+        match self {
+            Self::Common(counters) => counters.submitted.add(n),
+            Self::Own(tally) => tally.submitted.add_alone(n),
+        }
+    }
+
+    pub(crate) fn take_back(self, n: u64) {
+        match self {
+            Self::Common(counters) => counters.submitted.take_back(n),
+            Self::Own(tally) => tally.submitted.add_alone(n.wrapping_neg()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sent(self, n: u64) {
+        match self {
+            Self::Common(counters) => counters.sent.add(n),
+            Self::Own(tally) => tally.sent.add_alone(n),
+        }
+    }
+
+    /// Sent, and as safe as was asked for with that.
+    #[inline]
+    pub(crate) fn posted(self, n: u64) {
+        match self {
+            Self::Common(counters) => {
+                counters.sent.add(n);
+                counters.acked.add(n);
+            }
+            Self::Own(tally) => tally.posted.add_alone(n),
+        }
     }
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self, buffered_bytes: u64) -> Stats {
+    /// A tally whose counts are among these for as long as it is there, and stay when [`Counters::close`] takes it.
+    pub(crate) fn open(&self) -> Arc<Tally> {
+        let tally = Arc::<Tally>::default();
+        self.tallies().push(tally.clone());
+        tally
+    }
+
+    pub(crate) fn close(&self, tally: &Arc<Tally>) {
+        // Under the lock, so that nobody counts it twice or not at all.
+        let mut tallies = self.tallies();
+        if let Some(at) = tallies.iter().position(|known| Arc::ptr_eq(known, tally)) {
+            tallies.swap_remove(at);
+            let posted = tally.posted.get();
+            self.submitted.add(tally.submitted.get());
+            self.sent.add(tally.sent.get() + posted);
+            self.acked.add(posted);
+        }
+    }
+
+    fn tallies(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `waits`: not in a child of `fork`, where somebody may have had the lock.
+    pub(crate) fn snapshot(&self, buffered_bytes: u64, waits: bool) -> Stats {
+        let tallies = if waits { Some(self.tallies()) } else { self.tallies.try_lock().ok() };
+        let all = || tallies.iter().flat_map(|tallies| tallies.iter());
+        // What is counted last is read first: nobody sees more acked than sent, nor more sent than submitted.
+        let posted: u64 = all().map(|tally| tally.posted.get()).sum();
+        let acked = self.acked.get() + posted;
+        let sent = self.sent.get() + posted + all().map(|tally| tally.sent.get()).sum::<u64>();
         Stats {
-            submitted: self.submitted.get(),
-            sent: self.sent.get(),
-            acked: self.acked.get(),
+            submitted: self.submitted.get() + all().map(|tally| tally.submitted.get()).sum::<u64>(),
+            sent,
+            acked,
             resent: self.resent.get(),
             failed: self.failed.get(),
             dropped: self.dropped.get(),
@@ -91,5 +192,30 @@ impl Counters {
             buffered_bytes,
             pending_appends: self.pending_appends.get(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_batch_counts_is_counted_once_whether_it_is_there_or_not() {
+        let counters = Counters::default();
+        let (first, second) = (counters.open(), counters.open());
+        for book in [Book::Own(&first), Book::Own(&second), Book::Common(&counters)] {
+            book.submitted(7);
+            book.take_back(2);
+            book.sent(2);
+            book.posted(3);
+        }
+        let all = Stats { submitted: 15, sent: 15, acked: 9, ..Stats::default() };
+        assert_eq!(counters.snapshot(0, true), all);
+        counters.close(&first);
+        counters.close(&first);
+        assert_eq!(counters.snapshot(0, true), all);
+        let held = counters.tallies();
+        assert_eq!(counters.snapshot(0, false).submitted, 10, "a child of fork does not wait");
+        drop(held);
     }
 }

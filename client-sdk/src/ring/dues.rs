@@ -8,8 +8,11 @@
 //!   before a later append's can take its place (the port looks well before).
 //! - The row is as long as the ring at most (twice its slots); what is older and still has a ticket lies beside it.
 //! - Threads come here in another order than to the ring: what comes late is settled by the next look all the same.
+//! - A waker is kept for as long as its append waits for its outcome, or has one that was not fetched. It is somebody else's
+//!   code that runs when one is dropped, which may come here again: none is dropped here, under the lock.
+//! - What a log call does here does not grow with the tickets that are held: those that were answered are walked by nobody.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::task::Waker;
 
@@ -34,6 +37,24 @@ enum Due {
     Reached { count: u32, level: AckLevel, place: Option<(u32, u64)> },
     /// Its error lies in `errors`.
     Failed,
+}
+
+impl Due {
+    /// The level that it waits for. All that look for what waits ask here: the tests count how often.
+    fn awaited(self) -> Option<AckLevel> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        match self {
+            Self::Waits { level, .. } => Some(level),
+            Self::None | Self::Reached { .. } | Self::Failed => None,
+        }
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many entries this thread has looked at for whether they wait.
+    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Where an append lies (epoch and offset, if that is known), how many records it has, and the level that it has reached.
@@ -75,6 +96,8 @@ pub(super) struct Dues {
     most: usize,
     /// What came late, or was not fetched for long.
     beside: BTreeMap<u64, Due>,
+    /// Those beside that wait: few, where of the others there may be as many as tickets.
+    beside_waiting: BTreeSet<u64>,
     errors: HashMap<u64, AppendError>,
     wakers: HashMap<u64, Waker>,
     /// How many wait, by level.
@@ -105,6 +128,7 @@ impl Dues {
             row: VecDeque::new(),
             most: 2 * slots as usize,
             beside: BTreeMap::new(),
+            beside_waiting: BTreeSet::new(),
             errors: HashMap::new(),
             wakers: HashMap::new(),
             waiting: [0; 3],
@@ -140,7 +164,7 @@ impl Dues {
         if append == self.end() {
             self.row.push_back(due);
         } else if append < self.base {
-            self.beside.insert(append, due);
+            self.put_beside(append, due);
         } else {
             let gap = append.saturating_sub(self.end());
             if gap > self.most as u64 {
@@ -167,11 +191,18 @@ impl Dues {
             && let Some(due) = self.row.pop_front()
         {
             if due != Due::None {
-                self.beside.insert(self.base, due);
+                self.put_beside(self.base, due);
             }
             self.base += 1;
         }
         self.open = self.open.max(self.base);
+    }
+
+    fn put_beside(&mut self, append: u64, due: Due) {
+        if due.awaited().is_some() {
+            self.beside_waiting.insert(append);
+        }
+        self.beside.insert(append, due);
     }
 
     fn get(&mut self, append: u64) -> Option<&mut Due> {
@@ -196,37 +227,45 @@ impl Dues {
         }
     }
 
-    /// Takes the outcome of an append, if it is there: its place, records and level.
-    pub(super) fn take(&mut self, append: u64) -> Option<Result<Reached, AppendError>> {
+    /// Takes the outcome of an append, if it is there: its place, records and level. And a waker that came behind it.
+    pub(super) fn take(&mut self, append: u64) -> Option<(Result<Reached, AppendError>, Option<Waker>)> {
         let outcome = match *self.get(append)? {
             Due::Reached { count, level, place } => Ok((place, count, level)),
             Due::Failed => Err(self.errors.remove(&append).unwrap_or(AppendError::Forgotten)),
             Due::Waits { .. } | Due::None => return None,
         };
         self.remove(append);
-        Some(outcome)
+        Some((outcome, self.take_waker(append)))
     }
 
-    /// Its ticket was dropped: gives an error that nobody has heard.
-    pub(super) fn let_go(&mut self, append: u64) -> Option<AppendError> {
-        self.wakers.remove(&append);
-        match self.get(append)? {
-            Due::Waits { held, .. } => {
+    /// Its ticket was dropped: gives an error that nobody has heard, and who was to be woken.
+    pub(super) fn let_go(&mut self, append: u64) -> (Option<AppendError>, Option<Waker>) {
+        let waker = self.take_waker(append);
+        let error = match self.get(append) {
+            Some(Due::Waits { held, .. }) => {
                 *held = false;
-                return None;
+                None
             }
-            Due::Reached { .. } | Due::None | Due::Failed => {}
-        }
-        self.remove(append);
-        self.errors.remove(&append)
+            Some(Due::Reached { .. } | Due::None | Due::Failed) => {
+                self.remove(append);
+                self.errors.remove(&append)
+            }
+            None => None,
+        };
+        (error, waker)
     }
 
-    /// Who is woken when the append has its outcome.
-    pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) {
-        match self.wakers.get_mut(&append) {
-            Some(known) => known.clone_from(waker),
-            None => drop(self.wakers.insert(append, waker.clone())),
+    /// Who is woken when the append has its outcome; gives who was to be before.
+    pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) -> Option<Waker> {
+        match self.wakers.get(&append) {
+            Some(known) if known.will_wake(waker) => None,
+            _ => self.wakers.insert(append, waker.clone()),
         }
+    }
+
+    fn take_waker(&mut self, append: u64) -> Option<Waker> {
+        // Mostly there are none: a log call and its ticket look for none then.
+        if self.wakers.is_empty() { None } else { self.wakers.remove(&append) }
     }
 
     /// The lowest append that waits.
@@ -234,13 +273,12 @@ impl Dues {
         if self.len() == 0 {
             return None;
         }
-        let beside = self.beside.iter().find(|(_, due)| matches!(due, Due::Waits { .. })).map(|(append, _)| *append);
         while let Some(due) = self.row.get((self.open - self.base) as usize)
-            && !matches!(due, Due::Waits { .. })
+            && due.awaited().is_none()
         {
             self.open += 1;
         }
-        beside.or(Some(self.open).filter(|open| *open < self.end()))
+        self.beside_waiting.first().copied().or(Some(self.open).filter(|open| *open < self.end()))
     }
 
     /// Whether a look at these marks would settle anything. Cheap; may say yes for nothing.
@@ -282,11 +320,9 @@ impl Dues {
         answer: impl Fn(u64) -> Result<Option<(u32, u64)>, AppendError>,
         settled: &mut Settled,
     ) {
-        let beside: Vec<u64> = self.beside.range(appends.clone()).map(|(append, _)| *append).collect();
+        let beside: Vec<u64> = self.beside_waiting.range(appends.clone()).copied().collect();
         for append in beside.into_iter().chain(appends.start.max(self.base)..appends.end.min(self.end())) {
-            if let Some(Due::Waits { level, .. }) = self.get(append)
-                && wanted(*level, append)
-            {
+            if self.get(append).and_then(|due| due.awaited()).is_some_and(|level| wanted(level, append)) {
                 self.conclude(append, answer(append), settled);
             }
         }
@@ -295,6 +331,9 @@ impl Dues {
     fn conclude(&mut self, append: u64, outcome: Result<Option<(u32, u64)>, AppendError>, settled: &mut Settled) {
         let Some(&mut Due::Waits { count, level, held }) = self.get(append) else { return };
         self.waiting[index(level)] -= 1;
+        if append < self.base {
+            self.beside_waiting.remove(&append);
+        }
         let after = match outcome {
             Ok(place) => {
                 settled.acked += u64::from(count);
@@ -315,14 +354,12 @@ impl Dues {
         if let Some(due) = self.get(append) {
             *due = after;
         }
-        if !self.wakers.is_empty() {
-            settled.wakers.extend(self.wakers.remove(&append));
-        }
+        settled.wakers.extend(self.take_waker(append));
     }
 
     /// All that wait end with this.
     pub(super) fn end_all(&mut self, error: &AppendError, settled: &mut Settled) {
-        let all: Vec<u64> = self.beside.keys().copied().chain(self.base..self.end()).collect();
+        let all: Vec<u64> = self.beside_waiting.iter().copied().chain(self.base..self.end()).collect();
         for append in all {
             self.conclude(append, Err(error.clone()), settled);
         }

@@ -1,8 +1,10 @@
 //! The row of dues beside a plain account of the same.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 
-use super::dues::{Asked, Dues, Settled};
+use super::dues::{Asked, Dues, LOOKS, Settled};
 use crate::AppendError;
 use clad_proto::AckLevel;
 use clad_shm::Marks;
@@ -85,7 +87,7 @@ impl Both {
     }
 
     fn fetch(&mut self, append: u64) {
-        match (self.dues.take(append), self.plain.get(&append)) {
+        match (self.dues.take(append).map(|(outcome, _)| outcome), self.plain.get(&append)) {
             (Some(Ok((place, 1, _))), Some(Known::Reached)) => {
                 assert_eq!(place, Some((1, 1000 + append)));
                 self.plain.remove(&append);
@@ -98,7 +100,7 @@ impl Both {
     }
 
     fn let_go(&mut self, append: u64) {
-        let unheard = self.dues.let_go(append).is_some();
+        let unheard = self.dues.let_go(append).0.is_some();
         match self.plain.get_mut(&append) {
             Some(Known::Waits { held, .. }) => {
                 *held = false;
@@ -187,4 +189,60 @@ fn a_ticket_that_nobody_fetches_costs_its_own_entry_alone() {
     assert!(both.dues.entries() <= 17, "{}", both.dues.entries());
     both.fetch(0);
     assert_eq!(both.dues.len(), 0);
+}
+
+/// A program may keep all its tickets and await them later: its log calls cost no more for it, whether all that lie beside the
+/// row are answered, or one in the middle of them waits.
+#[test]
+fn a_log_call_looks_at_no_ticket_that_was_answered_before() {
+    const HELD: u64 = 100_000;
+    const BEHIND: u64 = 5;
+    for waits in [None, Some(HELD / 2)] {
+        let (mut dues, mut settled, before) = (Dues::new(64), Settled::default(), LOOKS.get());
+        for append in 0..HELD {
+            let level = if waits == Some(append) { AckLevel::Durable } else { AckLevel::Written };
+            dues.insert(Asked { append, count: 1, level });
+            let written = append.saturating_sub(BEHIND);
+            let marks = Marks { received: append, written, durable: 0 };
+            dues.settle(&marks, 0, |append| Ok(Some((1, append))), |_| false, &mut settled);
+            assert_eq!(dues.oldest(), Some(waits.map_or(written, |waits| waits.min(written))));
+            // As it is settled, as it goes beside, and twice by the search for the oldest.
+            let (looks, calls) = (LOOKS.get() - before, append + 1);
+            assert!(looks <= 5 * calls, "{looks} looks for {calls} log calls, waiting: {waits:?}");
+        }
+        assert_eq!(dues.entries() as u64, HELD);
+    }
+}
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Who polls a ticket may find nothing, the outcome come by another's look, and only then the waker be there.
+#[test]
+fn no_waker_is_kept_when_its_ticket_is_over() {
+    let nobody = Arc::new(Nobody);
+    let waker = Waker::from(nobody.clone());
+    let kept = || Arc::strong_count(&nobody) - 2;
+    let mut both = Both::new(8);
+    for append in 0..4 {
+        both.insert(append, AckLevel::Written);
+    }
+    assert!(both.dues.set_waker(0, &waker).is_none() && kept() == 1);
+    both.refusals.push(2);
+    both.marks = Marks { received: 3, written: 3, durable: 0 };
+    both.look();
+    assert_eq!(kept(), 0, "it was to be woken");
+    for append in 1..4 {
+        assert!(both.dues.set_waker(append, &waker).is_none() && both.dues.set_waker(append, &waker).is_none());
+    }
+    assert_eq!(kept(), 3);
+    (0..3).for_each(|append| both.fetch(append));
+    assert_eq!(kept(), 1, "of the one that waits");
+    let other = Waker::from(Arc::new(Nobody));
+    assert!(both.dues.set_waker(3, &other).is_some_and(|before| before.will_wake(&waker)));
+    assert_eq!(kept(), 0);
+    assert!(both.dues.let_go(3).1.is_some_and(|last| last.will_wake(&other)));
 }

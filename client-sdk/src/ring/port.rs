@@ -1,7 +1,7 @@
 //! The ring that a producer has now.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clad_proto::{
     AckLevel, ErrorCode, ErrorInfo, LogId,
-    frame::{RingAppendHead, RingId},
+    frame::{RingAppendTrailer, RingId},
     payload_checksum,
 };
 use clad_shm::{Look, Marks, Producer, PushError, clock};
@@ -21,7 +21,7 @@ use super::dues::{Asked, Dues, Settled};
 use super::waiting::{Queues, Waiting};
 use crate::{
     AppendError,
-    producer::{Claim, Counters, Receipt},
+    producer::{Book, Claim, Counters, Receipt},
     session::{Append, unreachable_level},
 };
 
@@ -67,15 +67,22 @@ impl Waiters {
     }
 }
 
+/// Numbers for ports, all of a process.
+static PORTS: AtomicU64 = AtomicU64::new(1);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) id: RingId,
+    number: u64,
     /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
     pub(crate) other_clock: bool,
     ring: Producer,
-    /// The log that the daemon has, as two words: it may be another one when we come back.
-    log_id: [AtomicU64; 2],
+    /// The log that the daemon had when it gave the ring out.
+    log_id: LogId,
+    /// The one that it has now, where that is or was another one after it came back. (A receipt looks here without a lock
+    /// for as long as there is none, and never sees a part of an id.)
+    other_log: OnceLock<RwLock<LogId>>,
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
@@ -91,7 +98,7 @@ pub(crate) struct Port {
     wanted: AtomicBool,
     over: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     /// An append ended with this and nobody was there to hear it.
     unheard: Mutex<Option<AppendError>>,
     /// Woken by the thread when something was answered.
@@ -114,10 +121,12 @@ impl Port {
     ) -> Self {
         Self {
             id,
+            number: PORTS.fetch_add(1, Ordering::Relaxed),
             other_clock,
             waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
             ring,
-            log_id: words(log_id).map(AtomicU64::new),
+            log_id,
+            other_log: OnceLock::new(),
             highest: AtomicU8::new(highest.code()),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -131,13 +140,20 @@ impl Port {
         }
     }
 
+    /// No other port of this process has it; never 0.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline]
     fn highest(&self) -> AckLevel {
         AckLevel::from_code(self.highest.load(Ordering::Acquire)).unwrap_or(AckLevel::Written)
     }
 
     /// The longest payload of an append.
     pub(crate) fn max_append_bytes(&self) -> u32 {
-        u32::try_from(self.ring.max_payload().saturating_sub(RingAppendHead::BYTES)).unwrap_or(u32::MAX)
+        u32::try_from(self.ring.max_payload().saturating_sub(RingAppendTrailer::BYTES)).unwrap_or(u32::MAX)
     }
 
     /// Puts an append into the ring. Never waits.
@@ -148,9 +164,9 @@ impl Port {
             self.resolve(claim, append.count, Err(unreachable_level(level)));
             return Posted::Done;
         }
-        let head = RingAppendHead { level, payload_crc: append.crc }.encode();
+        let trailer = RingAppendTrailer { level, payload_crc: append.crc }.encode();
         let count = append.count;
-        match self.ring.push(&[&head, &append.payload], count) {
+        match self.ring.push_summed(&append.payload, append.crc, trailer, count) {
             Ok(number) => {
                 self.counters.sent.add(count.into());
                 self.posted(Waiting { append: number, count, level, claim });
@@ -158,8 +174,8 @@ impl Port {
             }
             Err(PushError::Forked) => Posted::Forked(append, claim),
             Err(PushError::Size { len, max }) => {
-                let head = RingAppendHead::BYTES as u64;
-                let error = AppendError::TooLarge { len: len as u64 - head, max: max as u64 - head };
+                let trailer = RingAppendTrailer::BYTES as u64;
+                let error = AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer };
                 self.resolve(claim, count, Err(error));
                 Posted::Done
             }
@@ -169,7 +185,15 @@ impl Port {
     }
 
     /// Puts an append into the ring in its caller's thread. Never waits. Its caller has counted it as submitted.
-    pub(crate) fn push(self: &Arc<Self>, payload: &[u8], count: u32, level: Option<AckLevel>) -> Pushed {
+    // Inlined, as what calls it: an outcome that is handed up from call to call is copied at each.
+    #[inline(always)]
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        payload: &[u8],
+        count: u32,
+        level: Option<AckLevel>,
+        book: Book<'_>,
+    ) -> Pushed {
         let highest = self.highest();
         let level = level.unwrap_or(highest);
         let ended = |error| {
@@ -179,20 +203,21 @@ impl Port {
         if level > highest {
             return ended(unreachable_level(level));
         }
-        let head = RingAppendHead { level, payload_crc: payload_checksum(payload) }.encode();
-        match self.ring.push(&[&head, payload], count) {
+        let payload_crc = payload_checksum(payload);
+        let trailer = RingAppendTrailer { level, payload_crc }.encode();
+        match self.ring.push_summed(payload, payload_crc, trailer, count) {
             Ok(append) => {
-                self.counters.sent.add(count.into());
                 if level >= AckLevel::Received {
+                    book.sent(count.into());
                     return self.pushed(Asked { append, count, level });
                 }
-                self.counters.acked.add(count.into());
+                book.posted(count.into());
                 Pushed::Done(Due::Known(Ok(self.receipt(None, count, level))))
             }
             Err(PushError::Forked) => Pushed::Forked,
             Err(PushError::Size { len, max }) => {
-                let head = RingAppendHead::BYTES as u64;
-                ended(AppendError::TooLarge { len: len as u64 - head, max: max as u64 - head })
+                let trailer = RingAppendTrailer::BYTES as u64;
+                ended(AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer })
             }
             Err(_) => Pushed::Wait,
         }
@@ -326,17 +351,33 @@ impl Port {
         }
     }
 
+    #[inline]
     fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
-        let epoch = place.map_or_else(|| self.ring.log().1, |(epoch, _)| epoch);
-        let [low, high] = [0, 1].map(|at| u128::from(self.log_id[at].load(Ordering::Relaxed)));
-        let log_id = LogId::from_bytes((low | high << 64).to_le_bytes());
-        Receipt { log_id, epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+        let epoch = place.map_or_else(|| self.ring.epoch(), |(epoch, _)| epoch);
+        Receipt { log_id: self.log_id(), epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+    }
+
+    /// The log that the daemon has now.
+    #[inline]
+    pub(super) fn log_id(&self) -> LogId {
+        let other = self.other_log.get();
+        other.map_or(self.log_id, |other| *other.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The daemon came back with this one.
+    fn set_log_id(&self, now: LogId) {
+        if now != self.log_id() {
+            let other = self.other_log.get_or_init(|| RwLock::new(now));
+            *other.write().unwrap_or_else(PoisonError::into_inner) = now;
+        }
     }
 
     /// The outcome of an append that was pushed, if it is there.
     fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
-        let outcome = lock(&self.waiting).dues.take(append)?;
+        // (A waker goes without the lock, too: what it drops may be another ticket.)
+        let taken = lock(&self.waiting).dues.take(append);
+        let (outcome, _waker) = taken?;
         Some(outcome.map(|(place, count, level)| self.receipt(place, count, level)))
     }
 
@@ -414,9 +455,7 @@ impl Port {
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         self.ring.attach_board(board)?;
-        for (word, now) in self.log_id.iter().zip(words(LogId::from_bytes(self.ring.log().0))) {
-            word.store(now, Ordering::Relaxed);
-        }
+        self.set_log_id(LogId::from_bytes(self.ring.log().0));
         lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
@@ -539,7 +578,8 @@ impl Later {
         if let Some(outcome) = self.fetch(Port::outcome_now) {
             return Poll::Ready(outcome);
         }
-        lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        let before = lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
+        drop(before);
         self.port.want();
         // It may have come since.
         self.fetch(Port::outcome_now).map_or(Poll::Pending, Poll::Ready)
@@ -560,16 +600,12 @@ impl Drop for Later {
         if self.fetched || self.port.is_forked() {
             return;
         }
-        let error = lock(&self.port.waiting).dues.let_go(self.append);
+        let let_go = lock(&self.port.waiting).dues.let_go(self.append);
+        let (error, _waker) = let_go;
         if let Some(error) = error {
             lock(&self.port.unheard).get_or_insert(error);
         }
     }
-}
-
-fn words(log_id: LogId) -> [u64; 2] {
-    let whole = u128::from_le_bytes(*log_id.as_bytes());
-    [whole as u64, (whole >> 64) as u64]
 }
 
 fn is_refused(look: &Look<'_>, append: u64) -> bool {

@@ -1,17 +1,18 @@
 //! What no test from outside can bring about on purpose: a look between two steps of another thread.
 
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clad_proto::{AckLevel, LogId, frame::RingId};
+use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
 use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::Posted;
 use super::port::Port;
 use super::waiting::Waiting;
-use crate::producer::{Claim, Shared, Waiters};
+use super::{Due, Later, Posted, Pushed};
+use crate::producer::{Book, Claim, Shared, Waiters};
 use crate::session::Append;
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
 
@@ -37,7 +38,8 @@ fn ring() -> (Drain, Arc<Port>) {
 
 fn append() -> Append {
     let level = Some(AckLevel::Written);
-    Append { crc: 0, count: 1, payload: Bytes::from_static(b"a record"), level, submitted: now() }
+    let payload = Bytes::from_static(b"a record");
+    Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
 }
 
 fn claim() -> (Claim, Told) {
@@ -113,4 +115,71 @@ fn posted_is_told_of_nothing_that_is_not_in_the_ring() {
     let before = told;
     post(&mut told);
     assert_eq!(told, before, "nothing is put into a ring that is closed");
+}
+
+/// A task that holds a ticket, and goes with its last waker.
+struct Task(#[expect(dead_code, reason = "it is dropped")] Later);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// What a waker drops is somebody else's, another ticket of the same ring for one: that comes to the lock again.
+#[test]
+fn a_waker_is_dropped_without_the_lock() {
+    let (mut drain, port) = ring();
+    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written), Book::Common(&port.counters)) {
+        Pushed::Done(Due::Later(later)) => later,
+        _ => panic!("there is room"),
+    };
+    let task = || Waker::from(Arc::new(Task(pushed())));
+    let (mut polled, mut moved) = (pushed(), pushed());
+    let wakers = [task(), task(), task()];
+    let (done, told) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let [first, second, third] = wakers;
+        assert!(moved.poll(&Context::from_waker(&first)).is_pending());
+        drop(first);
+        assert!(moved.poll(&Context::from_waker(&second)).is_pending(), "in another task's hands");
+        drop(second);
+        drop(moved);
+        assert!(polled.poll(&Context::from_waker(&third)).is_pending());
+        drop(third);
+        done.send(polled).expect("it is waited for");
+    });
+    let polled = told.recv_timeout(Duration::from_secs(60)).expect("it hangs");
+    while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
+        drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
+    }
+    drain.raise(Level::Written, drain.next());
+    drain.announce();
+    polled.wait(Duration::ZERO, Duration::from_secs(1)).expect("written");
+    port.end(&AppendError::Forgotten);
+}
+
+/// The daemon comes back with another log, again and again: no receipt names a log that there never was.
+#[test]
+fn a_log_id_is_never_half_of_one_and_half_of_another() {
+    let (_drain, port) = ring();
+    let others = [[0; 16], [0xff; 16]]
+        .map(|log| Drain::create(Shape::new(4096, 8).expect("a shape"), 0, log, 1).expect("a ring"));
+    let boards = others.each_ref().map(|drain| drain.client_fds().board.try_clone_to_owned().expect("a descriptor"));
+    let known = [[7; 16], [0; 16], [0xff; 16]].map(LogId::from_bytes);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = [0_u64; 3];
+            while !port.is_closed() {
+                let now = port.log_id();
+                let at = known.iter().position(|log| *log == now);
+                seen[at.unwrap_or_else(|| panic!("{now} is no log's"))] += 1;
+            }
+            seen
+        });
+        for (board, log) in boards.iter().zip(&known[1..]).cycle().take(1000) {
+            port.attach_board(board, AckLevel::Durable).expect("its board");
+            assert_eq!(port.log_id(), *log);
+        }
+        port.end(&AppendError::Forgotten);
+        reader.join().expect("whole ones alone");
+    });
 }

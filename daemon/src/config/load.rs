@@ -34,13 +34,17 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// What a call of clad needs to mean the same files, with a space before it; nothing for the host's own log.
+    /// A call of clad with this command that means the same files and folders, from wherever it is made.
     #[must_use]
-    pub fn as_flag(&self) -> String {
+    pub fn as_call(&self, command: &str) -> String {
+        // An instance knows its folders by its name.
+        let named = |variable| self.folder(variable).filter(|_| self.instance.is_none()).map(|path| (variable, path));
+        let folders = ["STATE_DIRECTORY", "RUNTIME_DIRECTORY"].into_iter().filter_map(named);
+        let folders: String = folders.map(|(variable, path)| format!("{variable}={} ", path.display())).collect();
         match (&self.config, &self.instance) {
-            (Some(file), _) => format!(" --config {}", file.display()),
-            (None, Some(name)) => format!(" --instance {name}"),
-            (None, None) => String::new(),
+            (Some(file), _) => format!("{folders}clad --config {} {command}", file.display()),
+            (None, Some(name)) => format!("clad --instance {name} {command}"),
+            (None, None) => format!("{folders}clad {command}"),
         }
     }
 
@@ -77,6 +81,8 @@ pub struct Loaded {
     pub provenance: Provenance,
     /// The files that were read, the weakest first.
     pub files: Vec<PathBuf>,
+    /// Those are the host's own, which its service reads with folders of its own in the environment: none was named.
+    pub is_of_the_host: bool,
     /// What an operator should hear once, though nothing is wrong.
     pub warnings: Vec<String>,
 }
@@ -129,7 +135,8 @@ impl Config {
             return Err(ConfigErrors(errors));
         }
         let warnings = stray_warning(&layers.stray_variables).into_iter().collect();
-        Ok(Loaded { config, provenance, files: layers.files, warnings })
+        let is_of_the_host = args.config.is_none() && args.instance.is_none() && !layers.files.is_empty();
+        Ok(Loaded { config, provenance, files: layers.files, is_of_the_host, warnings })
     }
 }
 

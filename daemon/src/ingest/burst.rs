@@ -7,8 +7,8 @@
 //! for its producer) it costs once.
 
 use clad_journal::{Accepted, AppendError, Item};
-use clad_proto::AckLevel;
 use clad_proto::frame::{self, AppendHead, AppendView, Refused};
+use clad_proto::{AckLevel, payload_checksum};
 
 use super::door::{count_refusal, refusal};
 use super::framed::Connection;
@@ -71,7 +71,7 @@ impl Connection {
             return false;
         }
         self.share_since = None;
-        match door.item(&view, self.arrival, &mut self.known_group) {
+        match door.item(&view, payload_checksum(view.payload), self.arrival, &mut self.known_group) {
             Some(item) => burst.push(at, view.head, item),
             None => return false,
         }

@@ -216,10 +216,16 @@ impl Door {
     /// Checks an append's payload and puts it as the journal takes it in a burst; nothing if something is wrong with it.
     // Inlined, so that it is made where it is kept.
     #[inline(always)]
-    pub(crate) fn item<'a>(&self, view: &AppendView<'a>, at: Arrival, known: &mut KnownGroup) -> Option<Item<'a>> {
+    pub(crate) fn item<'a>(
+        &self,
+        view: &AppendView<'a>,
+        sum: u32,
+        at: Arrival,
+        known: &mut KnownGroup,
+    ) -> Option<Item<'a>> {
         let head = &view.head;
         let too_long = view.payload.len() > self.max_append as usize; // by a ring; frames are bounded before
-        if too_long || self.check_level(head.level).is_err() || !view.checksum_holds() {
+        if too_long || self.check_level(head.level).is_err() || sum != head.payload_crc {
             return None;
         }
         let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);

@@ -143,6 +143,8 @@ pub(super) struct Holder {
     path: PathBuf,
     patience: Duration,
     line: Option<Line>,
+    /// It has all that it is to keep.
+    has_all: bool,
     /// The one that we started, so that it is waited for when it has ended.
     child: Option<Child>,
     /// What it is to keep, with descriptors of our own: when it ends, another is given all of them.
@@ -151,7 +153,7 @@ pub(super) struct Holder {
 
 impl Holder {
     pub(super) fn at(path: PathBuf, patience: Duration) -> Self {
-        Self { path, patience, line: None, child: None, wanted: Vec::new() }
+        Self { path, patience, line: None, has_all: false, child: None, wanted: Vec::new() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -174,6 +176,7 @@ impl Holder {
         match line.hear() {
             Ok(kept) => {
                 self.wanted = kept.iter().map(Kept::again).collect::<io::Result<_>>()?;
+                self.has_all = true;
                 Ok(kept)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -209,7 +212,9 @@ impl Holder {
 
     /// It has ended, or does not answer: what it was to keep is kept by nobody that we know of.
     pub(super) fn ended(&mut self) {
-        if self.line.take().is_some() && !self.wanted.is_empty() {
+        // One that dies may take a connection still, and is lost once for all that.
+        let had_all = std::mem::take(&mut self.has_all);
+        if self.line.take().is_some() && had_all && !self.wanted.is_empty() {
             metrics::ring_keeper_lost();
             tracing::warn!(rings = self.wanted.len(), "the holder of the rings has ended, or does not answer");
         }
@@ -240,11 +245,14 @@ impl Holder {
         let wanted = std::mem::take(&mut self.wanted);
         let given = wanted.iter().try_for_each(|ring| self.ask(KEEP, &ring.note, &ring.parts()).map(drop));
         self.wanted = wanted;
-        given.inspect(|()| tracing::info!(rings = self.wanted.len(), "the holder has all rings"))
+        given?;
+        self.has_all = true;
+        tracing::info!(rings = self.wanted.len(), "the holder has all rings");
+        Ok(())
     }
 
     fn reach(&mut self) -> io::Result<()> {
-        self.line = None;
+        (self.line, self.has_all) = (None, false);
         if let Some(Ok(Some(_))) = self.child.as_mut().map(Child::try_wait) {
             self.child = None;
         }

@@ -46,7 +46,9 @@ pub(crate) fn real(path: &Path) -> JoinHandle<()> {
 }
 
 fn accept(listener: &OwnedFd) -> OwnedFd {
-    accept_with(listener, SocketFlags::CLOEXEC).expect("a daemon")
+    let peer = accept_with(listener, SocketFlags::CLOEXEC).expect("a daemon");
+    sockopt::set_socket_timeout(&peer, sockopt::Timeout::Recv, Some(LONG)).expect("a bound");
+    peer
 }
 
 fn hears(peer: &OwnedFd) -> u8 {

@@ -58,6 +58,7 @@ mod tests {
             highest_segment: 0,
             created_ns: 0,
             least_epoch: 0,
+            proof: None,
             epochs: vec![epoch(1, 0), epoch(3, 100), epoch(4, 250)],
         }
     }

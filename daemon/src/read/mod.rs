@@ -32,15 +32,15 @@ const READS: usize = 512;
 /// Starts reads.
 pub(crate) struct Reads {
     journal: Arc<Journal>,
-    looks: Arc<Parts>,
-    open: Arc<Parts>,
     /// The highest level that what the log stands on can keep.
     reach: AckLevel,
+    looks: Arc<Parts>,
+    open: Arc<Parts>,
 }
 
 impl Reads {
     pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
-        Arc::new(Self { journal, looks: Parts::new(LOOKS), open: Parts::new(READS), reach })
+        Arc::new(Self { journal, reach, looks: Parts::new(LOOKS), open: Parts::new(READS) })
     }
 
     /// Checks a READ and finds its place.

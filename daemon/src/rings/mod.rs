@@ -1,4 +1,4 @@
-//! Rings of shared memory: given out on the Unix socket, drained by one thread, kept over the death of both ends.
+//! Rings of shared memory: given out on the Unix socket, drained by one thread at a time, kept over the death of both ends.
 //!
 //! ```text
 //!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ Keeper (kept)        client: push ─▶ ring
@@ -19,6 +19,7 @@
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
 mod give;
+mod lead;
 mod pace;
 mod pass;
 mod process;
@@ -45,9 +46,9 @@ use crate::config::SharedMemory;
 use crate::ingest::{Door, Peer};
 use crate::keep::{Keeper, Kept, Note};
 pub(crate) use give::{Asker, Given, borrowed, now};
+use lead::Lead;
 use ring::Ring;
 use roll::Roll;
-use thread::Drainage;
 
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
@@ -159,7 +160,7 @@ impl Shared {
     /// The marks have moved.
     fn marks_moved(&self) {
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
+        if !lead::looks_itself() && self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
             self.ring_bell();
         }
     }
@@ -242,8 +243,11 @@ impl Rings {
                 shared.marks_moved();
             }
         });
-        let drainage = Drainage::new(shared.clone(), adopted);
-        std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || drainage.run())?;
+        let lead = Arc::new(Lead::new(shared.clone(), adopted)?);
+        for _ in 0..2 {
+            let lead = lead.clone();
+            std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || lead.serve())?;
+        }
         Ok(Self(Some(shared)))
     }
 

@@ -83,9 +83,54 @@ impl Pace {
     }
 }
 
+/// Whether the thread that drains makes a write itself: as long as nobody else has something for it meanwhile.
+///
+/// Each time that somebody did, which woke another thread, the next writes are made by others: 1, 3, 7, up to
+/// [`MOST_PASSED`]. Each time that nobody did, half as many.
+#[derive(Debug, Default)]
+pub(super) struct Lone {
+    passes: u32,
+    to_pass: u32,
+}
+
+/// Most writes that are left to others before it is tried again.
+const MOST_PASSED: u32 = 255;
+
+impl Lone {
+    pub(super) fn may(&mut self) -> bool {
+        let may = self.to_pass == 0;
+        self.to_pass = self.to_pass.saturating_sub(1);
+        may
+    }
+
+    /// It has come back from one, or somebody was woken meanwhile.
+    pub(super) fn back(&mut self, woke: bool) {
+        self.passes = if woke { (self.passes * 2 + 1).min(MOST_PASSED) } else { self.passes / 2 };
+        self.to_pass = if woke { self.passes } else { 0 };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_writer_that_is_disturbed_leaves_the_next_writes_to_others() {
+        let mut lone = Lone::default();
+        let tries = |lone: &mut Lone, writes: u32, woke: bool| {
+            let mut made = 0;
+            for _ in 0..writes {
+                if lone.may() {
+                    made += 1;
+                    lone.back(woke);
+                }
+            }
+            made
+        };
+        assert_eq!(tries(&mut lone, 100, false), 100, "alone it makes them all");
+        assert_eq!(tries(&mut lone, 510 + 8 * 256, true), 8 + 8, "after 1, 3, 7 … 255, then one in 256");
+        assert!(tries(&mut lone, 1000, false) > 700, "and all of them again, once it is alone");
+    }
 
     const SPIN: Duration = Duration::from_micros(50);
     const MICRO: Duration = Duration::from_micros(1);

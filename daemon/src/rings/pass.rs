@@ -20,8 +20,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, AppendError, Item, Sender};
-use clad_proto::frame::{AppendHead, AppendView, RingAppendHead};
+use clad_journal::{Accepted, AppendError, Item, Owed, Sender};
+use clad_proto::frame::{AppendHead, AppendView, RingAppendTrailer};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
 use tokio::sync::OwnedSemaphorePermit;
@@ -29,6 +29,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::ring::Ring;
 use crate::ingest::{Arrival, Door, refusal};
 use crate::metrics;
+
+const _: () = assert!(RingAppendTrailer::BYTES == clad_shm::TRAILER);
 
 /// Most appends in a batch.
 const MAX_APPENDS: usize = 1024;
@@ -50,7 +52,7 @@ struct Taken {
 
 impl Taken {
     fn payload_bytes(&self) -> usize {
-        (self.bytes.1 - self.bytes.0).saturating_sub(RingAppendHead::BYTES)
+        (self.bytes.1 - self.bytes.0).saturating_sub(RingAppendTrailer::BYTES)
     }
 }
 
@@ -150,10 +152,12 @@ impl Batch {
         let mut from = 0;
         let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
         let mut verdicts = Vec::with_capacity(items.len());
-        if !items.is_empty() {
-            door.journal.append_runs(senders.iter().zip(spans), permit, at.moment(), |v| verdicts.push(v));
-        }
-        let handed = settle(taken, rings, verdicts, at);
+        let runs = senders.iter().zip(spans);
+        let owed = match items.is_empty() {
+            true => None,
+            false => door.journal.append_runs_owing(runs, permit, at.moment(), |v| verdicts.push(v)),
+        };
+        let handed = Handed { owed, ..settle(taken, rings, verdicts, at) };
         bytes.clear();
         taken.clear();
         Some(handed)
@@ -195,6 +199,7 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
         let ring = &mut rings[taken.ring];
         touched[taken.ring] = true;
         handed.asked |= taken.level >= AckLevel::Received;
+        handed.waits |= taken.level >= AckLevel::Written;
         let error = match verdict {
             Ok(accepted) => {
                 counts.add(&accepted, taken.payload_bytes(), taken.level);
@@ -252,12 +257,16 @@ pub(super) struct Hold {
 }
 
 /// What came of a batch.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Handed {
     /// The journal takes nothing now.
     pub(super) hold: Option<Hold>,
     /// Somebody asked for an answer.
     pub(super) asked: bool,
+    /// Somebody waits for the disk.
+    pub(super) waits: bool,
+    /// The write that it wants, and for which nobody was woken.
+    pub(super) owed: Option<Owed>,
 }
 
 /// An append as the journal takes it, or why it does not get it; and the level that it asks for.
@@ -268,17 +277,18 @@ fn prepare<'a>(
     bytes: &'a [u8],
     at: Arrival,
 ) -> (AckLevel, Result<Item<'a>, ErrorInfo>) {
-    let Some((head, payload)) = RingAppendHead::split(bytes) else {
-        let text = "the head of the append is not what belongs there";
+    let Some((trailer, payload)) = RingAppendTrailer::split(bytes) else {
+        let text = "the trailer of the append is not what belongs there";
         // Whatever level it was to have: who waits for it is told.
         return (AckLevel::Received, Err(ErrorInfo::new(ErrorCode::BadRecord, text)));
     };
     // What wants no answer is taken like what has it with its offset.
-    let level = if head.level < AckLevel::Received { AckLevel::None } else { head.level };
-    let (first_seq, count, payload_crc) = (entry.sequence, entry.records, head.payload_crc);
+    let level = if trailer.level < AckLevel::Received { AckLevel::None } else { trailer.level };
+    let (first_seq, count, payload_crc) = (entry.sequence, entry.records, trailer.payload_crc);
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
-    let item = ring.door.item(&view, at, &mut ring.known_group);
-    (head.level, item.ok_or_else(|| ring.door.why_not(&view)))
+    // Taken when the entry was checked; it is that of the payload, for the trailer of an entry is that of an append.
+    let item = ring.door.item(&view, entry.sum, at, &mut ring.known_group);
+    (trailer.level, item.ok_or_else(|| ring.door.why_not(&view)))
 }
 
 /// The ring with the oldest front below the frontier, and the time of the next oldest one.

@@ -76,6 +76,8 @@ pub(super) struct Ring {
     /// Until when its client must have come back, after a restart of the daemon.
     expected: Option<Instant>,
     empty: bool,
+    /// Its doorbell wakes who stands by.
+    watched: bool,
     /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
     nonsense: Option<u64>,
     /// Who waits for its end.
@@ -115,6 +117,7 @@ impl Ring {
             leaving: false,
             expected: None,
             empty: false,
+            watched: false,
             nonsense: None,
             ended: Vec::new(),
             _counted: metrics::Connection::open(metrics::Transport::Shm),
@@ -128,6 +131,14 @@ impl Ring {
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.drain.waker()
+    }
+
+    pub(super) fn set_watched(&mut self, watched: bool) {
+        self.watched = watched;
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched
     }
 
     pub(super) fn process(&self) -> Option<&OwnedFd> {

@@ -4,7 +4,7 @@ mod ends;
 mod promises;
 
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,13 +12,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::format::checksum;
-use clad_journal::{Append, Journal, JournalConfig, Level};
-use clad_proto::frame::{Hello, RingAppendHead, RingId};
+use clad_journal::{Append, Hand, Journal, JournalConfig, Level};
+use clad_proto::frame::{Hello, RingAppendTrailer, RingId};
 use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
 use clad_shm::{Drain, Producer as Client};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use tokio::sync::oneshot;
 
+use super::lead::{Lead, Left, Watch};
 use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::{Drainage, Next};
@@ -47,8 +48,8 @@ struct Program {
 
 impl Program {
     fn push_bytes(&self, level: AckLevel, crc: u32, bytes: &[u8]) -> u64 {
-        let head = RingAppendHead { level, payload_crc: crc }.encode();
-        self.ring.push(&[&head, bytes], 1).expect("room")
+        let trailer = RingAppendTrailer { level, payload_crc: crc }.encode();
+        self.ring.push(&[bytes, &trailer], 1).expect("room")
     }
 
     fn push(&self, level: AckLevel, text: &str) -> u64 {
@@ -119,7 +120,8 @@ impl World {
             sign: std::sync::Mutex::default(),
             probe: std::sync::Mutex::default(),
         });
-        let drainage = Drainage::new(shared.clone(), Vec::new());
+        let watch = Watch::new(shared.bell.as_fd()).expect("a watch");
+        let drainage = Drainage::new(shared.clone(), Arc::new(watch), Vec::new());
         Self { dir, journal, shared, drainage }
     }
 
@@ -431,14 +433,64 @@ fn a_doorbell_rings_once() {
     assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
 }
 
+/// Who waits alone for the disk is written for by the thread that drained it. What comes while that one is at the disk
+/// wakes the other, for what needs no disk does not wait for it.
+#[test]
+fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
+    let world = World::new(16);
+    let (program, ring) = world.ring(1);
+    let told = world.shared.clone();
+    world.journal.on_marks(move || told.marks_moved());
+    let lead = Arc::new(Lead::new(world.shared.clone(), vec![ring]).expect("a lead"));
+    let end = Instant::now() + PATIENCE;
+    // The journal's own threads may be on their way still, from its start or from a write: then they make the next one.
+    let owed = loop {
+        let append = program.push(AckLevel::Durable, "durable");
+        let owed = {
+            let mut drainage = lead.drainage();
+            drainage.look();
+            drainage.goes()
+        };
+        if let Some(owed) = owed {
+            assert_eq!(program.ring.marks().durable, append, "it is not written by anybody else");
+            break owed;
+        }
+        while program.ring.marks().durable <= append {
+            assert!(Instant::now() < end, "nobody writes");
+            lead.drainage().turn();
+        }
+    };
+    // This thread is at the disk now, for as long as it likes.
+    lead.arm();
+    let other = std::thread::spawn({
+        let lead = lead.clone();
+        move || lead.stand_by()
+    });
+    let append = program.push(AckLevel::Received, "received");
+    while program.ring.marks().received <= append {
+        assert!(Instant::now() < end, "what needs no disk waits for it");
+        std::thread::yield_now();
+    }
+    assert!(lead.try_lead().is_none(), "the other leads");
+    drop(owed.write(&mut Hand::default()));
+    let last = program.push(AckLevel::Durable, "last");
+    while program.ring.marks().durable <= last {
+        assert!(Instant::now() < end, "the other leads, and nobody is told");
+        std::thread::yield_now();
+    }
+    world.shared.order(Order::Stop);
+    other.join().expect("it ends");
+    assert_eq!(world.stored(program.producer)[last as usize - 1..], ["received", "last"]);
+}
+
 /// Whoever asks for something when the drain has ended, or just as it ends, is not kept waiting.
 #[test]
 fn nobody_waits_for_a_drain_that_has_ended() {
-    let world = World::new(16);
+    let mut world = World::new(16);
     let (early, mut told) = oneshot::channel();
     world.shared.order(Order::Stop);
     let shared = world.shared.clone();
-    world.drainage.run();
+    assert!(matches!(world.drainage.lead(), Left::Over));
     shared.order(Order::GoOn(RingId::default(), early));
     assert_eq!(told.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
 }
@@ -471,8 +523,8 @@ fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
     assert!(orphan.ring.is_closed());
     world.until("the ring is gone", |world| {
         orphan.reopen();
-        let head = RingAppendHead { level: AckLevel::Posted, payload_crc: 0 }.encode();
-        let _ = orphan.ring.push(&[&head, b"late"], 1);
+        let trailer = RingAppendTrailer { level: AckLevel::Posted, payload_crc: 0 }.encode();
+        let _ = orphan.ring.push(&[b"late", &trailer], 1);
         world.shared.roll.of_producer(&orphan.producer).is_none()
     });
     let last = other.push(AckLevel::Written, "of another");
@@ -503,7 +555,8 @@ fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
     assert_eq!(ring.expected(), None);
     ring.is_expected_by(now);
     program.push(AckLevel::Posted, "posted meanwhile");
-    world.drainage = Drainage::new(world.shared.clone(), vec![ring]);
+    let watch = Watch::new(world.shared.bell.as_fd()).expect("a watch");
+    world.drainage = Drainage::new(world.shared.clone(), Arc::new(watch), vec![ring]);
     assert!(program.ring.is_closed(), "nobody came back");
     let closed = adopt(&mut world, &program);
     assert_eq!(closed.expected(), None, "it is over as it comes");
@@ -546,12 +599,14 @@ fn a_drain_that_waits_for_room_looks_for_nothing() {
     let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
     let last = program.push(AckLevel::Written, "waits");
     let (tell, thread) = std::sync::mpsc::sync_channel(1);
-    let World { shared, drainage, dir: _dir, journal } = world;
+    let World { shared, mut drainage, dir: _dir, journal } = world;
     let told = shared.clone();
     journal.on_marks(move || told.marks_moved());
     let drain = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("somebody listens");
-        drainage.run();
+        while let Left::Owing(owed) = drainage.lead() {
+            drop(owed);
+        }
     });
     let status = format!("/proc/self/task/{}/status", thread.recv().expect("told"));
     let left = || -> u64 {

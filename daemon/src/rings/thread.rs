@@ -1,4 +1,4 @@
-//! The thread that drains the rings, and how it sleeps.
+//! What the thread that drains the rings does, and how it sleeps. Which of two threads that is: `lead.rs`.
 //!
 //! After it found something or told somebody it looks again for `spin`, without sleeping; it offers its processor in
 //! between, because what it waits for may need that: the journal's thread that writes, or a client. Then it dozes: as
@@ -15,13 +15,14 @@ use std::sync::atomic::{Ordering, fence};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use clad_journal::Marks;
+use clad_journal::{Marks, Owed};
 use clad_proto::ErrorInfo;
 use clad_shm::{Allowance, Patience, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
-use super::pace::{GATHER, Pace, Rest};
+use super::lead::{Left, Watch};
+use super::pace::{GATHER, Lone, Pace, Rest};
 use super::pass::{Batch, Fill, Hold};
 use super::ring::Ring;
 use super::{CatchUp, Order, Shared};
@@ -32,6 +33,9 @@ const DOZE: Duration = Duration::from_micros(500);
 /// Between two looks while something is held up.
 const SOON: Duration = Duration::from_micros(100);
 
+/// With more rings than this their thread makes no write itself: it would have to say on each of them that it sleeps.
+const MOST_ALONE: usize = 8;
+
 /// For how long holes in rings may hold others up, over all users together, percent of the time: what one user may is
 /// less, so that it takes a conspiracy to get there, and everybody's intake goes on even then.
 const HELD_IN_ALL: u64 = 50;
@@ -41,6 +45,8 @@ pub(super) struct Drainage {
     shared: Arc<Shared>,
     /// For the journal and the budget, which no reload replaces.
     door: Arc<Door>,
+    /// Wakes who stands by while nobody leads.
+    watch: Arc<Watch>,
     rings: Vec<Ring>,
     /// What holes of all rings may spend.
     allowance: Allowance,
@@ -57,11 +63,17 @@ pub(super) struct Drainage {
     pace: Pace,
     /// Something was, since the marks were looked at.
     handed_over: bool,
+    /// The write that what was handed over wants.
+    owed: Option<Owed>,
+    lone: Lone,
+    /// Its thread went to make a write, and nobody has led since.
+    went: bool,
     stop: bool,
+    over: bool,
 }
 
 impl Drainage {
-    pub(super) fn new(shared: Arc<Shared>, rings: Vec<Ring>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, watch: Arc<Watch>, rings: Vec<Ring>) -> Self {
         let marks = shared.journal.subscribe();
         let epoch = marks.borrow().epoch;
         let pace = Pace::new(shared.settings.spin, Instant::now());
@@ -72,6 +84,7 @@ impl Drainage {
             waker: Waker::from(shared.clone()),
             door: shared.door(),
             shared,
+            watch,
             rings: Vec::with_capacity(rings.len()),
             allowance,
             batch: Batch::default(),
@@ -80,7 +93,11 @@ impl Drainage {
             expected: None,
             pace,
             handed_over: false,
+            owed: None,
+            lone: Lone::default(),
+            went: false,
             stop: false,
+            over: false,
         };
         rings.into_iter().for_each(|ring| drainage.add(ring));
         drainage.expect_clients();
@@ -92,6 +109,7 @@ impl Drainage {
         let of_one = self.rings.iter().find(|other| other.member.note.uid == ring.member.note.uid);
         let allowance = of_one.map(|other| other.drain().allowance().clone());
         ring.set_allowance(allowance.unwrap_or_else(|| self.allowance.part(Patience::default(), clock::now())));
+        ring.set_watched(self.watch.add(ring.waker()));
         self.rings.push(ring);
     }
 
@@ -110,12 +128,20 @@ impl Drainage {
         self.expected = self.rings.iter().filter_map(Ring::expected).min();
     }
 
-    /// Drains until it is told to stop and has nothing left.
-    pub(super) fn run(mut self) {
-        loop {
-            let next = self.turn();
+    /// Drains until it is told to stop and has nothing left, or has a write to make.
+    pub(super) fn lead(&mut self) -> Left {
+        if std::mem::take(&mut self.went) {
+            self.lone.back(self.watch.woke());
+            self.get_up();
+        }
+        while !self.over {
+            let next = self.look();
             if self.stop && self.rings.is_empty() && self.has_ended() {
-                return;
+                self.over = true;
+                break;
+            }
+            if let Some(owed) = self.goes() {
+                return Left::Owing(owed);
             }
             match next {
                 Next::Again => {}
@@ -130,6 +156,22 @@ impl Drainage {
                 },
             }
         }
+        Left::Over
+    }
+
+    /// The write that its thread goes to make; what is owed and it does not go for is made by others.
+    pub(super) fn goes(&mut self) -> Option<Owed> {
+        let owed = self.owed.take()?;
+        self.went = self.may_go() && self.lie_down(false);
+        self.went.then_some(owed)
+    }
+
+    /// Whether the thread may make a write itself: nothing but what somebody rings for can happen meanwhile.
+    fn may_go(&mut self) -> bool {
+        let waits = self.hold.is_some() || self.expected.is_some() || self.stop || !self.batch.is_empty();
+        let rings =
+            self.rings.len() <= MOST_ALONE && self.rings.iter().all(|ring| ring.is_watched() && ring.held().is_none());
+        !waits && rings && self.catching_up.is_empty() && self.lone.may()
     }
 
     /// Takes no more orders, unless there are some.
@@ -142,8 +184,16 @@ impl Drainage {
         none
     }
 
-    /// Everything that can be done without waiting.
+    /// As in a turn in which others write.
+    #[cfg(test)]
     pub(super) fn turn(&mut self) -> Next {
+        let next = self.look();
+        self.owed = None;
+        next
+    }
+
+    /// Everything that can be done without waiting.
+    pub(super) fn look(&mut self) -> Next {
         self.take_orders();
         if self.expected.is_some_and(|until| until <= Instant::now()) {
             self.expect_clients();
@@ -240,6 +290,8 @@ impl Drainage {
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), appends, handed.asked);
+                    let alone = left == Fill::All && handed.waits && !self.pace.is_crowd();
+                    self.owed = handed.owed.filter(|_| alone);
                 }
             }
         }
@@ -286,6 +338,7 @@ impl Drainage {
                 continue;
             }
             let mut ring = self.rings.swap_remove(at);
+            self.watch.remove(ring.waker());
             tracing::debug!(peer = ring.peer.name, ring = %ring.member.note.id, "a ring was drained to its end");
             self.shared.keeper.forget(&ring.member.note);
             self.shared.roll.leave(&ring.member);
@@ -303,24 +356,33 @@ impl Drainage {
 
     /// Says that it sleeps, looks once more, and sleeps until it is woken, or `until` then. While nothing can be taken
     /// (`all_held`), or of one ring, no client of it has to wake anybody.
-    fn sleep(&mut self, mut until: Option<Instant>, all_held: bool) {
-        let shared = self.shared.clone();
+    fn sleep(&mut self, until: Option<Instant>, all_held: bool) {
+        if self.lie_down(all_held) {
+            let holds = self.rings.iter().filter_map(|ring| Some(ring.held()?.until));
+            let until = until.into_iter().chain(self.expected).chain(holds).min();
+            self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
+            self.get_up();
+        }
+    }
+
+    /// Says that it sleeps, and looks once more; `false`: there is something, and it is up again.
+    fn lie_down(&mut self, all_held: bool) -> bool {
+        let shared = &self.shared;
         shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
-        for ring in &mut self.rings {
-            if let Some(hold) = ring.held() {
-                until = Some(until.map_or(hold.until, |until| until.min(hold.until)));
-            } else if !all_held {
-                quiet &= ring.sleep();
-            }
+        for ring in self.rings.iter_mut().filter(|ring| !all_held && ring.held().is_none()) {
+            quiet &= ring.sleep();
         }
-        until = until.into_iter().chain(self.expected).min();
-        if quiet {
-            self.rest(until.map(|until| until.saturating_duration_since(Instant::now())));
+        if !quiet {
+            self.get_up();
         }
-        shared.asleep.store(false, Ordering::SeqCst);
+        quiet
+    }
+
+    fn get_up(&mut self) {
+        self.shared.asleep.store(false, Ordering::SeqCst);
         self.rings.iter_mut().for_each(Ring::awake);
     }
 

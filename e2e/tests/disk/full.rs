@@ -95,6 +95,49 @@ pub(crate) fn certainly_not_written(error: &ErrorInfo) {
     assert!(error.retry_after_ms.is_some(), "{error}");
 }
 
+/// All inodes but so many; they are given back with the folder.
+fn take_inodes(left: u64) -> PathBuf {
+    let folder = mount_point().join("files");
+    fs::create_dir(&folder).expect("made");
+    let free = || rustix::fs::statvfs(mount_point()).expect("a file system").f_favail;
+    for number in 0.. {
+        if free() <= left {
+            return folder;
+        }
+        File::create(folder.join(number.to_string())).expect("an inode");
+    }
+    unreachable!()
+}
+
+/// Bytes are free, files cannot be made: told for what it is, and nothing gets an offset that no segment can hold.
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment() {
+    let mut daemon = small().start();
+    daemon.wait_until("the prepared segment", |s| s.segments == 2);
+    let files = take_inodes(0);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    let (large, error) = until_refused(&mut raw, 0);
+    certainly_not_written(&error);
+    assert!(error.text.contains("no inode"), "{error}");
+    assert!(daemon.status().not_ready_reason.contains("no inode"), "{:?}", daemon.status().not_ready_reason);
+    // An order to rotate, which leaves what is left of the active one, and looks at the disk do not change that.
+    clactl_ends(0, &["rotate", "--admin", &daemon.address("admin")], b"");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        raw.append(large, AckLevel::Received, &[b"small"]);
+        certainly_not_written(&raw.refused().error);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let offsets = daemon.status().offsets.expect("told");
+    assert_eq!((offsets.received, offsets.durable), (large, large));
+
+    fs::remove_dir_all(files).expect("given back");
+    until_taken(&mut raw, large);
+    intact(&daemon, large + 1, 0);
+    assert_eq!(daemon.term(), Some(0));
+}
+
 /// Everything is there, dense, byte for byte: so many large records, and so many small ones.
 fn intact(daemon: &Daemon, large: u64, small: u64) {
     let mut reader = Raw::unix(&daemon.socket());

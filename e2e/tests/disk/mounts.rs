@@ -48,6 +48,10 @@ fn becomes_read_only() {
 
     raw.append(10, AckLevel::Durable, &[b"record 10"]);
     let status = daemon.wait_until("it has failed", |status| status.failed);
+    // Answered at once, where it would wait for as long as the disk is broken.
+    let said = clactl_ends(1, &["sync", "--admin", &daemon.address("admin")], b"");
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("the journal has failed"), "{said}");
     assert!(!status.ready && status.failure.contains("ead-only"), "{status:?}");
     assert_eq!(status.offsets.map(|offsets| offsets.durable), Some(10), "{status:?}");
     let pages = daemon.port("metrics");
@@ -61,6 +65,8 @@ fn becomes_read_only() {
 
     // Ext4 does not become writable again but by a new mount.
     assert_eq!(daemon.term(), Some(1), "an end that is not clean: {}", daemon.said());
+    let said = daemon.said();
+    assert!(said.contains("not written yet is lost (1 records, offsets 10 to 10)"), "{said}");
     for words in [vec!["umount", &point], vec!["mount", &device, &point]] {
         let output = Command::new(words[0]).args(&words[1..]).output().expect("it runs");
         assert!(output.status.success(), "{output:?}");

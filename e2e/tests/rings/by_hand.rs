@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use clad_client::AckLevel;
 use clad_proto::ErrorInfo;
 use clad_proto::frame::{
-    ErrorFrame, Flush, Frame, FrameDecoder, Hello, RingAppendHead, RingGiven, RingWanted, Watermark,
+    ErrorFrame, Flush, Frame, FrameDecoder, Hello, RingAppendTrailer, RingGiven, RingWanted, Watermark,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -89,6 +89,6 @@ fn next(control: &mut UnixStream, input: &mut BytesMut) -> Frame {
 /// Puts a record into a ring, as an append of its own.
 pub(crate) fn push(ring: &clad_shm::Producer, level: AckLevel, body: &str) -> u64 {
     let payload = clad_e2e::raw::payload(&[body.as_bytes()]);
-    let head = RingAppendHead { level, payload_crc: payload.checksum() }.encode();
-    ring.push(&[&head, &payload.bytes], payload.count).expect("room")
+    let trailer = RingAppendTrailer { level, payload_crc: payload.checksum() }.encode();
+    ring.push(&[&payload.bytes, &trailer], payload.count).expect("room")
 }

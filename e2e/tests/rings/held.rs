@@ -139,7 +139,8 @@ fn a_daemon_whose_drain_does_not_get_on_is_not_ready() {
     let (mut socket, _) = Raw::producer(&daemon.socket());
     let producer = producer(&runtime, &daemon, "shm");
     let frozen = Holder::freeze(&threads(daemon.pid(), |name| name == "clad-drain"));
-    let posted = submit(&producer, AckLevel::Written, "posted".to_owned());
+    runtime.block_on(submit(&producer, AckLevel::Posted, "posted".to_owned())).expect("in the ring");
+    let posted = submit(&producer, AckLevel::Written, "behind it".to_owned());
     assert_eq!(ready().0, 200, "nobody was refused yet");
     socket.append(0, AckLevel::Received, &[b"by the socket"]);
     let Frame::Refused(refused) = socket.answer() else { panic!("it passed what was posted before") };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clad_client::{AckLevel, Producer};
 use clad_e2e::{Daemon, Rng, Setup, readback, seed};
-use clad_proto::frame::{Hello, RingAppendHead};
+use clad_proto::frame::{Hello, RingAppendTrailer};
 use rustix::fs::FallocateFlags;
 
 use crate::by_hand::ByHand;
@@ -127,8 +127,8 @@ fn somewhere(size: u64, rng: &mut Rng) -> u64 {
 /// A record of an attacker's own; its ring may be nonsense by now.
 fn push_if_it_can(ring: &clad_shm::Producer, body: &str) -> bool {
     let payload = clad_e2e::raw::payload(&[body.as_bytes()]);
-    let head = RingAppendHead { level: AckLevel::Posted, payload_crc: payload.checksum() }.encode();
-    ring.push(&[&head, &payload.bytes], payload.count).is_ok()
+    let trailer = RingAppendTrailer { level: AckLevel::Posted, payload_crc: payload.checksum() }.encode();
+    ring.push(&[&payload.bytes, &trailer], payload.count).is_ok()
 }
 
 /// Others log by rings and by a socket, and are answered, while a client with a ring attacks.

@@ -4,8 +4,8 @@
 //! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
 //! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
 //! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
-//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing. `by_hand`: a client made of frames and
-//! a ring.
+//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing.
+//! `lost`: the log is. `by_hand`: a client made of frames and a ring.
 
 mod by_hand;
 mod calls;
@@ -14,6 +14,7 @@ mod forked;
 mod held;
 mod hostile;
 mod keeper;
+mod lost;
 mod order;
 mod orphan;
 mod quiet;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clad_client::AckLevel;
 use clad_e2e::{Setup, readback};
-use clad_proto::frame::{Hello, RingAppendHead};
+use clad_proto::frame::{Hello, RingAppendTrailer};
 use clad_shm::PushError;
 
 use crate::by_hand::ByHand;
@@ -16,8 +16,8 @@ const THREADS: usize = 3;
 
 fn push(ring: &clad_shm::Producer, body: &str) -> Result<u64, PushError> {
     let payload = clad_e2e::raw::payload(&[body.as_bytes()]);
-    let head = RingAppendHead { level: AckLevel::Posted, payload_crc: payload.checksum() }.encode();
-    ring.push(&[&head, &payload.bytes], payload.count)
+    let trailer = RingAppendTrailer { level: AckLevel::Posted, payload_crc: payload.checksum() }.encode();
+    ring.push(&[&payload.bytes, &trailer], payload.count)
 }
 
 /// It is in the middle of its pushes when the connection ends. Each that ended well is stored, once and in order; the others

@@ -6,7 +6,7 @@ use clad_client::{AckLevel, Producer, ProducerId};
 use clad_e2e::raw::hello;
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, readback};
 use clad_proto::ErrorCode;
-use clad_proto::frame::Frame;
+use clad_proto::frame::{Frame, RingAppendTrailer};
 
 use crate::by_hand::{ByHand, push};
 use crate::{producer, runtime, submit};
@@ -107,4 +107,29 @@ fn who_goes_on_as_a_producer_waits_for_its_ring() {
     let receipt = runtime.block_on(async { tokio::time::timeout(PATIENCE, waits).await });
     receipt.expect("in time").expect("a task").expect("durable");
     assert_eq!(bodies(&daemon), [of_first, vec![of_second]].concat());
+}
+
+/// A reload is for the rings that are given out from then on; those that are there keep what they were given with.
+#[test]
+fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
+    let setup = Setup::new().unset("limits.max_append_bytes").set("journal.max_record_bytes", "64KiB");
+    std::fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
+    let daemon = setup.start();
+    let at = || ByHand::at(&daemon.socket(), &hello(), clad_shm::clock::now());
+    let mut before = at();
+    std::fs::write(daemon.setup().config(), "[limits]\nmax_append_bytes = \"128KiB\"\n").expect("written");
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    daemon.wait_said("HUP: reloaded");
+    let mut after = at();
+    let body = vec![b'x'; 50_000];
+    let payload = clad_e2e::raw::payload(&[&body, &body, &body, &body]);
+    let level = AckLevel::Written;
+    let codes = [&mut before, &mut after].map(|client| {
+        let ring = client.attach();
+        let trailer = RingAppendTrailer { level, payload_crc: payload.checksum() }.encode();
+        let append = ring.push(&[&payload.bytes, &trailer], payload.count).expect("room");
+        client.flush(level).expect("all that was taken is written");
+        ring.answer(append).expect("an answer").code
+    });
+    assert_eq!(codes, [0, ErrorCode::AppendTooLarge.number().into()]);
 }

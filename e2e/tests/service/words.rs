@@ -89,10 +89,35 @@ fn writes_that_fail_and_the_recovery() {
     assert!(status == 503 && why.contains("the journal failed"), "{status} {why}");
     let (status, why) = page(&daemon, "/healthz");
     assert!(status == 200 && why.starts_with("degraded: ") && why.contains("the journal failed"), "{status} {why}");
+    // An order that cannot be carried out now is refused now.
+    let admin = format!("unix://{}", daemon.setup().admin_socket().display());
+    let output = clactl_ends(1, &["sync", "--admin", &admin], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("the journal has failed and recovers by itself"), "{said}");
     limit("--fsize=unlimited:unlimited");
     says(&daemon, &["The kernel failed", "the journal recovered", "health of the disk"]);
     says_no_more(&daemon, "The journal has failed");
     assert_eq!(page(&daemon, "/readyz").0, 200);
+}
+
+#[test]
+fn a_stop_while_the_journal_has_failed_says_what_it_loses() {
+    if !is_on_path("prlimit") {
+        return not_run("a stop while the journal has failed", "no prlimit");
+    }
+    let trapped = ["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
+    let mut daemon = Setup::new().set("daemon.drain_timeout", "1s").under(&trapped).start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append_acked(0, AckLevel::Durable, &[b"one"]);
+    let pid = daemon.pid().to_string();
+    let done = run(Command::new("prlimit").args(["--pid", &pid, "--fsize=0:unlimited"]), b"");
+    assert!(done.status.success(), "{done:?}");
+    raw.append(1, AckLevel::Received, &[b"two", b"three"]);
+    says(&daemon, &["The journal has failed"]);
+    assert_eq!(daemon.term(), Some(1));
+    let lost = "could not be ended cleanly in time: what was acknowledged as `received` and not written yet is lost (2 \
+                records, offsets 1 to 2); nothing that was acknowledged as `written` or `durable` is lost";
+    assert!(daemon.said().contains(lost), "{}", daemon.said());
 }
 
 #[test]

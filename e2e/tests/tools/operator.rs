@@ -228,8 +228,8 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
                 child.running.wait_end(PATIENCE).expect("it ends");
                 let said = child.running.said();
                 assert_eq!(child.running.code(), Some(1), "{said}");
-                let last = "interrupted, and no ack for 1 line, which may be stored\nno line reached `durable`";
-                assert!(said.contains(last), "{transport}: {said}");
+                let last = "interrupted, and no ack for 1 line, which may be stored: the daemon said no_space: ";
+                assert!(said.contains(last) && said.contains("\nno line reached `durable`"), "{transport}: {said}");
             });
         }
     });

@@ -52,7 +52,7 @@ impl Committer {
             return u64::MAX;
         }
         let prepared = u64::from(self.prepared.is_some()) + u64::from(self.coming);
-        // That there is room on the disk says nothing where a segment cannot be opened.
+        // That there is room on the disk says nothing where a segment cannot be made or opened.
         prepared + if self.unopened.is_some() { 0 } else { self.spare }
     }
 

@@ -263,6 +263,9 @@ impl Committer {
             first_sequence: sequence,
             producer_epoch: u32::MAX,
         };
+        if self.producers.get(id).is_none() && self.producers.may_have_forgotten() {
+            return None;
+        }
         match self.judge(&header, false, now) {
             Ok(Some(_)) | Err(AppendError::TooOld) => Some(true),
             Ok(None) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => Some(false),

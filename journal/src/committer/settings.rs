@@ -66,12 +66,19 @@ impl Committer {
         match self.wants_prepared() {
             Some((number, _)) if number == prepared.header.number => {
                 self.prepared = Some(prepared);
+                self.unopened = None;
                 self.spare = self.spare.saturating_sub(1);
                 self.marks.version += 1;
                 true
             }
             _ => false,
         }
+    }
+
+    /// No segment can be made now: that the disk has room for one counts again when one was made.
+    pub(crate) fn cannot_make(&mut self, reason: String) {
+        self.unopened = Some(reason);
+        self.marks.version += 1;
     }
 
     /// For how many further segments there is room, as somebody has just seen. Not while one is made: it would count twice.

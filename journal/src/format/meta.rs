@@ -4,10 +4,11 @@
 //! holds is the truth. A slot:
 //!
 //! ```text
-//!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched)   12 length u32
+//!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched, 4 a proof)   12 length u32
 //! 16 generation u64    24 log id       40 lowest segment kept u64   48 lowest offset kept u64
 //! 56 highest segment put to use u64    64 created i64   72 epochs u32   76 least epoch to go on in u32
-//! 80 epochs: (epoch u32, first offset u64) each, oldest first; then the CRC-32C of all before it
+//! 80 epochs: (epoch u32, first offset u64) each, oldest first
+//!    with flag 4: durable u64, written u64, boot id; then the CRC-32C of all before it
 //! ```
 //! The highest segment is `u64::MAX` while none was put to use.
 
@@ -16,14 +17,15 @@ use super::checksum::plain;
 
 /// First bytes of a slot.
 pub const MAGIC: [u8; 8] = *b"CLADMETA";
-/// The version this clad writes.
-pub const VERSION: u16 = 1;
+/// The newest version that this clad reads: of a slot with a proof. One without is written as version 1.
+pub const VERSION: u16 = 2;
 /// Bytes of a slot.
 pub const SLOT: usize = 32 * 1024;
 const HEAD: usize = 80;
 const EPOCH: usize = 12;
+const PROOF: usize = 32;
 /// Epochs that a slot remembers; older ones are forgotten, and their cursors are then unknown.
-pub const MAX_EPOCHS: usize = (SLOT - HEAD - 4) / EPOCH;
+pub const MAX_EPOCHS: usize = (SLOT - HEAD - PROOF - 4) / EPOCH;
 /// No segment was put to use yet.
 pub const NONE: u64 = u64::MAX;
 
@@ -34,6 +36,17 @@ pub struct EpochStart {
     pub epoch: u32,
     /// The first offset given in it.
     pub first_offset: u64,
+}
+
+/// How far the log had come, as a start found it proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Everything below was durable.
+    pub durable: u64,
+    /// Everything below was written, under this boot.
+    pub written: u64,
+    /// That boot.
+    pub boot_id: [u8; 16],
 }
 
 /// What `clad.meta` says.
@@ -58,6 +71,9 @@ pub struct Meta {
     /// The log must not go on in an epoch below this one; 0: any. A start that found records lost writes it before it
     /// changes anything: should it be cut, the next one finds what it has sealed, and no damage.
     pub least_epoch: u32,
+    /// What proves the damage that a start has found. It writes it before it changes anything: what proved it so far may
+    /// lie where the footer goes, and should the start be cut, the next one must come to the same damage.
+    pub proof: Option<Proof>,
     /// All epochs that are remembered, oldest first; never empty.
     pub epochs: Vec<EpochStart>,
 }
@@ -105,11 +121,13 @@ impl Meta {
 
     /// The slot's bytes, padded to [`SLOT`].
     pub fn encode(&self) -> Vec<u8> {
-        let len = HEAD + self.epochs.len() * EPOCH + 4;
+        let proof = self.proof.map_or(0, |_| PROOF);
+        let len = HEAD + self.epochs.len() * EPOCH + proof + 4;
+        let flags = u16::from(self.clean) | u16::from(self.latched) << 1 | u16::from(proof > 0) << 2;
         let mut b = Vec::with_capacity(SLOT);
         b.extend_from_slice(&MAGIC);
-        b.extend_from_slice(&VERSION.to_le_bytes());
-        b.extend_from_slice(&(u16::from(self.clean) | u16::from(self.latched) << 1).to_le_bytes());
+        b.extend_from_slice(&if proof > 0 { VERSION } else { 1 }.to_le_bytes());
+        b.extend_from_slice(&flags.to_le_bytes());
         b.extend_from_slice(&(len as u32).to_le_bytes());
         b.extend_from_slice(&self.generation.to_le_bytes());
         b.extend_from_slice(&self.log_id);
@@ -122,6 +140,11 @@ impl Meta {
         for e in &self.epochs {
             b.extend_from_slice(&e.epoch.to_le_bytes());
             b.extend_from_slice(&e.first_offset.to_le_bytes());
+        }
+        if let Some(proof) = self.proof {
+            b.extend_from_slice(&proof.durable.to_le_bytes());
+            b.extend_from_slice(&proof.written.to_le_bytes());
+            b.extend_from_slice(&proof.boot_id);
         }
         let crc = plain(&b);
         b.extend_from_slice(&crc.to_le_bytes());
@@ -148,10 +171,12 @@ impl Meta {
             return Err(MetaError::Newer { found });
         }
         let epochs = u32_at(b, 72) as usize;
-        if epochs == 0 || epochs > MAX_EPOCHS || len != HEAD + epochs * EPOCH + 4 {
+        let flags = u16_at(b, 10);
+        let proof = if flags & 4 != 0 { PROOF } else { 0 };
+        if epochs == 0 || epochs > MAX_EPOCHS || len != HEAD + epochs * EPOCH + proof + 4 {
             return Err(MetaError::Damaged);
         }
-        let flags = u16_at(b, 10);
+        let proof_at = len - 4 - proof;
         Ok(Self {
             generation: u64_at(b, 16),
             log_id: get(b, 24),
@@ -162,7 +187,12 @@ impl Meta {
             highest_segment: u64_at(b, 56),
             created_ns: i64_at(b, 64),
             least_epoch: u32_at(b, 76),
-            epochs: b[HEAD..len - 4]
+            proof: (proof > 0).then(|| Proof {
+                durable: u64_at(b, proof_at),
+                written: u64_at(b, proof_at + 8),
+                boot_id: get(b, proof_at + 16),
+            }),
+            epochs: b[HEAD..proof_at]
                 .chunks_exact(EPOCH)
                 .map(|e| EpochStart { epoch: u32_at(e, 0), first_offset: u64_at(e, 4) })
                 .collect(),
@@ -171,35 +201,39 @@ impl Meta {
 }
 
 #[cfg(test)]
+pub(crate) fn example() -> Meta {
+    Meta {
+        generation: 5,
+        log_id: [1; 16],
+        clean: true,
+        latched: false,
+        lowest_segment: 2,
+        lowest_offset: 100,
+        highest_segment: 9,
+        created_ns: 77,
+        least_epoch: 6,
+        proof: Some(Proof { durable: 300, written: 310, boot_id: [9; 16] }),
+        epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 4, first_offset: 200 }],
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    pub(crate) fn example() -> Meta {
-        Meta {
-            generation: 5,
-            log_id: [1; 16],
-            clean: true,
-            latched: false,
-            lowest_segment: 2,
-            lowest_offset: 100,
-            highest_segment: 9,
-            created_ns: 77,
-            least_epoch: 6,
-            epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 4, first_offset: 200 }],
-        }
-    }
 
     #[test]
     fn comes_back_and_every_flipped_byte_is_refused() {
         let bytes = example().encode();
         assert_eq!(bytes.len(), SLOT);
         assert_eq!(Meta::decode(&bytes), Ok(example()));
-        for at in 0..HEAD + 2 * EPOCH + 4 {
+        let without = Meta { proof: None, ..example() };
+        assert_eq!(Meta::decode(&without.encode()), Ok(without));
+        for at in 0..HEAD + 2 * EPOCH + PROOF + 4 {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
             assert!(Meta::decode(&bad).is_err(), "byte {at}");
         }
-        for cut in 0..HEAD + 2 * EPOCH + 4 {
+        for cut in 0..HEAD + 2 * EPOCH + PROOF + 4 {
             assert!(Meta::decode(&bytes[..cut]).is_err());
         }
     }

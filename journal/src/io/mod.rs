@@ -168,6 +168,8 @@ pub struct Space {
     pub free: u64,
     /// Bytes in all.
     pub total: u64,
+    /// Files that can still be made (inodes); `u64::MAX` where the file system has no bound for them.
+    pub files: u64,
 }
 
 /// One open file description.

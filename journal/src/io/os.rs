@@ -284,7 +284,10 @@ impl Storage for OsStorage {
 
     fn space(&self) -> io::Result<Space> {
         let s = rustix::fs::fstatvfs(&self.dir)?;
-        Ok(Space { free: s.f_bavail.saturating_mul(s.f_frsize), total: s.f_blocks.saturating_mul(s.f_frsize) })
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        // btrfs, for one, makes them as they are wanted and counts none.
+        let files = if s.f_files == 0 { u64::MAX } else { s.f_favail };
+        Ok(Space { free: bytes(s.f_bavail), total: bytes(s.f_blocks), files })
     }
 
     fn block_size(&self) -> u32 {

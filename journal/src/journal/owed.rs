@@ -55,6 +55,19 @@ impl Journal {
             self.taken(permit, |committer, purse| committer.append_burst(from, burst, now, purse, answer));
         self.shared.owed(core, before, now)
     }
+
+    /// As [`Self::append_runs`]; who calls owes the write.
+    pub fn append_runs_owing<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<Owed> {
+        let (core, before, _purse) =
+            self.taken(permit, |committer, purse| committer.append_runs(runs, now, purse, answer));
+        self.shared.owed(core, before, now)
+    }
 }
 
 impl Shared {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use super::plan::{self, Kept, Plan, Unsealed};
+use super::plan::{self, Kept, Plan, Said, Unsealed};
 use super::report::Report;
 use super::scan::{Found, Scan, scan_with};
 use super::survey::{Segment, State, Survey};
@@ -18,7 +18,7 @@ use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Damage, Footer, IndexEntry};
-use crate::format::meta::EpochStart;
+use crate::format::meta::{EpochStart, Meta, Proof};
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
@@ -29,6 +29,8 @@ use crate::segment_file;
 use crate::window::Window;
 
 const PIECE: u64 = 1 << 20;
+/// Damaged places of one segment that are set aside one by one; where there are more, from the first to the last in one piece.
+const COPIES: usize = 64;
 
 /// One open segment on its way to its footer.
 struct Work {
@@ -47,6 +49,8 @@ struct Carrier<'a> {
     storage: &'a dyn Storage,
     /// What a start knows from `clad.meta`; recovery in the process raises the epoch itself.
     meta: Option<&'a MetaFile>,
+    /// What that said when this began: where each epoch ended.
+    said: Meta,
     observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
@@ -87,6 +91,7 @@ pub(super) fn carry_out(
     let mut c = Carrier {
         storage,
         meta: Some(&meta),
+        said: said.clone(),
         observer,
         boot_id,
         now,
@@ -133,6 +138,7 @@ pub(super) fn carry_out(
         m.clean = false;
         m.latched = false;
         m.least_epoch = 0;
+        m.proof = None;
         if !clean && !config.faults.has(Fault::EpochNotRaised) {
             // A lost slot may have taken the word of an epoch along: its first segment has it too.
             for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
@@ -170,7 +176,7 @@ pub(crate) fn end_at(
         observer: &env.observer,
         boot_id: env.clock.boot_id(),
         now: env.now(),
-        log_id: env.meta.get().log_id,
+        said: env.meta.get(),
         numbers: vec![number],
         limit,
         first_offset,
@@ -187,7 +193,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) observer: &'a Observer,
     pub(crate) boot_id: [u8; 16],
     pub(crate) now: Moment,
-    pub(crate) log_id: [u8; 16],
+    /// What `clad.meta` says.
+    pub(crate) said: Meta,
     pub(crate) numbers: Vec<u64>,
     /// A later segment holds the log from this offset on.
     pub(crate) limit: u64,
@@ -209,7 +216,8 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         observer: e.observer,
         boot_id: e.boot_id,
         now: e.now,
-        log_id: e.log_id,
+        log_id: e.said.log_id,
+        said: e.said,
         report: Report::default(),
         producers: e.producers,
         producers_known: e.producers_known,
@@ -281,17 +289,22 @@ impl Carrier<'_> {
     }
 
     /// Says in `clad.meta`, before anything is changed, what the next start could not see any more should this one be cut:
-    /// the segments sealed, the damage in them named, and a mark of a clean end from before.
+    /// the segments sealed, the damage in them named, and a mark of a clean end from before; and where the footer goes, what
+    /// proved that damage.
     fn announce(&mut self, plan: &Plan) -> Result<(), OpenError> {
-        self.untold |= plan.kept.iter().any(|kept| !kept.damage.is_empty());
+        let damaged = plan.kept.iter().any(|kept| !kept.damage.is_empty());
+        self.untold |= damaged;
         let (Some(meta), epoch) = (self.meta, self.next_epoch()) else { return Ok(()) };
         let (said, hole) = (meta.get(), epoch > self.greatest_epoch + 1);
-        if !said.clean && (!hole || said.least_epoch >= epoch) {
+        let proof = Proof { durable: plan.proven_durable, written: plan.proven_end, boot_id: self.boot_id };
+        let proof = if damaged { Some(proof) } else { said.proof };
+        if !said.clean && (!hole || said.least_epoch >= epoch) && said.proof == proof {
             return Ok(());
         }
         let announced = meta.update_both(|m| {
             m.clean = false;
             m.least_epoch = if hole { m.least_epoch.max(epoch) } else { m.least_epoch };
+            m.proof = proof;
         });
         announced.map_err(OpenError::io("write clad.meta"))
     }
@@ -324,16 +337,17 @@ impl Carrier<'_> {
             let name = segment_name(segment.number);
             works.push(self.open_and_scan(segment, limit).map_err(OpenError::io(name))?);
         }
-        let mut seen: Vec<_> = works.iter().map(|w| self.unsealed(w)).collect();
+        let mut seen: Vec<_> = works.iter_mut().map(|w| self.unsealed(w)).collect();
         if self.faults.has(Fault::DamageCutOff) {
             let headers = seen.iter_mut().flat_map(|s| s.batches.iter_mut()).map(|b| &mut b.header);
             headers.for_each(|h| (h.durable, h.written) = (0, 0));
+            seen.iter_mut().for_each(|s| s.footer_end = None);
         }
-        let begun = self.meta.filter(|_| limit.is_none()).map_or(0, |meta| meta.get().epoch_start().first_offset);
-        let plan = plan::plan(self.next_offset, begun, &seen, latched);
+        let said = self.meta.filter(|_| limit.is_none()).map(|meta| Said::by(&meta.get(), self.boot_id));
+        let plan = plan::plan(self.next_offset, said.unwrap_or_default(), &seen, latched);
         self.announce(&plan)?;
-        for (work, kept) in works.iter_mut().zip(&plan.kept) {
-            work.kept = kept.clone();
+        for ((work, seen), kept) in works.iter_mut().zip(seen).zip(&plan.kept) {
+            (work.scan.batches, work.kept) = (seen.batches, kept.clone());
             let context = format!("set aside the tail of segment {}", work.number);
             if !self.faults.has(Fault::TailNotSetAside) {
                 self.set_aside(work).map_err(OpenError::io(context))?;
@@ -351,10 +365,12 @@ impl Carrier<'_> {
         Ok(())
     }
 
-    fn unsealed(&self, w: &Work) -> Unsealed {
+    /// What the plan needs. The batches come back behind it: there may be a million of them.
+    fn unsealed(&self, w: &mut Work) -> Unsealed {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
         let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
-        Unsealed { number: w.number, batches: w.scan.batches.clone(), same_boot, limit: w.limit }
+        let (batches, footer_end) = (std::mem::take(&mut w.scan.batches), w.scan.footer_end());
+        Unsealed { number: w.number, batches, same_boot, limit: w.limit, footer_end }
     }
 
     fn open_and_scan(&mut self, segment: Segment, limit: Option<u64>) -> io::Result<Work> {
@@ -375,7 +391,7 @@ impl Carrier<'_> {
         };
         self.report.bytes_read += scan.bytes_read;
         // What was cut off when a later epoch began may still lie behind the end that its footer had.
-        let end = self.meta.filter(|_| !headless).and_then(|meta| meta.get().end_of(header.epoch));
+        let end = if headless { None } else { self.said.end_of(header.epoch) };
         let limit = limit.into_iter().chain(end).min();
         Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit })
     }
@@ -405,6 +421,11 @@ impl Carrier<'_> {
         let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
         let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
         ranges.extend(lost.map(|g| (g.0, g.1, "damaged")));
+        if let (Some(first), Some(last)) = (ranges.first().copied(), ranges.last().copied())
+            && ranges.len() > COPIES
+        {
+            ranges = vec![(first.0, last.1, "damaged")]; // each copy costs syncs, and whoever looks there a name
+        }
         let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
         // What a later segment repeats is no loss; what ended with its epoch was set aside then.
         let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {
@@ -503,7 +524,8 @@ impl Carrier<'_> {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
             // What is damaged in between is lost already, and named; its place may be written over.
-            let mut ours = kept(w).filter(|b| b.pos < end && at < b.end);
+            let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
+            let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
             if end > data_end {
                 piece.set_len((data_end - at) as usize);

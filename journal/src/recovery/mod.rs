@@ -40,7 +40,7 @@ use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
 pub(crate) use survey::{
-    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, probe, probe_alone, probe_as,
+    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, is_used, probe, probe_alone, probe_as,
     segments as list_segments,
 };
 
@@ -77,10 +77,11 @@ pub(crate) fn start(
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
         Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
-        Loaded::Found { mut meta, slot, greatest_epoch, whole } => {
+        Loaded::Found { meta: said, slot, greatest_epoch, whole } => {
+            let mut meta = said.clone();
             survey::adopt(storage, &mut meta, &found, whole, observer, config.faults)?;
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
-            let meta = MetaFile::open(storage, meta, slot).map_err(OpenError::io("write clad.meta"))?;
+            let meta = MetaFile::open_with(storage, said, slot, meta).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
             let mut recovered = carry_out::carry_out(
                 storage,

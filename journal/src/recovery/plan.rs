@@ -3,9 +3,10 @@
 //! What must hold:
 //! - A batch **continues the log** when its first offset is the one expected and its chain names the batch before it
 //!   in the same segment (zero for the first).
-//! - The **proven end** is the greatest `durable` that any intact batch vouches for, or the greatest `written` where
+//! - The **proven end** is the greatest `durable` that any intact batch, or the end of a footer, vouches for, or the greatest `written` where
 //!   the segment was used under this very boot and no failure was latched; and it is never below the first offset of
-//!   the newest epoch in `clad.meta`, which was written when everything below that was durable, or told to be lost.
+//!   the newest epoch in `clad.meta`, which was written when everything below that was durable, or told to be lost; nor below
+//!   what a start that was cut has left word of there: it may have written over the batch that vouched for it.
 //! - A failure **below** the proven end is damage: it is named, and the rest is kept. The **cut** is the first failure
 //!   at or above it: what lies behind is certain of nothing and is set aside.
 //! - A batch that begins where the damage ends is kept though its chain names a batch that cannot be read: what it follows
@@ -32,6 +33,7 @@
 
 use super::scan::Found;
 use crate::format::footer::Damage;
+use crate::format::meta::Meta;
 
 /// One unsealed segment, as the plan sees it.
 #[derive(Clone, Debug)]
@@ -45,12 +47,15 @@ pub struct Unsealed {
     /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there. Everything
     /// below was durable when that came to be, or told to be lost.
     pub limit: Option<u64>,
+    /// Where a footer says it ends, behind which its file goes on: who sealed it was cut before the file was made shorter. It
+    /// was written when everything below was durable, or told to be lost.
+    pub footer_end: Option<u64>,
 }
 
 /// What is kept of one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Which of its batches, by index.
+    /// Which of its batches, by index, ascending.
     pub batches: Vec<usize>,
     /// Expected offset at its start.
     pub first_offset: u64,
@@ -79,12 +84,37 @@ pub struct Plan {
     pub cut_at: Option<u64>,
 }
 
-/// Concludes. `start` is where the last sealed segment ended; `said`: where the newest epoch in `clad.meta` began (0 where
-/// other segments follow these); `latched`: a failure was latched and not recovered.
-pub fn plan(start: u64, said: u64, segments: &[Unsealed], latched: bool) -> Plan {
+/// What `clad.meta` says of how far the log had come. Nothing, where other segments follow these: then they say it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
+    /// Below this everything was durable, or told to be lost: where the newest epoch began, or what a start found proven that
+    /// was cut.
+    pub durable: u64,
+    /// Below this everything was written, under the boot that runs now, as such a start found it.
+    pub written: u64,
+}
+
+impl Said {
+    /// By a `clad.meta`, under this boot.
+    pub fn by(meta: &Meta, boot_id: [u8; 16]) -> Self {
+        let begun = meta.epoch_start().first_offset;
+        let same_boot = meta.proof.filter(|proof| proof.boot_id == boot_id && boot_id != [0; 16]);
+        Self {
+            durable: meta.proof.map_or(0, |proof| proof.durable).max(begun),
+            written: same_boot.map_or(0, |proof| proof.written),
+        }
+    }
+}
+
+/// Concludes. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
+pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Plan {
     let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
-    let durable = all().map(|(_, b)| b.header.durable).max().unwrap_or(0).max(start).max(said);
-    let written = all().filter(|(s, _)| s.same_boot && !latched).map(|(_, b)| b.header.written).max().unwrap_or(0);
+    let footers = segments.iter().filter_map(|s| s.footer_end);
+    let vouched = all().map(|(_, b)| b.header.durable).chain(footers).max().unwrap_or(0);
+    let durable = vouched.max(start).max(said.durable);
+    let here = all().filter(|(s, _)| s.same_boot).map(|(_, b)| b.header.written).max().unwrap_or(0);
+    let written = if latched { 0 } else { here.max(said.written) };
+    let said = said.durable.max(if latched { 0 } else { said.written });
     let proven = durable.max(written);
     let mut plan = Plan { proven_durable: durable, proven_end: proven, ..Plan::default() };
     let mut expected = start;
@@ -159,6 +189,7 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
 mod tests {
     use super::*;
     use crate::format::batch::{BatchHeader, KIND_DATA, KIND_VOUCH};
+    use crate::format::meta::{EpochStart, Proof, example};
 
     /// A batch of one record; its checksum is its first offset plus one.
     fn data(first: u64, durable: u64, written: u64) -> Found {
@@ -200,8 +231,12 @@ mod tests {
         f
     }
 
+    fn durable(durable: u64) -> Said {
+        Said { durable, written: 0 }
+    }
+
     fn segment(batches: Vec<Found>) -> Unsealed {
-        Unsealed { number: 0, batches, same_boot: false, limit: None }
+        Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None }
     }
 
     /// Every subset of five batches may be missing, under every proven end, with and without today's boot: what is
@@ -219,7 +254,7 @@ mod tests {
                         proof.header.written = proven;
                         batches.push(proof);
                         let s = Unsealed { same_boot: by_written, ..segment(batches.clone()) };
-                        let got = plan(0, 0, &[s], latched);
+                        let got = plan(0, Said::default(), &[s], latched);
                         let proven = if by_written && latched { 0 } else { proven };
                         check(present, proven, &got, &batches);
                         cases += 1;
@@ -256,7 +291,12 @@ mod tests {
 
     #[test]
     fn a_cut_in_one_segment_puts_the_following_ones_behind_it() {
-        let got = plan(0, 0, &[segment(vec![data(0, 0, 0), data(2, 0, 0)]), segment(vec![data(10, 0, 0)])], false);
+        let got = plan(
+            0,
+            Said::default(),
+            &[segment(vec![data(0, 0, 0), data(2, 0, 0)]), segment(vec![data(10, 0, 0)])],
+            false,
+        );
         assert_eq!(got.kept[0].batches, [0]);
         assert_eq!((got.cut_at, got.next_offset), (Some(1), 1));
         assert!(got.kept[1].cut && got.kept[1].batches.is_empty());
@@ -266,15 +306,15 @@ mod tests {
     #[test]
     fn a_wrong_chain_is_a_cut_unless_it_is_proven() {
         let stranger = |durable| vec![data(0, 0, 0), chained(1, durable, durable, 99)];
-        assert_eq!(plan(0, 0, &[segment(stranger(0))], false).next_offset, 1);
-        let kept = plan(0, 0, &[segment(stranger(2))], false);
+        assert_eq!(plan(0, Said::default(), &[segment(stranger(0))], false).next_offset, 1);
+        let kept = plan(0, Said::default(), &[segment(stranger(2))], false);
         assert_eq!((kept.next_offset, kept.kept[0].unchained), (2, 1));
     }
 
     #[test]
     fn what_a_later_segment_supersedes_is_not_kept_twice() {
         let s = Unsealed { limit: Some(1), ..segment(vec![data(0, 0, 0), data(1, 0, 0), data(2, 0, 0)]) };
-        let got = plan(0, 0, &[s], true);
+        let got = plan(0, Said::default(), &[s], true);
         assert_eq!((got.kept[0].batches.clone(), got.kept[0].end_offset, got.cut_at), (vec![0], 1, None));
     }
 
@@ -282,21 +322,62 @@ mod tests {
     fn what_the_newest_epoch_began_behind_is_proven() {
         // Whatever rots in the last segments, their header included: the log goes on where the epoch began.
         for segments in [vec![segment(Vec::new())], vec![segment(vec![data(10, 0, 0), data(12, 0, 0)])]] {
-            let got = plan(10, 14, &segments, false);
+            let got = plan(10, durable(14), &segments, false);
             assert_eq!((got.next_offset, got.cut_at), (14, None));
             assert_eq!(got.kept[0].damage.last().map(|d| d.to), Some(14));
         }
         // Also where the last one is of an epoch before.
         let older = Unsealed { limit: Some(12), ..segment(vec![data(10, 0, 0)]) };
-        let got = plan(10, 14, &[older], false);
+        let got = plan(10, durable(14), &[older], false);
         assert_eq!((got.next_offset, got.kept[0].damage.clone()), (14, vec![Damage { from: 11, to: 14 }]));
+    }
+
+    /// The batch that vouched for it may have been written over by a start that was cut.
+    #[test]
+    fn what_a_start_found_proven_that_was_cut_stays_proven() {
+        let batches = || segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]);
+        assert_eq!(plan(0, Said::default(), &[batches()], false).cut_at, Some(1), "nothing proves it any more");
+        for (said, latched, kept) in [
+            (durable(3), true, true),
+            (Said { durable: 1, written: 3 }, false, true),
+            (Said { durable: 1, written: 3 }, true, false),
+        ] {
+            let got = plan(0, said, &[batches()], latched);
+            let (batches, damage): (&[usize], _) =
+                if kept { (&[0, 1], vec![Damage { from: 1, to: 2 }]) } else { (&[0], Vec::new()) };
+            assert_eq!((got.kept[0].batches.as_slice(), &got.kept[0].damage), (batches, &damage), "{said:?}");
+        }
+    }
+
+    /// A rotation, a close or a start that was cut when the footer was durable and the file's length was not.
+    #[test]
+    fn what_a_footer_ended_is_proven_where_the_file_goes_on_behind_it() {
+        let sealed = |footer_end| Unsealed { footer_end, ..segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]) };
+        let got = plan(0, Said::default(), &[sealed(Some(4))], true);
+        assert_eq!(got.kept[0].batches, [0, 1]);
+        assert_eq!(got.kept[0].damage, [Damage { from: 1, to: 2 }, Damage { from: 3, to: 4 }]);
+        assert_eq!((got.next_offset, got.cut_at), (4, None));
+        assert_eq!(plan(0, Said::default(), &[sealed(None)], true).next_offset, 1);
+    }
+
+    #[test]
+    fn what_is_said_of_what_was_written_holds_under_that_boot() {
+        let proof = Some(Proof { durable: 7, written: 9, boot_id: [1; 16] });
+        let epochs = vec![EpochStart { epoch: 1, first_offset: 5 }];
+        let meta = Meta { proof, epochs, ..example() };
+        for (boot_id, written) in [([1; 16], 9), ([2; 16], 0)] {
+            let said = Said::by(&meta, boot_id);
+            assert_eq!((said.durable, said.written), (7, written));
+        }
+        let none = Meta { proof: None, ..meta };
+        assert_eq!(Said::by(&none, [1; 16]).durable, 5);
     }
 
     #[test]
     fn what_was_cut_off_before_a_later_epoch_does_not_come_back() {
         let older = Unsealed { limit: Some(11), ..segment(vec![data(10, 0, 0), data(11, 0, 0)]) };
         let newer = segment(vec![chained(11, 11, 11, 0)]);
-        let got = plan(10, 11, &[older, newer], false);
+        let got = plan(10, durable(11), &[older, newer], false);
         assert_eq!(got.kept.iter().map(|k| k.batches.clone()).collect::<Vec<_>>(), [[0], [0]]);
         assert_eq!((got.next_offset, got.cut_at), (12, None));
     }
@@ -306,7 +387,12 @@ mod tests {
     fn what_repeats_the_log_is_passed_over_and_what_follows_it_is_kept() {
         let repeats = |proven| vec![chained(10, 0, 0, 0), data(11, 0, 0), data(12, proven, proven)];
         for proven in [0, 13] {
-            let got = plan(10, 0, &[segment(vec![data(10, 0, 0), data(11, 0, 0)]), segment(repeats(proven))], false);
+            let got = plan(
+                10,
+                Said::default(),
+                &[segment(vec![data(10, 0, 0), data(11, 0, 0)]), segment(repeats(proven))],
+                false,
+            );
             assert_eq!((got.kept[0].batches.as_slice(), got.kept[1].batches.as_slice()), (&[0, 1][..], &[2][..]));
             assert_eq!((got.next_offset, got.cut_at, got.kept[1].unchained), (13, None, 0));
         }
@@ -314,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_missing_segment_is_damage_that_the_next_one_proves() {
-        let got = plan(5, 0, &[segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
+        let got = plan(5, Said::default(), &[segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
         assert_eq!(got.kept[0].damage, [Damage { from: 5, to: 10 }]);
         assert_eq!(got.next_offset, 12);
     }

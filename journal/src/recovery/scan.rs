@@ -53,6 +53,13 @@ pub struct Scan {
     pub bytes_read: u64,
 }
 
+impl Scan {
+    /// Where that footer says that the segment ends.
+    pub fn footer_end(&self) -> Option<u64> {
+        self.footer.as_ref().map(|(_, footer, _)| footer.end_offset)
+    }
+}
+
 /// Scans a file whose header holds.
 ///
 /// # Errors
@@ -188,7 +195,7 @@ mod tests {
     use crate::gather::Batch;
     use crate::io::{Access, Durability, IoBuf, OsStorage, Storage};
     use crate::marks::Marks;
-    use crate::recovery::plan::{Unsealed, plan};
+    use crate::recovery::plan::{Said, Unsealed, plan};
 
     const CAPACITY: usize = 256 << 10;
 
@@ -279,8 +286,8 @@ mod tests {
         let found = scanned(&used_again(&same), &same);
         assert!(offsets(&found).len() > 40 && found.footer.is_some(), "the old batches pass: {:?}", offsets(&found));
         // Even then no record comes of it, nor a mark: their offsets lie below, and so do the watermarks in them.
-        let seen = Unsealed { number: 3, batches: found.batches, same_boot: true, limit: None };
-        let plan = plan(5000, 0, &[seen], false);
+        let seen = Unsealed { number: 3, batches: found.batches, same_boot: true, limit: None, footer_end: None };
+        let plan = plan(5000, Said::default(), &[seen], false);
         assert_eq!((plan.kept[0].batches.as_slice(), plan.next_offset), (&[0, 1][..], 5002));
         assert!(plan.proven_durable <= 5001 && plan.kept[0].damage.is_empty());
     }

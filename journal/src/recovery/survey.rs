@@ -14,7 +14,7 @@ use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, IoBuf, Lock, Storage, is_bad_place};
+use crate::io::{Access, Entry, EntryKind, File, IoBuf, Lock, Storage, is_bad_place};
 use crate::recovery::scan::scan;
 use crate::segment_file;
 
@@ -103,16 +103,19 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// The first block of a segment. Asked for thrice: some errors pass, and who cannot read this one reads none of it.
+/// The first block of a segment: who cannot read this one reads none of it.
 ///
 /// # Errors
 /// What the kernel says.
 pub(crate) fn head(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
-    let file = storage.open(&segment_name(number), Access::ReadDirect)?;
-    let block = storage.block_size() as usize;
+    read(storage.open(&segment_name(number), Access::ReadDirect)?.as_ref(), 0, storage.block_size() as usize)
+}
+
+/// Asked for thrice: some errors pass.
+fn read(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
     let read = || {
-        let (buf, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
-        read.map(|()| buf)
+        let (buf, done) = file.read_at(IoBuf::with_capacity(len), pos, len);
+        done.map(|()| buf)
     };
     read().or_else(|_| read()).or_else(|_| read())
 }
@@ -155,10 +158,6 @@ pub(crate) fn probe_as(
 ) -> io::Result<Segment> {
     let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let block = u64::from(storage.block_size());
-    let read = |pos: u64, len: u64| {
-        let (buf, done) = file.read_at(IoBuf::with_capacity(len as usize), pos, len as usize);
-        done.map(|()| buf)
-    };
     let mut bytes_read = 0;
     let state = match header {
         Err(e) => State::Unreadable(e),
@@ -170,17 +169,14 @@ pub(crate) fn probe_as(
             let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
             // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
             let whole = file_len.is_multiple_of(block);
-            let tail = || read(tail_at, file_len.saturating_sub(tail_at));
-            // Thrice: a segment that is taken for unsealed is scanned, and what it supersedes is forgotten.
-            let tail = if whole { tail().or_else(|_| tail()).or_else(|_| tail()).ok() } else { None };
+            let tail = if whole { read(file.as_ref(), tail_at, (file_len - tail_at) as usize).ok() } else { None };
             // One that cannot be read proves nothing: the scan steps over bad places.
             let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
             bytes_read += tail.len() as u64;
             if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
                 && pos.is_multiple_of(block)
             {
-                let all = || read(pos, u64::from(len));
-                let whole = if pos == tail_at { Ok(tail) } else { all().or_else(|_| all()).or_else(|_| all()) };
+                let whole = if pos == tail_at { Ok(tail) } else { read(file.as_ref(), pos, len as usize) };
                 bytes_read += u64::from(len);
                 let found = whole.ok().and_then(|whole| Footer::decode(&whole, &seed, pos));
                 if let Some((footer, head_checksum)) = found {
@@ -290,7 +286,7 @@ pub(crate) fn in_use_above(
             Err(e) => return Err(e),
             Ok(segment) => {
                 let state = put_right(storage, segment, &meta.log_id)?.0.state;
-                is_used(storage, *number, state, meta, sure)?
+                is_used(storage, *number, &state, &meta.log_id, sure)?
             }
         };
         if used {
@@ -309,30 +305,39 @@ pub(crate) struct Above {
     pub(crate) unknown: Option<(u64, io::Error)>,
 }
 
-fn is_used(storage: &dyn Storage, number: u64, state: State, meta: &Meta, sure: bool) -> io::Result<bool> {
+/// Whether a segment, whose bytes lie under the name of number `lies_at`, was put to use.
+pub(crate) fn is_used(
+    storage: &dyn Storage,
+    lies_at: u64,
+    state: &State,
+    log_id: &[u8; 16],
+    sure: bool,
+) -> io::Result<bool> {
     Ok(match state {
-        State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != meta.log_id => false,
+        State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != *log_id => false,
         State::Sealed { .. } => true,
-        State::Unsealed { header } if holds_a_batch(storage, number, &header)?.is_some() => true,
+        State::Unsealed { header } if holds_a_batch(storage, lies_at, header)?.is_some() => true,
         // Its first batch may have rotted.
         State::Unsealed { header } if !sure => {
-            let scan = scan(storage.open(&segment_name(number), Access::ReadDirect)?, &header)?;
+            let scan = scan(storage.open(&segment_name(lies_at), Access::ReadDirect)?, header)?;
             !scan.batches.is_empty() || !scan.garbage.is_empty()
         }
         // A header is written when the rest is ready: before that the block is empty, or another segment's.
-        State::Unreadable(HeaderError::NotASegment) if !sure => head(storage, number)?.iter().any(|b| *b != 0),
+        State::Unreadable(HeaderError::NotASegment) if !sure => head(storage, lies_at)?.iter().any(|b| *b != 0),
         State::Unreadable(HeaderError::Checksum) => !sure,
         State::Unsealed { .. } | State::Unreadable(_) => false,
     })
 }
 
-/// The first offset of a segment, if its first batch is there: the first that is written, and nothing before it.
+/// The first offset of a segment, if its first batch is there: the first that is written, and nothing before it. What the
+/// device does not give is no batch.
 pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &SegmentHeader) -> io::Result<Option<u64>> {
     let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let pos = u64::from(header.block_size);
-    let (head, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);
-    read?;
-    Ok(BatchHeader::decode(&head, &header.seed(), pos).map(|found| found.header.first_offset))
+    match read(file.as_ref(), pos, pos as usize) {
+        Err(e) if is_bad_place(&e) => Ok(None),
+        head => Ok(BatchHeader::decode(&head?, &header.seed(), pos).map(|found| found.header.first_offset)),
+    }
 }
 
 /// Takes what [`in_use_above`] finds into `meta`, which the caller then writes. `whole`: both slots of `clad.meta` hold.
@@ -428,6 +433,7 @@ mod tests {
             highest_segment,
             created_ns: 0,
             least_epoch: 0,
+            proof: None,
             epochs: vec![EpochStart { epoch: 3, first_offset: 0 }],
         }
     }

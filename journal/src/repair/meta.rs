@@ -1,55 +1,154 @@
-//! What `clad.meta` said, from what the segments say.
+//! What `clad.meta` says: taken over, or made anew from what the segments say.
 //!
-//! What must hold: no segment that holds a record is left outside; a start takes it for an unclean end, scans what has no
-//! footer, and raises the epoch above every one that a header names. What retention removed cannot be known any more:
-//! the log begins with the lowest segment that is there.
+//! What must hold:
+//! - No segment that holds a record is left outside: what may be in use counts, as at a start, where nothing is left that
+//!   would prove it to be a prepared one.
+//! - What a start would conclude from a slot that is lost is written before that slot is: afterwards nothing tells of it.
+//! - Made anew, it stands for an unclean end: a start scans what has no footer, and raises the epoch above every one that a
+//!   header names. What retention removed cannot be known any more: the log begins with the lowest segment that is there.
 
 use std::io;
+use std::sync::Arc;
 
-use super::Repair;
-use crate::format::meta::{EpochStart, Meta};
-use crate::recovery::{State, holds_a_batch};
+use super::{Action, Repair, Said};
+use crate::env::Observer;
+use crate::faults::Faults;
+use crate::format::meta::{EpochStart, Meta, NONE};
+use crate::format::segment::SegmentHeader;
+use crate::format::{META_NAME, segment_name};
+use crate::io::Access;
+use crate::metafile::MetaFile;
+use crate::recovery::scan::scan;
+use crate::recovery::{self, State, holds_a_batch};
+use crate::segment_file;
 
-pub(super) fn from_segments(repair: &Repair<'_>) -> io::Result<Meta> {
-    let lowest = repair.files.keys().next().copied().unwrap_or(0);
-    let mut meta = Meta {
-        generation: 1,
-        log_id: repair.report.log_id,
-        clean: false,
-        latched: false,
-        lowest_segment: lowest,
-        lowest_offset: 0,
-        highest_segment: lowest,
-        created_ns: repair.clock.real_ns(),
-        least_epoch: 0,
-        epochs: Vec::new(),
-    };
-    let mut lowest_offset = None;
-    for number in repair.files.keys().copied() {
-        let Some(segment) = repair.probe(number)? else { continue };
-        let (epoch, first) = match &segment.state {
-            State::Sealed { header, footer, .. } => (header.epoch, Some(footer.first_offset)),
-            State::Unsealed { header } => {
-                let lies_at = repair.files[&number].lies_at;
-                (header.epoch, holds_a_batch(repair.storage, lies_at, header)?)
-            }
-            State::Unreadable(_) => (0, None),
-        };
-        // A prepared segment holds nothing: it is not in use, and its epoch may never have been in force.
-        let Some(first) = first else { continue };
-        meta.highest_segment = number;
-        lowest_offset.get_or_insert(first);
-        if epoch > meta.epochs.last().map_or(0, |e| e.epoch) {
-            match meta.epochs.is_empty() {
-                true => meta.epochs.push(EpochStart { epoch, first_offset: first }),
-                false => meta.push_epoch(epoch, first),
-            }
+impl Repair<'_> {
+    /// What it says from now on.
+    pub(super) fn meta(&mut self, found: Option<Said>) -> io::Result<Meta> {
+        match found {
+            Some(said) => self.take_over(said),
+            None => self.make_anew(),
         }
     }
-    // The lowest segment of all begins at 0, also when it cannot be read; what else was below is lost or was removed.
-    meta.lowest_offset = if lowest == 0 { 0 } else { lowest_offset.unwrap_or(0) };
-    if meta.epochs.is_empty() {
-        meta.epochs.push(EpochStart { epoch: 1, first_offset: meta.lowest_offset });
+
+    /// With all segments that are in use, and in both slots.
+    fn take_over(&mut self, Said { meta: said, slot, whole }: Said) -> io::Result<Meta> {
+        let mut meta = said.clone();
+        let next = if said.highest_segment == NONE { 0 } else { said.highest_segment + 1 };
+        let above: Vec<u64> = self.files.range(next..).map(|(number, _)| *number).collect();
+        for number in above {
+            if self.is_used(number, whole && !said.latched)? {
+                (meta.highest_segment, meta.clean) = (number, false);
+            }
+        }
+        if !self.dry() && (!whole || meta != said) {
+            // The slot that holds may be the only one: it stays as it is until the other holds.
+            let file = MetaFile::open(self.storage, said.clone(), slot)?;
+            file.update(|now| *now = Meta { generation: now.generation, ..meta.clone() })?;
+            file.update(|_| {})?;
+        }
+        if !whole {
+            self.report.actions.push(Action::RewroteSlot);
+        } else if meta != said {
+            let named = Some(said.highest_segment).filter(|n| *n != NONE);
+            self.report.actions.push(Action::NamedSegments { said: named, highest: meta.highest_segment });
+        }
+        Ok(meta)
     }
-    Ok(meta)
+
+    fn make_anew(&mut self) -> io::Result<Meta> {
+        let meta = self.meta_from_segments()?;
+        if !self.dry() {
+            let entries = self.storage.list("")?;
+            if entries.iter().any(|entry| entry.name == META_NAME) {
+                self.move_aside(META_NAME)?;
+            }
+            MetaFile::make(self.storage, meta.clone())?;
+        }
+        self.report.actions.push(Action::RebuiltMeta {
+            segments: (meta.lowest_segment, meta.highest_segment),
+            lowest_offset: meta.lowest_offset,
+            epoch: meta.epoch(),
+        });
+        Ok(meta)
+    }
+
+    fn meta_from_segments(&self) -> io::Result<Meta> {
+        let lowest = self.files.keys().next().copied().unwrap_or(0);
+        let mut meta = Meta {
+            generation: 1,
+            log_id: self.report.log_id,
+            clean: false,
+            latched: false,
+            lowest_segment: lowest,
+            lowest_offset: 0,
+            highest_segment: lowest,
+            created_ns: self.clock.real_ns(),
+            least_epoch: 0,
+            proof: None,
+            epochs: Vec::new(),
+        };
+        let (mut lowest_offset, mut behind) = (None, None);
+        for number in self.files.keys().copied() {
+            // A prepared segment holds nothing: its epoch may never have been in force.
+            if !self.is_used(number, false)? {
+                continue;
+            }
+            meta.highest_segment = number;
+            let Some(segment) = self.probe(number)? else { continue };
+            let (epoch, first) = match &segment.state {
+                State::Sealed { header, footer, .. } => {
+                    behind = Some(footer.end_offset);
+                    (header.epoch, Some(footer.first_offset))
+                }
+                State::Unsealed { header } => (header.epoch, self.first_offset(number, header, behind.take())?),
+                State::Unreadable(_) => {
+                    behind = None;
+                    continue;
+                }
+            };
+            let Some(first) = first else { continue };
+            lowest_offset.get_or_insert(first);
+            if epoch > meta.epochs.last().map_or(0, |e| e.epoch) {
+                match meta.epochs.is_empty() {
+                    true => meta.epochs.push(EpochStart { epoch, first_offset: first }),
+                    false => meta.push_epoch(epoch, first),
+                }
+            }
+        }
+        // The lowest segment of all begins at 0, also when it cannot be read; what else was below is lost or was removed.
+        meta.lowest_offset = if lowest == 0 { 0 } else { lowest_offset.unwrap_or(0) };
+        if meta.epochs.is_empty() {
+            meta.epochs.push(EpochStart { epoch: 1, first_offset: meta.lowest_offset });
+        }
+        Ok(meta)
+    }
+
+    /// The first offset of a segment without a footer: of its first batch; where that has rotted, what comes behind the
+    /// segment before it, or the first that holds.
+    fn first_offset(&self, number: u64, header: &SegmentHeader, behind: Option<u64>) -> io::Result<Option<u64>> {
+        let Some(seen) = self.files.get(&number) else { return Ok(None) };
+        let first = holds_a_batch(self.storage, seen.lies_at, header)?.or(behind);
+        if first.is_some() {
+            return Ok(first);
+        }
+        let found = scan(self.storage.open(&segment_name(seen.lies_at), Access::ReadDirect)?, header)?;
+        Ok(found.batches.iter().find(|batch| batch.is_data()).map(|batch| batch.header.first_offset))
+    }
+
+    /// Whether a segment was put to use, as a start sees it. `sure`: nothing is lost that would say so.
+    fn is_used(&self, number: u64, sure: bool) -> io::Result<bool> {
+        let (Some(seen), Some(segment)) = (self.files.get(&number), self.probe(number)?) else { return Ok(false) };
+        let mut state = segment.state;
+        if !matches!(state, State::Sealed { .. }) {
+            // Who wrote to it may be dead, with a write still on its way.
+            let observer: Observer = Arc::new(|_| {});
+            let nobody = Faults::default();
+            let _alone = segment_file::open_alone(self.storage, seen.lies_at, Access::ReadDirect, &observer, nobody)?;
+            if let Some(again) = self.probe(number)? {
+                state = again.state;
+            }
+        }
+        recovery::is_used(self.storage, seen.lies_at, &state, &self.report.log_id, sure)
+    }
 }

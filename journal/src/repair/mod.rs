@@ -10,14 +10,16 @@
 //! - No record that holds is given up, none is made up: bytes are believed by their checksums alone.
 //! - Each action by itself leaves a log that is no worse; cut anywhere and made again, the same end is reached; made
 //!   again after its end, nothing is left to do.
+//! - What a start would conclude from a slot of `clad.meta` that is lost (that a segment above those it names may be in use,
+//!   though its first batch has rotted) is concluded, and written, before that slot is made anew.
 //! - A dry run writes nothing and names the same actions.
 //! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
 //! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
 
 mod meta;
+mod report;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,167 +28,15 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::JournalConfig;
 use crate::error::OpenError;
 use crate::faults::Faults;
-use crate::format::footer::{Before, Damage};
+use crate::format::footer::Before;
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
-use crate::format::{META_NAME, QUARANTINE, segment_name};
+use crate::format::{META_NAME, segment_name};
 use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
 use crate::metafile::{self, Loaded};
 use crate::recovery::{self, Ending, State, header};
 
-/// What was done, or would be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// A name that is no part of a log was moved to `quarantine/`.
-    SetAsideForeign {
-        /// The name.
-        name: String,
-    },
-    /// A segment of another log was moved to `quarantine/`.
-    SetAsideOtherLog {
-        /// The number in its name.
-        segment: u64,
-        /// The id of the log that it belongs to.
-        log_id: [u8; 16],
-    },
-    /// A copy of one segment, under the name of another, was moved to `quarantine/`.
-    SetAsideCopy {
-        /// The number in its name.
-        segment: u64,
-        /// The number in its header.
-        of: u64,
-    },
-    /// A segment without a header that can be believed was moved to `quarantine/`: another file is that segment, whole.
-    SetAsideNoHeader {
-        /// The number in its name.
-        segment: u64,
-    },
-    /// A segment whose header the device does not give was moved to `quarantine/`: a start refuses to go on beside it.
-    SetAsideUnreadable {
-        /// The number in its name.
-        segment: u64,
-    },
-    /// A segment under a wrong name was put back under its own.
-    PutBack {
-        /// The number that was in its name.
-        segment: u64,
-        /// Its number.
-        to: u64,
-    },
-    /// One byte of a segment's header was wrong; with it corrected the header's checksum holds.
-    CorrectedHeader {
-        /// The segment.
-        segment: u64,
-        /// Which byte of the file.
-        byte: usize,
-    },
-    /// A `clad.meta` of another log than all segments was moved to `quarantine/`.
-    SetAsideOtherMeta {
-        /// The id of the log that it belongs to.
-        log_id: [u8; 16],
-    },
-    /// One of the two slots of `clad.meta` did not hold: it was written anew from the other.
-    RewroteSlot,
-    /// `clad.meta` was made anew from the segments.
-    RebuiltMeta {
-        /// Lowest and highest segment.
-        segments: (u64, u64),
-        /// The lowest offset.
-        lowest_offset: u64,
-        /// The newest epoch that a segment names.
-        epoch: u32,
-    },
-    /// Segments in a row that had lost their footers got new ones.
-    Resealed {
-        /// The first and the last.
-        segments: (u64, u64),
-        /// Offsets that could not be found in them. Not known in a dry run.
-        lost: Vec<Damage>,
-    },
-}
-
-/// What cannot be repaired: the records in it are lost, unless a backup has the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// The segment's file is not there.
-    Missing(u64),
-    /// The segment's header cannot be read, and with its salt all its checksums are lost.
-    NoHeader(u64),
-}
-
-/// The outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RepairReport {
-    /// The log.
-    pub log_id: [u8; 16],
-    /// Nothing was written.
-    pub dry_run: bool,
-    /// What was done, in this order.
-    pub actions: Vec<Action>,
-    /// What cannot be repaired.
-    pub left: Vec<Left>,
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SetAsideForeign { name } => write!(f, "`{name}` is no part of a log: moved to {QUARANTINE}/"),
-            Self::SetAsideOtherLog { segment, log_id } => {
-                let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
-                write!(f, "segment {segment} belongs to the log {id}: moved to {QUARANTINE}/")
-            }
-            Self::SetAsideOtherMeta { log_id } => {
-                let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
-                write!(f, "{META_NAME} belongs to the log {id}, and all segments to another: moved to {QUARANTINE}/")
-            }
-            Self::RewroteSlot => {
-                write!(f, "one of the two copies in {META_NAME} did not hold: written anew from the other")
-            }
-            Self::SetAsideCopy { segment, of } => {
-                write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
-            }
-            Self::SetAsideNoHeader { segment } => write!(
-                f,
-                "segment {segment} has no header that can be believed, and lies elsewhere too: moved to {QUARANTINE}/"
-            ),
-            Self::SetAsideUnreadable { segment } => write!(
-                f,
-                "the header of segment {segment} cannot be read, and so none of its records: moved to {QUARANTINE}/; if \
-                 the device gives it again, put it back"
-            ),
-            Self::PutBack { segment, to } => {
-                write!(f, "segment {to} lay under the name of segment {segment}: put back")
-            }
-            Self::CorrectedHeader { segment, byte } => {
-                write!(f, "segment {segment} had a wrong byte in its header, at {byte}: corrected")
-            }
-            Self::RebuiltMeta { segments: (low, high), lowest_offset, epoch } => write!(
-                f,
-                "{META_NAME} was lost: made anew from segments {low} to {high}, from offset {lowest_offset} on, epoch {epoch}"
-            ),
-            Self::Resealed { segments: (first, last), lost } => {
-                match first == last {
-                    true => write!(f, "segment {first} had lost its footer: sealed again")?,
-                    false => write!(f, "segments {first} to {last} had lost their footers: sealed again")?,
-                }
-                for (i, d) in lost.iter().enumerate() {
-                    let before = if i == 0 { ", without offsets" } else { "," };
-                    write!(f, "{before} {} to {}", d.from, d.to.saturating_sub(1))?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(n) => write!(f, "segment {n} is missing: only a backup of {} can help", segment_name(*n)),
-            Self::NoHeader(n) => write!(f, "segment {n} has no header that can be believed: its records are lost"),
-        }
-    }
-}
+pub use report::{Action, Left, RepairReport};
 
 /// Repairs the log in a folder. Blocks while a dead process's writes are still under way.
 ///
@@ -270,6 +120,13 @@ impl Seen {
     }
 }
 
+/// What `clad.meta` was found to say: in which slot, and whether the other holds as well.
+struct Said {
+    meta: Meta,
+    slot: u64,
+    whole: bool,
+}
+
 struct Repair<'a> {
     storage: &'a dyn Storage,
     clock: &'a dyn Clock,
@@ -327,7 +184,7 @@ impl Repair<'_> {
 
     /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte count, and are
     /// corrected once it is certain.
-    fn whose(&mut self, dir: &str) -> Result<Option<Meta>, OpenError> {
+    fn whose(&mut self, dir: &str) -> Result<Option<Said>, OpenError> {
         let mut corrected = Vec::new();
         for (&number, seen) in self.files.iter_mut().filter(|(_, seen)| seen.header.is_err()) {
             let found = header::correct(self.storage, number).map_err(OpenError::io(segment_name(number)))?;
@@ -336,10 +193,10 @@ impl Repair<'_> {
                 corrected.push((byte, header));
             }
         }
-        let (mut meta, slot) = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
+        let mut said = match metafile::load(self.storage).map_err(OpenError::io("read clad.meta"))? {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
-            Loaded::Found { meta, slot, whole, .. } => (Some(meta), Some(slot).filter(|_| !whole)),
-            Loaded::Lost => (None, None),
+            Loaded::Found { meta, slot, whole, .. } => Some(Said { meta, slot, whole }),
+            Loaded::Lost => None,
         };
         let mut votes: BTreeMap<[u8; 16], usize> = BTreeMap::new();
         for seen in self.files.values() {
@@ -348,26 +205,18 @@ impl Repair<'_> {
             }
         }
         // Several segments that agree are the log; it is the one file beside them that came from elsewhere.
-        if let (Some(said), [(_, 2..)]) = (&meta, votes.iter().collect::<Vec<_>>().as_slice())
-            && !votes.contains_key(&said.log_id)
+        if let (Some(Said { meta, .. }), [(_, 2..)]) = (&said, votes.iter().collect::<Vec<_>>().as_slice())
+            && !votes.contains_key(&meta.log_id)
         {
-            let log_id = said.log_id;
+            let log_id = meta.log_id;
             self.move_aside(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
             self.report.actions.push(Action::SetAsideOtherMeta { log_id });
-            meta = None;
-        }
-        if let (Some(meta), Some(slot)) = (&meta, slot) {
-            if !self.dry() {
-                let other = metafile::MetaFile::open(self.storage, meta.clone(), slot);
-                let again = other.and_then(|file| file.update(|_| {}));
-                again.map_err(OpenError::io("write clad.meta"))?;
-            }
-            self.report.actions.push(Action::RewroteSlot);
+            said = None;
         }
         let most = votes.values().max().copied();
         let mut first = votes.iter().filter(|(_, n)| Some(**n) == most).map(|(id, _)| *id);
-        self.report.log_id = match (&meta, first.next(), first.next()) {
-            (Some(meta), _, _) => meta.log_id,
+        self.report.log_id = match (&said, first.next(), first.next()) {
+            (Some(said), _, _) => said.meta.log_id,
             (None, Some(id), None) => id,
             _ => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: self.files.len() }),
         };
@@ -378,7 +227,7 @@ impl Repair<'_> {
             }
             self.report.actions.push(Action::CorrectedHeader { segment: header.number, byte });
         }
-        Ok(meta)
+        Ok(said)
     }
 
     /// Each segment under its own name, and none of another log.
@@ -444,27 +293,6 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// What `clad.meta` says, made anew where it was lost.
-    fn meta(&mut self, found: Option<Meta>) -> std::io::Result<Meta> {
-        if let Some(meta) = found {
-            return Ok(meta);
-        }
-        let meta = meta::from_segments(self)?;
-        if !self.dry() {
-            let entries = self.storage.list("")?;
-            if entries.iter().any(|entry| entry.name == META_NAME) {
-                self.move_aside(META_NAME)?;
-            }
-            metafile::MetaFile::make(self.storage, meta.clone())?;
-        }
-        self.report.actions.push(Action::RebuiltMeta {
-            segments: (meta.lowest_segment, meta.highest_segment),
-            lowest_offset: meta.lowest_offset,
-            epoch: meta.epoch(),
-        });
-        Ok(meta)
-    }
-
     fn probe(&self, number: u64) -> std::io::Result<Option<recovery::Segment>> {
         let Some(seen) = self.files.get(&number) else { return Ok(None) };
         recovery::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
@@ -489,7 +317,7 @@ impl Repair<'_> {
         while at < newest {
             let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
             if open > 0 {
-                self.reseal_group(&segments, at..at + open, meta.lowest_offset)?;
+                self.reseal_group(&segments, at..at + open, meta)?;
             }
             at += open.max(1);
         }
@@ -501,7 +329,7 @@ impl Repair<'_> {
         &mut self,
         segments: &[recovery::Segment],
         group: Range<usize>,
-        lowest: u64,
+        meta: &Meta,
     ) -> Result<(), OpenError> {
         let numbers: Vec<u64> = segments[group.clone()].iter().map(|s| s.number).collect();
         let ends = (segments[group.start].number, segments[group.end - 1].number);
@@ -521,10 +349,10 @@ impl Repair<'_> {
                 observer: &observer,
                 boot_id: self.clock.boot_id(),
                 now: Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() },
-                log_id: self.report.log_id,
+                said: meta.clone(),
                 numbers,
                 limit,
-                first_offset: before.map_or(lowest, |(_, _, footer)| footer.end_offset),
+                first_offset: before.map_or(meta.lowest_offset, |(_, _, footer)| footer.end_offset),
                 before: before.map(|(number, footer_checksum, footer)| Before {
                     number,
                     footer_checksum,

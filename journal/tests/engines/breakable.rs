@@ -10,6 +10,7 @@ use clad_journal::io::uring::Ring;
 use clad_journal::io::{
     Access, Durability, EngineReport, Entry, File, IoBuf, Lock, OsStorage, Space, Storage, TakeOver,
 };
+use rustix::io::Errno;
 
 /// What the test does to writes by a call, and knows of them.
 #[derive(Default)]
@@ -58,6 +59,8 @@ impl Writes {
 pub(crate) struct Breakable {
     pub(crate) inner: Arc<OsStorage>,
     pub(crate) broken: Arc<AtomicBool>,
+    /// No file can be made, whatever [`Storage::space`] says: a quota, say.
+    pub(crate) full: Arc<AtomicBool>,
     pub(crate) writes: Arc<Writes>,
     /// Writes to a segment that is being made, but for its header.
     pub(crate) zeroes: Arc<Writes>,
@@ -88,6 +91,9 @@ impl Storage for Breakable {
         Ok(Arc::new(BreakableFile { good, bad, broken, writes: writes.then(|| self.writes.clone()), zeroes: None }))
     }
     fn create(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(Errno::NOSPC.raw_os_error()));
+        }
         let (good, broken) = (self.inner.create(name, access)?, self.broken.clone());
         Ok(Arc::new(BreakableFile { good, bad: None, broken, writes: None, zeroes: Some(self.zeroes.clone()) }))
     }

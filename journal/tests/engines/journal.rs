@@ -17,6 +17,7 @@ pub(crate) struct World {
     pub(crate) journal: Journal,
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
     pub(crate) broken: Arc<AtomicBool>,
+    full: Arc<AtomicBool>,
     pub(crate) writes: Arc<Writes>,
     /// Zeroes of a segment that is prepared.
     pub(crate) zeroes: Arc<Writes>,
@@ -48,11 +49,13 @@ impl World {
         let dir = folder();
         let (storage, _) = open(dir.path(), wish, 4);
         let broken = Arc::new(AtomicBool::new(false));
+        let full = Arc::new(AtomicBool::new(false));
         let writes = Arc::new(Writes::default());
         let zeroes = Arc::new(Writes::default());
         let breakable = Breakable {
             inner: storage.clone(),
             broken: broken.clone(),
+            full: full.clone(),
             writes: writes.clone(),
             zeroes: zeroes.clone(),
         };
@@ -68,7 +71,7 @@ impl World {
         });
         let clock = SystemClock::shared();
         let journal = Journal::open(Arc::new(breakable), "test", clock, config, observer).unwrap();
-        Self { journal, events, broken, writes, zeroes, storage, told, next: 0, dir }
+        Self { journal, events, broken, full, writes, zeroes, storage, told, next: 0, dir }
     }
 
     /// One append; `false` where the journal does not take any.
@@ -94,7 +97,7 @@ impl World {
                 self.next += 1;
                 true
             }
-            Err(AppendError::Failed { .. } | AppendError::NoSpace) => false,
+            Err(AppendError::Failed { .. } | AppendError::NoSpace | AppendError::NoSegment { .. }) => false,
             Err(e) => panic!("{e}"),
         }
     }
@@ -170,6 +173,38 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
         }
         world.check();
         assert!(world.journal.close(PATIENCE), "{wish:?}");
+    }
+}
+
+/// What the file system says of its room is not believed while it refuses files: nothing gets an offset that no segment can
+/// hold, however often it is tried and whatever is ordered.
+#[test]
+fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() {
+    for ordered in [false, true] {
+        let mut world = World::with(EngineWish::Blocking, JournalConfig { segment_bytes: 1 << 20, ..config() });
+        world.crowd();
+        world.until_durable();
+        world.full.store(true, Ordering::SeqCst);
+        let refused = Instant::now();
+        let mut taken = 0;
+        // For some looks at the disk, which come each 200 ms, and until the segments that are there are full.
+        while refused.elapsed() < Duration::from_millis(1500) {
+            taken += u32::from(world.append(100_000));
+            if ordered && taken == 3 {
+                drop(world.journal.rotate());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!world.append(100_000), "there is no room");
+        let status = world.journal.status();
+        assert!(status.unopened.as_ref().is_some_and(|why| why.contains("quota")), "{:?}", status.unopened);
+        world.until_durable();
+        world.full.store(false, Ordering::SeqCst);
+        world.until("room", |w| w.journal.status().unopened.is_none());
+        assert!(world.append(100_000));
+        world.until_durable();
+        world.check();
+        assert!(world.journal.close(PATIENCE));
     }
 }
 

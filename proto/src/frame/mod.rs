@@ -39,7 +39,7 @@ pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
-pub use ring::{RingAppendHead, RingGiven, RingId, RingWanted};
+pub use ring::{RingAppendTrailer, RingGiven, RingId, RingWanted};
 pub use vouched::{Transport, Vouched};
 
 use bytes::BytesMut;

@@ -81,21 +81,22 @@ pub struct RingGiven {
     pub other_clock: bool,
     /// Bytes of the ring.
     pub bytes: u32,
-    /// The longest payload of the ring: a head ([`RingAppendHead`]) and the payload of an append.
+    /// The longest payload of the ring: the payload of an append and its trailer ([`RingAppendTrailer`]).
     pub max_payload_bytes: u32,
 }
 
-/// What stands in front of the payload of an append in a ring: `u8 level, [3] reserved, u32 CRC-32C of the payload`. How
-/// many records it has is said by the ring's own header; its sequence is counted by who drains it.
+/// What stands behind the payload of an append in a ring: `u8 level, [3] reserved, u32 CRC-32C of the payload`. How
+/// many records it has is said by the ring's own header; its sequence is counted by who drains it. Behind the payload, so
+/// that the checksum of the payload goes on as that of the whole entry: each end goes through the payload once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingAppendHead {
+pub struct RingAppendTrailer {
     /// The level that the answer waits for; `none` and `posted` want none.
     pub level: AckLevel,
     /// The client's own checksum of the payload.
     pub payload_crc: u32,
 }
 
-impl RingAppendHead {
+impl RingAppendTrailer {
     /// Its length.
     pub const BYTES: usize = 8;
 
@@ -106,10 +107,11 @@ impl RingAppendHead {
         [self.level.code(), 0, 0, 0, crc[0], crc[1], crc[2], crc[3]]
     }
 
-    /// The head, and the payload behind it; nothing where it is none.
+    /// The trailer, and the payload in front of it; nothing where it is none.
     #[must_use]
+    #[inline]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let ([level, 0, 0, 0, crc @ ..], payload) = bytes.split_first_chunk::<{ Self::BYTES }>()? else { return None };
+        let (payload, [level, 0, 0, 0, crc @ ..]) = bytes.split_last_chunk::<{ Self::BYTES }>()? else { return None };
         Some((Self { level: AckLevel::from_code(*level)?, payload_crc: u32::from_le_bytes(*crc) }, payload))
     }
 }

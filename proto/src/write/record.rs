@@ -68,17 +68,20 @@ impl Body<'_> {
 }
 
 /// Lays out the 32 bytes in front of a record.
+// By words, and inlined: fields that are stored one by one and read as one wait for the stores, longer than all the rest takes.
+#[inline(always)]
 pub(crate) fn header(head: &RecordHead, len: u32, body_kind: u8, body_len: u32) -> [u8; RECORD_HEADER_BYTES] {
+    let severity = u8::try_from(head.severity_number).unwrap_or(0);
+    let words = [
+        u64::from(len) | u64::from(severity) << 32 | u64::from(body_kind) << 40,
+        head.time_unix_nano,
+        head.observed_time_unix_nano,
+        u64::from(head.flags) | u64::from(body_len) << 32,
+    ];
     let mut bytes = [0; RECORD_HEADER_BYTES];
-    let mut at = &mut bytes[..];
-    at.put_u32_le(len);
-    at.put_u8(u8::try_from(head.severity_number).unwrap_or(0));
-    at.put_u8(body_kind);
-    at.put_u16_le(0);
-    at.put_u64_le(head.time_unix_nano);
-    at.put_u64_le(head.observed_time_unix_nano);
-    at.put_u32_le(head.flags);
-    at.put_u32_le(body_len);
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
     bytes
 }
 

@@ -13,7 +13,8 @@ use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Entry, Peek, Reader};
-use crate::{PushError, writer};
+use crate::writer::Content;
+use crate::{PushError, checksum, writer};
 
 const SHAPE: Shape = Shape::tiny(1024, 16);
 const LATER: u64 = u64::MAX / 2;
@@ -28,7 +29,12 @@ fn payload(n: u64) -> Vec<u8> {
 fn push(ring: &Steps, n: u64) -> Result<Option<u64>, PushError> {
     let bytes = payload(n);
     let (a, b) = bytes.split_at(bytes.len() / 2);
-    push_once(ring, SHAPE, &[a, b], 1 + (n % 3) as u32, n)
+    let (summed, trailer) = bytes.split_last_chunk().expect("nine bytes at least");
+    let content = match n % 2 {
+        0 => Content::Parts(&[a, b]),
+        _ => Content::Summed { bytes: summed, sum: checksum::of(summed), trailer: *trailer },
+    };
+    push_once(ring, SHAPE, content, 1 + (n % 3) as u32, n)
 }
 
 fn reader(ring: &Steps) -> Reader {
@@ -166,22 +172,26 @@ fn as_many_stopped_writers_as_there_are_islands_hold_nobody_up() {
     let stopped: Vec<_> = (0..crate::ISLANDS)
         .map(|n| {
             let reserved = writer::reserve(&ring, shape, 100, 0).expect("there is space");
-            push_once(&ring, shape, &[&payload(n as u64)], 1, 0).expect("there is space");
+            push_once(&ring, shape, Content::Parts(&[&payload(n as u64)]), 1, 0).expect("there is space");
             reserved
         })
         .collect();
     let mut count = 0;
     for n in 0..5000 {
-        push_once(&ring, shape, &[&payload(n)], 1, n).expect("there is space").expect("it was not stopped");
+        push_once(&ring, shape, Content::Parts(&[&payload(n)]), 1, n)
+            .expect("there is space")
+            .expect("it was not stopped");
         count += take(&ring, &mut reader).len();
         reader.release(&ring, reader.next());
     }
     assert_eq!(count, 5000 + crate::ISLANDS);
     for reserved in stopped {
-        writer::fill(&ring, shape, reserved, &[&[0xEE; 100]], 1);
+        writer::fill(&ring, shape, reserved, Content::Parts(&[&[0xEE; 100]]), 1);
         assert!(!writer::commit(&ring, shape, reserved), "given up");
     }
-    push_once(&ring, shape, &[b"one more"], 1, 5000).expect("there is space").expect("it was not stopped");
+    push_once(&ring, shape, Content::Parts(&[b"one more"]), 1, 5000)
+        .expect("there is space")
+        .expect("it was not stopped");
     assert_eq!(take(&ring, &mut reader).len(), 1);
     reader.release(&ring, reader.next());
     assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0);
@@ -242,11 +252,11 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
     }
 }
 
-/// The names of the points that a push and a drain come past, and how often.
+/// The names of the points that a push (summed before, as the SDK's) and a drain come past, and how often.
 pub(super) fn points() -> [Vec<(&'static str, u64)>; 2] {
     let (ring, mut reader, reserved) = with_a_hole();
     let writer = ring.user(u64::MAX, Then::Die);
-    push(&writer, 46).expect("there is space").expect("it was not stopped");
+    push(&writer, 47).expect("there is space").expect("it was not stopped");
     let drain = ring.user(u64::MAX, Then::Die);
     work(&drain, &mut reader, &mut 0);
     assert!(!writer::commit(&ring, SHAPE, reserved), "it was given up");

@@ -14,7 +14,8 @@ use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader};
-use crate::{Drain, Level, clock, drain};
+use crate::writer::Content;
+use crate::{Drain, Level, checksum, clock, drain};
 
 const ROLE: &str = "CLAD_SHM_CHILD";
 const SHAPE: Shape = match Shape::new(16 << 10, 64) {
@@ -135,9 +136,10 @@ fn child() {
 
 fn push(ring: &Deadly<'_>, shape: Shape, n: u64) {
     let bytes = payload(n);
-    let (a, b) = bytes.split_at(5);
+    let (summed, trailer) = bytes.split_last_chunk().expect("twenty bytes at least");
+    let content = Content::Summed { bytes: summed, sum: checksum::of(summed), trailer: *trailer };
     for _ in 0..100_000 {
-        match push_once(ring, shape, &[a, b], 1, clock::now()) {
+        match push_once(ring, shape, content, 1, clock::now()) {
             Ok(Some(_)) => return,
             Ok(None) => {}
             Err(crate::PushError::Full) => std::thread::sleep(std::time::Duration::from_micros(100)),
@@ -290,7 +292,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
             // These come when the stopped thread has gone on and left.
             let mut out = BufReader::new(daemon.stdout.take().expect("piped"));
             lines_until(&mut out, 200, &mut found);
-            crate::writer::fill(&mapped, SHAPE, stopped, &[&[9; 30]], 1);
+            crate::writer::fill(&mapped, SHAPE, stopped, Content::Parts(&[&[9; 30]]), 1);
             assert!(!crate::writer::commit(&mapped, SHAPE, stopped));
             lines_until(&mut out, u64::MAX, &mut found);
         } else {

@@ -9,7 +9,7 @@ use crate::layout::{Cursor, Shape, at};
 use crate::memory::{Memory, Ordering::Relaxed};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader, Stamps};
-use crate::writer::{self, Reserved};
+use crate::writer::{self, Content, Reserved};
 
 const SHAPE: Shape = Shape::tiny(1 << 16, 1 << 10);
 
@@ -21,7 +21,7 @@ fn ring(patience: Patience) -> (Steps, Reader) {
 }
 
 fn push(ring: &Steps, stamp: u64) {
-    push_once(ring, SHAPE, &[b"x"], 1, stamp).expect("there is space").expect("it was not stopped");
+    push_once(ring, SHAPE, Content::Parts(&[b"x"]), 1, stamp).expect("there is space").expect("it was not stopped");
 }
 
 fn hole(ring: &Steps, stamp: u64) -> Reserved {
@@ -56,7 +56,7 @@ fn a_hole_with_nothing_committed_behind_holds_nobody_and_is_left_alone() {
     for now in (0..1_000_000).step_by(10_000) {
         assert_eq!(reader.peek(&ring, now), Ok(Peek::Empty));
     }
-    writer::fill(&ring, SHAPE, reserved, &[b"x"], 1);
+    writer::fill(&ring, SHAPE, reserved, Content::Parts(&[b"x"]), 1);
     assert!(writer::commit(&ring, SHAPE, reserved), "it was given up for nothing");
     assert_eq!(reader.peek(&ring, 1_000_000), Ok(Peek::Ready { time: 989_999 }), "it was not there at the look before");
 }
@@ -86,7 +86,7 @@ fn what_lies_behind_a_hole_and_is_not_old_enough_yet_gives_nobody_up() {
     let reserved = hole(&ring, 5);
     push(&ring, 5000);
     assert_eq!(reader.peek(&ring, 4000), Ok(Peek::Held { bound: 5000 }));
-    writer::fill(&ring, SHAPE, reserved, &[b"x"], 1);
+    writer::fill(&ring, SHAPE, reserved, Content::Parts(&[b"x"]), 1);
     assert!(writer::commit(&ring, SHAPE, reserved), "nothing waits for it yet");
 }
 
@@ -160,7 +160,7 @@ fn a_stamp_is_believed_within_what_the_drain_has_seen_itself() {
     push(&ring, 0);
     assert_eq!(reader.peek(&ring, 2500), Ok(Peek::Held { bound: 1999 }));
     assert_eq!(reader.peek(&ring, 2600), Ok(Peek::Held { bound: 1999 }), "what was there then is not younger now");
-    writer::fill(&ring, SHAPE, late, &[b"x"], 1);
+    writer::fill(&ring, SHAPE, late, Content::Parts(&[b"x"]), 1);
     assert!(writer::commit(&ring, SHAPE, late));
     for _ in 0..2 {
         assert_eq!(reader.peek(&ring, 3000), Ok(Peek::Ready { time: 1999 }), "not that of a look that saw it");
@@ -223,7 +223,7 @@ fn a_flood_with_old_stamps_does_not_come_before_all_others_for_ever() {
         let mut lap = 0; // the longest time from a push to its look
         let mut pushed = VecDeque::new();
         for _ in 0..5000 {
-            while push_once(&ring, SHAPE, &[&bytes], 1, 0).is_ok() {
+            while push_once(&ring, SHAPE, Content::Parts(&[&bytes]), 1, 0).is_ok() {
                 pushed.push_back(now);
             }
             now += 10;
@@ -327,7 +327,7 @@ fn counts_go_on_past_the_width_of_their_words() {
                 expected += 1;
             }
             let payload = vec![n as u8; 1 + (n % 90) as usize];
-            let pushed = push_once(&ring, shape, &[&payload], 1, n).expect("there is space");
+            let pushed = push_once(&ring, shape, Content::Parts(&[&payload]), 1, n).expect("there is space");
             assert_eq!(pushed, Some(expected));
             assert!(matches!(reader.peek(&ring, 1000), Ok(Peek::Ready { .. })), "push {n} from {append}");
             let mut taken = Vec::new();

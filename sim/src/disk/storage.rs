@@ -73,7 +73,7 @@ impl Storage for SimDisk {
     fn space(&self) -> io::Result<Space> {
         let mut disk = self.shared.lock();
         disk.plain(self.process, OpKind::Space, "")?;
-        Ok(Space { free: disk.free(), total: disk.options.capacity })
+        Ok(Space { free: disk.free(), total: disk.options.capacity, files: u64::MAX })
     }
 
     fn block_size(&self) -> u32 {

@@ -54,6 +54,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     };
     case("a full disk refuses, loses nothing, and resumes by itself", &small, "full::fills_up_and_resumes");
     case("a disk that others fill up", &small, "full::is_filled_by_others");
+    let without = "full::without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment";
+    case("a disk without inodes", &ext4_of(&["-N", "64"]), without);
     case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_goes_on");
     case("a device that fails what it took is told by the sync", &small, "full::fails_a_device_and_the_sync_tells");
     case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");

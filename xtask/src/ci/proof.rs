@@ -56,6 +56,7 @@ pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
         let scaled = |arg: &&str| arg.parse().map_or_else(|_| (*arg).to_owned(), |all| of(all).to_string());
         let args: Vec<String> = args.iter().map(scaled).collect();
         println!("==== {name} {}", args.join(" "));
+        let since = Instant::now();
         let mut suite = Run { root: root.to_owned(), args, passed: 0, failed: 0, flush_seconds: flush };
         let run = SUITES.iter().find(|suite| suite.name == *name).map(|suite| suite.run);
         let ended = run.map_or_else(|| Err(anyhow::anyhow!("there is no suite {name}")), |run| run(&mut suite));
@@ -63,9 +64,11 @@ pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
             suite.case("the suite itself", || Err(error));
         }
         let good = suite.failed == 0 && suite.passed > 0;
+        println!("{name}: {} passed, {} failed, {} s", suite.passed, suite.failed, since.elapsed().as_secs());
         if good { &mut passed } else { &mut failed }.push(*name);
     }
     println!("==== fuzz {inputs}");
+    let since = Instant::now();
     match fuzz(root, inputs, optimised) {
         Ok(()) => passed.push("fuzz"),
         Err(error) => {
@@ -73,6 +76,7 @@ pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
             failed.push("fuzz");
         }
     }
+    println!("fuzz: {} s", since.elapsed().as_secs());
     let untried: Vec<_> = TRIED.into_iter().filter(|name| tally::of(name) == 0).collect();
     let good = failed.is_empty() && untried.is_empty() && tally::of("lost") == 0;
     let verdict = match good {
@@ -96,6 +100,8 @@ fn fuzz(root: &Path, inputs: u64, optimised: bool) -> Result<()> {
         command.env("CLAD_SEED", "fresh"); // the tests name it where a promise breaks
     }
     let said = output(command.env("CLAD_FUZZ_RUNS", inputs.to_string()))?;
-    ensure!(said.contains("test result: ok. "), "the tests said nothing:\n{said}");
+    let tried = || said.lines().filter(|line| line.contains(" kept inputs, "));
+    tried().for_each(|line| println!("          {line}"));
+    ensure!(said.contains("test result: ok. ") && tried().next().is_some(), "the tests said nothing:\n{said}");
     Ok(())
 }

@@ -179,7 +179,8 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
             ),
         );
     }
-    if counted_now.segments_unprepared > 1 {
+    // Where none can be had that was said.
+    if counted_now.segments_unprepared > 1 && status.ready {
         say(
             Weight::Mind,
             "Segments fill faster than the next one is made ready, which costs speed: raise [journal] segment_bytes."

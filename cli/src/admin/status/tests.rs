@@ -215,6 +215,12 @@ fn damage_losses_and_refusals() {
     assert!(texts[3].starts_with("7 records refused just now (busy 7)"), "{texts:?}");
     assert!(texts[4].contains("segment_bytes") && texts[5].contains("senders wait"), "{texts:?}");
     assert_eq!(texts.len(), 6);
+    // Where no segment can be had, that none was ready in time is beside the point.
+    status.ready = false;
+    status.not_ready_reason = "no further segment can be opened".to_owned();
+    let refused = self::said(&status);
+    assert!(refused.iter().any(|(_, text)| text.starts_with("Appends are refused: no further segment")), "{refused:?}");
+    assert!(!refused.iter().any(|(_, text)| text.contains("faster than the next one")), "{refused:?}");
 }
 
 #[test]

@@ -37,17 +37,21 @@ fn one_key_that_needs_a_restart_refuses_them_all_by_name() {
 }
 
 #[test]
-fn the_flags_that_mean_the_same_files() {
-    let args = |config: Option<&str>, instance: Option<&str>| LoadArgs {
+fn a_call_that_means_the_same_files_and_folders() {
+    let args = |config: Option<&str>, instance: Option<&str>, env: &[(&str, &str)]| LoadArgs {
         config: config.map(Into::into),
         instance: instance.map(Into::into),
         base: "/etc/clad".into(),
         sets: Vec::new(),
-        env: Vec::new(),
+        env: env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
     };
-    assert_eq!(args(None, None).as_flag(), "");
-    assert_eq!(args(Some("/x.toml"), None).as_flag(), " --config /x.toml");
-    assert_eq!(args(None, Some("audit")).as_flag(), " --instance audit");
+    let unit = [("STATE_DIRECTORY", "/var/lib/clad"), ("RUNTIME_DIRECTORY", "/run/clad:/run/more"), ("HOME", "/")];
+    let folders = "STATE_DIRECTORY=/var/lib/clad RUNTIME_DIRECTORY=/run/clad";
+    assert_eq!(args(None, None, &[]).as_call("check"), "clad check");
+    assert_eq!(args(None, None, &unit).as_call("check"), format!("{folders} clad check"));
+    assert_eq!(args(Some("/x.toml"), None, &[]).as_call("check"), "clad --config /x.toml check");
+    assert_eq!(args(Some("/x.toml"), None, &unit).as_call("check"), format!("{folders} clad --config /x.toml check"));
+    assert_eq!(args(None, Some("audit"), &unit).as_call("check"), "clad --instance audit check");
 }
 
 #[test]

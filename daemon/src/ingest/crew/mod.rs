@@ -22,12 +22,13 @@
 //! Timers, and what connections spawn, are the runtime's.
 
 mod poll;
+mod queue;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,10 +39,10 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use clad_journal::{Hand, Owed};
-use rustix::event::{Timespec, epoll};
 use tokio::runtime::Handle;
 
-use self::poll::{BELL, Pace, Poll};
+use self::poll::{BELL, Events, Pace};
+use self::queue::{At, Queue, Ready};
 pub(crate) use self::socket::Socket;
 use self::socket::Source;
 
@@ -55,14 +56,9 @@ const OPERATIONS: u32 = 32;
 const LOOK: Duration = Duration::from_millis(1);
 /// Events that are taken at once: what is above goes to another thread that rests.
 const EVENTS: usize = 32;
-/// Ready tasks that one thread makes of its own events before it asks for help.
-const ALONE: usize = 8;
 /// What is said where a thread cannot go on.
 const LAST_WORDS: &[u8] =
     b"an ingest thread has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n";
-/// What the sockets together are called where helpers wait.
-const SOCKETS: u64 = 1;
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// The threads. Clones are the same ones; with the last they end.
 #[derive(Clone)]
@@ -72,61 +68,21 @@ struct Owner(Arc<Shared>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.ready().stop = true;
-        self.0.sockets.ring();
-        self.0.help.ring();
+        self.0.queue.stop();
     }
 }
 
 struct Shared {
-    /// What the leader waits on: the sockets.
-    sockets: Poll,
-    /// What the others wait on: to be called for help, and the sockets while nobody leads.
-    help: Poll,
-    ready: Mutex<Ready>,
+    queue: Queue<Runnable>,
     sources: Mutex<Sources>,
     /// Of each thread: how often it began or ended a task.
     turns: Vec<AtomicU64>,
-}
-
-/// Who waits for the sockets.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Leader {
-    /// Nobody: who rests is woken by them.
-    #[default]
-    None,
-    /// One who is awake, and looks at the queue before it sleeps.
-    Looks,
-    /// One who sleeps.
-    Sleeps,
-}
-
-#[derive(Default)]
-struct Ready {
-    tasks: VecDeque<Runnable>,
-    leader: Leader,
-    /// Threads that wait for a call for help.
-    resting: usize,
-    /// One of them was woken, and has not looked yet.
-    rung: bool,
-    stop: bool,
 }
 
 #[derive(Default)]
 struct Sources {
     last: u64,
     known: HashMap<u64, Weak<Source>>,
-}
-
-/// What a thread is doing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// It is none of ours.
-    Elsewhere,
-    /// It runs a task.
-    Task,
-    /// It looks for tasks, or is at the disk and will look then.
-    Between,
 }
 
 thread_local! {
@@ -178,13 +134,8 @@ impl Crew {
     /// Starts so many threads, at least two. Their tasks have this runtime at hand.
     pub(crate) fn start(threads: usize, runtime: &Handle) -> io::Result<Self> {
         let threads = threads.max(2);
-        let (sockets, help) = (Poll::new()?, Poll::new()?);
-        let nobody_leads = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        epoll::add(&help.epoll, &sockets.epoll, epoll::EventData::new_u64(SOCKETS), nobody_leads)?;
         let shared = Arc::new(Shared {
-            sockets,
-            help,
-            ready: Mutex::default(),
+            queue: Queue::new()?,
             sources: Mutex::default(),
             turns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
         });
@@ -214,7 +165,7 @@ impl Crew {
     /// Runs a task to its end.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shared = self.0.0.clone();
-        let (runnable, task) = async_task::spawn(task, move |runnable| shared.push(runnable));
+        let (runnable, task) = async_task::spawn(task, move |runnable| shared.queue.push(runnable, AT.get()));
         task.detach();
         runnable.schedule();
     }
@@ -226,30 +177,8 @@ impl Crew {
 }
 
 impl Shared {
-    fn ready(&self) -> MutexGuard<'_, Ready> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, task: Runnable) {
-        let mut ready = self.ready();
-        ready.tasks.push_back(task);
-        let helps = ready.resting > 0 && !ready.rung;
-        match (AT.get(), ready.leader) {
-            // It will look itself, before it goes to the disk too.
-            (At::Between, _) if ready.tasks.len() <= ALONE || !helps => {}
-            (At::Elsewhere | At::Task, Leader::Looks) => {}
-            (At::Elsewhere | At::Task, Leader::Sleeps) => {
-                ready.leader = Leader::Looks;
-                drop(ready);
-                self.sockets.ring();
-            }
-            _ if helps => {
-                ready.rung = true;
-                drop(ready);
-                self.help.ring();
-            }
-            _ => {} // all are awake
-        }
+    fn ready(&self) -> MutexGuard<'_, Ready<Runnable>> {
+        self.queue.ready()
     }
 
     fn work(&self, at: usize) {
@@ -297,94 +226,21 @@ impl Shared {
         AT.set(At::Between);
     }
 
-    /// Waits until something is ready; `false` at the end.
-    fn rest(&self, pace: &mut Pace, events: &mut Vec<epoll::Event>) -> bool {
-        let mut ready = self.ready();
-        if ready.stop {
-            drop(ready);
-            self.help.ring(); // the next one
-            return false;
-        }
-        if !ready.tasks.is_empty() {
-            return true;
-        }
-        if ready.leader == Leader::None {
-            self.watch_for_helpers(false);
-            ready.leader = Leader::Looks;
-            drop(ready);
-            self.lead(pace, events);
-            return true;
-        }
-        ready.resting += 1;
-        drop(ready);
-        self.help.wait(events, None);
-        let mut ready = self.ready();
-        ready.resting -= 1;
-        ready.rung = false;
-        true
+    fn rest(&self, pace: &mut Pace, events: &mut Events) -> bool {
+        self.queue.rest(pace, events, |events| self.tell(events))
     }
 
-    /// Waits for the sockets, and makes what they bring ready. From then on who rests is woken by them, until somebody
-    /// leads again.
-    fn lead(&self, pace: &mut Pace, events: &mut Vec<epoll::Event>) {
-        let began = Instant::now();
-        let mut found = false;
-        while !found && pace.looks(began.elapsed()) {
-            self.sockets.wait(events, Some(&NOW));
-            found = !events.is_empty() || !self.ready().tasks.is_empty();
-        }
-        if !found && self.sleeps() {
-            self.sockets.wait(events, None);
-            self.ready().leader = Leader::Looks;
-        }
-        pace.waited(began.elapsed());
-        self.tell(events);
-        self.lead_no_more();
+    fn glance(&self, events: &mut Events) {
+        self.queue.glance(events, |events| self.tell(events));
     }
 
-    /// Makes ready what the sockets have by now, unless there is a leader, who does.
-    fn glance(&self, events: &mut Vec<epoll::Event>) {
-        let mut ready = self.ready();
-        if ready.leader != Leader::None {
-            return;
-        }
-        ready.leader = Leader::Looks; // so that nobody else begins to sleep over a bell that is taken here
-        drop(ready);
-        self.sockets.wait(events, Some(&NOW));
-        self.tell(events);
-        self.lead_no_more();
-    }
-
-    fn tell(&self, events: &[epoll::Event]) {
+    fn tell(&self, events: &Events) {
         for event in events.iter().filter(|event| event.data.u64() != BELL) {
             let source = self.sources().known.get(&event.data.u64()).and_then(Weak::upgrade);
             if let Some(source) = source {
                 source.happened(event.flags);
             }
         }
-    }
-
-    fn lead_no_more(&self) {
-        let mut ready = self.ready();
-        self.watch_for_helpers(true);
-        ready.leader = Leader::None;
-    }
-
-    /// The leader sleeps from now on, unless something is ready.
-    fn sleeps(&self) -> bool {
-        let mut ready = self.ready();
-        let sleeps = ready.tasks.is_empty() && !ready.stop;
-        if sleeps {
-            ready.leader = Leader::Sleeps;
-        }
-        sleeps
-    }
-
-    /// Whether who rests is woken by the sockets. Under the lock of the queue, so that it is always as the lock says.
-    fn watch_for_helpers(&self, on: bool) {
-        let events = if on { epoll::EventFlags::IN | epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
-        // It fails for descriptors that are not there, and this one is.
-        let _ = epoll::modify(&self.help.epoll, &self.sockets.epoll, epoll::EventData::new_u64(SOCKETS), events);
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {

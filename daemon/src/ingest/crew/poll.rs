@@ -6,10 +6,17 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// What the bell is called. Everything else in an epoll of the crew is called by another number.
 pub(super) const BELL: u64 = 0;
+/// What the sockets together are called where helpers wait.
+const SOCKETS: u64 = 1;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// What has happened. As many are taken at once as there is room for.
+pub(super) type Events = Vec<epoll::Event>;
 
 /// An epoll with a bell in it.
 pub(super) struct Poll {
@@ -21,7 +28,7 @@ impl Poll {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
         Ok(Self { epoll, bell })
     }
 
@@ -31,11 +38,32 @@ impl Poll {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Waits until something happens, or not at all.
-    pub(super) fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) {
+    /// Waits until something happens.
+    pub(super) fn wait(&self, events: &mut Events) {
+        self.take(events, None);
+    }
+
+    /// Takes what has happened already.
+    pub(super) fn look(&self, events: &mut Events) {
+        self.take(events, Some(&NOW));
+    }
+
+    fn take(&self, events: &mut Events, timeout: Option<&Timespec>) {
         events.clear();
         // An error is a signal that came, or leaves nothing to look at.
         let _ = epoll::wait(&self.epoll, spare_capacity(events), timeout);
+    }
+
+    /// Wakes those who wait here by what happens there as well: one, once, each time that it is said by [`Self::watch`].
+    pub(super) fn adopt(&self, other: &Self) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, &other.epoll, EventData::new_u64(SOCKETS), EventFlags::IN | EventFlags::ONESHOT)?)
+    }
+
+    /// Whether to, from now on; also for what has happened there already.
+    pub(super) fn watch(&self, other: &Self, on: bool) {
+        let events = if on { EventFlags::IN | EventFlags::ONESHOT } else { EventFlags::empty() };
+        // It fails for descriptors that are not there, and this one is.
+        let _ = epoll::modify(&self.epoll, &other.epoll, EventData::new_u64(SOCKETS), events);
     }
 }
 

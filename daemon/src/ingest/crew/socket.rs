@@ -57,7 +57,7 @@ impl Source {
         let source = Arc::new(Self { fd, key, crew: crew.clone(), state, waiting });
         sources.known.insert(key, Arc::downgrade(&source));
         drop(sources);
-        epoll::add(&crew.sockets.epoll, &source.fd, EventData::new_u64(key), INPUT)?;
+        epoll::add(&crew.queue.sockets.epoll, &source.fd, EventData::new_u64(key), INPUT)?;
         Ok((Socket(source.clone()), Socket(source)))
     }
 
@@ -80,7 +80,7 @@ impl Source {
 
     /// Asks to be told of these events from now on; those that are already there are told at once.
     fn ask(&self, events: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.crew.sockets.epoll, &self.fd, EventData::new_u64(self.key), events)?)
+        Ok(epoll::modify(&self.crew.queue.sockets.epoll, &self.fd, EventData::new_u64(self.key), events)?)
     }
 
     /// Calls as soon as it may succeed. The call says how much it did, and whether there may be more to do at once.
@@ -160,7 +160,7 @@ impl Drop for Source {
     fn drop(&mut self) {
         self.crew.sources().known.remove(&self.key);
         // The descriptor may live on in a process that was forked: then closing it would not take it out.
-        let _ = epoll::delete(&self.crew.sockets.epoll, &self.fd);
+        let _ = epoll::delete(&self.crew.queue.sockets.epoll, &self.fd);
     }
 }
 

@@ -105,11 +105,11 @@ fn a_users_flood_goes_before_nobody_who_was_there_first() {
     let (other, ring) = world.ring_of(UID + 1, 9);
     rings.push(ring);
     let flood = payload(&text);
-    let head = RingAppendHead { level: AckLevel::Posted, payload_crc: flood.checksum() }.encode();
+    let trailer = RingAppendTrailer { level: AckLevel::Posted, payload_crc: flood.checksum() }.encode();
     // As many as there is room for.
     let fill = || {
         let fills =
-            floods.iter().map(|program| (0..).take_while(|_| program.ring.push(&[&head, &flood.bytes], 1).is_ok()));
+            floods.iter().map(|program| (0..).take_while(|_| program.ring.push(&[&flood.bytes, &trailer], 1).is_ok()));
         fills.map(Iterator::count).sum::<usize>()
     };
     let before = fill();

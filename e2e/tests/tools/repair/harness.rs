@@ -160,7 +160,8 @@ impl Damage<'_> {
             None => assert!(left.is_empty(), "{left:?}"),
         }
         let nothing = self.actions.is_empty() && self.left.is_none();
-        assert_eq!(text.contains("nothing to repair"), nothing, "{text}");
+        assert_eq!(text.contains("nothing to repair"), nothing && self.ends == 0, "{text}");
+        assert_eq!(text.contains("nothing that a repair changes"), nothing && self.ends == 1, "{text}");
     }
 
     /// From a daemon that started on what the repair left.

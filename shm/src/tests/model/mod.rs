@@ -19,7 +19,7 @@ use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader};
 use crate::wake::{self, Event};
-use crate::writer::{self, NoSpace};
+use crate::writer::{self, Content, NoSpace};
 
 const PREEMPTIONS: usize = 4;
 /// Four entries of 8 bytes fit; the fifth goes where the first was, and has its slot.
@@ -53,7 +53,7 @@ fn payload(n: u64) -> [u8; 8] {
 }
 
 fn push(ring: &Modelled, n: u64) -> Option<u64> {
-    push_once(ring, SHAPE, &[&payload(n)], 1, n).expect("there is space")
+    push_once(ring, SHAPE, Content::Parts(&[&payload(n)]), 1, n).expect("there is space")
 }
 
 fn reader(ring: &Modelled) -> Reader {
@@ -113,7 +113,7 @@ fn space_is_used_again_only_after_it_was_read() {
         }
         let theirs = ring.clone();
         // The fifth fits when the first was given back, and not before.
-        let writer = thread::spawn(move || match push_once(&theirs, SHAPE, &[&payload(4)], 1, 4) {
+        let writer = thread::spawn(move || match push_once(&theirs, SHAPE, Content::Parts(&[&payload(4)]), 1, 4) {
             Ok(pushed) => pushed,
             Err(crate::PushError::Full) => None,
             Err(error) => panic!("{error}"),
@@ -136,7 +136,7 @@ fn an_append_is_delivered_or_its_push_fails() {
         push(&ring, 1);
         let theirs = ring.clone();
         let stopped = thread::spawn(move || {
-            writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+            writer::fill(&theirs, SHAPE, reserved, Content::Parts(&[&payload(0)]), 1);
             writer::commit(&theirs, SHAPE, reserved)
         });
         let mut taken = take(&ring, &mut reader);
@@ -156,7 +156,7 @@ fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
         push(&ring, 1);
         let theirs = ring.clone();
         let stopped = thread::spawn(move || {
-            writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+            writer::fill(&theirs, SHAPE, reserved, Content::Parts(&[&payload(0)]), 1);
             writer::commit(&theirs, SHAPE, reserved)
         });
         let mut taken = take(&ring, &mut reader);
@@ -164,7 +164,7 @@ fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
         // The next lap: where the stopped writer is, if it is still there, nothing may go.
         let mut expected = vec![payload(1)];
         for n in 2..6 {
-            match push_once(&ring, SHAPE, &[&payload(n)], 1, n) {
+            match push_once(&ring, SHAPE, Content::Parts(&[&payload(n)]), 1, n) {
                 Ok(Some(_)) => expected.push(payload(n)),
                 Ok(None) => panic!("only the stopped one is ever given up"),
                 Err(error) => assert_eq!(error, crate::PushError::Full),
@@ -276,12 +276,14 @@ fn what_happened_before_stays_before() {
         let (theirs, their_clock) = (rings.clone(), clock.clone());
         let teller = thread::spawn(move || {
             for (n, ring) in (1..).zip(&theirs) {
-                push_once(ring, SHAPE, &[&payload(n)], 1, now(&their_clock)).expect("space").expect("not given up");
+                push_once(ring, SHAPE, Content::Parts(&[&payload(n)]), 1, now(&their_clock))
+                    .expect("space")
+                    .expect("not given up");
             }
         });
         let before = |clock: &AtomicU64| if setting.flaw == Some(Flaw::NoPass) { LATER } else { now(clock) };
         let mut taken = pass(&rings, &mut readers, before(&clock));
-        writer::fill(&rings[0], SHAPE, reserved, &[&payload(0)], 1);
+        writer::fill(&rings[0], SHAPE, reserved, Content::Parts(&[&payload(0)]), 1);
         assert!(writer::commit(&rings[0], SHAPE, reserved), "given up");
         taken.extend(pass(&rings, &mut readers, before(&clock)));
         teller.join().expect("no panic");
@@ -300,7 +302,7 @@ fn a_closed_ring_reserves_nothing_more() {
         let theirs = ring.clone();
         let writer = thread::spawn(move || match writer::reserve(&theirs, SHAPE, 8, 0) {
             Ok(reserved) => {
-                writer::fill(&theirs, SHAPE, reserved, &[&payload(0)], 1);
+                writer::fill(&theirs, SHAPE, reserved, Content::Parts(&[&payload(0)]), 1);
                 writer::commit(&theirs, SHAPE, reserved)
             }
             Err(why) => {

@@ -368,7 +368,7 @@ fn refusal(error: AppendError) -> ErrorInfo {
         AppendError::Gap { .. } => ErrorCode::SequenceGap,
         AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
         AppendError::TooOld => ErrorCode::SequenceTooOld,
-        AppendError::NoSpace => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         other => panic!("{other:?}"),
     };

@@ -427,14 +427,25 @@ fn is_there(stored: &[Stored], producer: [u8; 16], made: &Made, offset: u64) -> 
     })
 }
 
-/// Histories of so many seeds (`CLAD_WHOLE_RUNS`); a fixed few, or `CLAD_TEST_SEED` alone.
+/// A fixed few histories and `CLAD_WHOLE_RUNS` fresh ones, by default none; or `CLAD_TEST_SEED` alone.
+#[expect(clippy::print_stdout, reason = "without it nobody could run it again")]
+fn seeds() -> Vec<u64> {
+    let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("CLAD_TEST_SEED") {
+        return vec![seed];
+    }
+    let fresh = number("CLAD_WHOLE_RUNS").unwrap_or(0);
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let first = clock.as_nanos() as u64;
+    println!("whole: seeds 0 to 19, and {fresh} from CLAD_TEST_SEED={first} on");
+    (0..20).chain((0..fresh).map(|i| first.wrapping_add(i))).collect()
+}
+
 #[test]
 #[expect(clippy::print_stdout, reason = "what was tried is the result")]
 fn every_receipt_is_kept() {
     const STEPS: u64 = 1500;
-    let given = std::env::var("CLAD_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    let seeds = std::env::var("CLAD_WHOLE_RUNS").map_or(20, |runs| runs.parse().expect("a number"));
-    let seeds: Vec<u64> = given.map_or_else(|| (0..seeds).collect(), |seed| vec![seed]);
+    let seeds = seeds();
     let mut sum = Counts::default();
     for seed in &seeds {
         let mut world = World::new(*seed);
