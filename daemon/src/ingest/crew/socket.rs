@@ -94,8 +94,8 @@ impl Source {
         loop {
             if self.state.load(Ordering::Acquire) & (wanted | sticky) == 0 {
                 self.wait(context);
-                if wanted == WRITE {
-                    self.state.fetch_or(ASKED, Ordering::AcqRel);
+                // Once: asked again, what lasts (the other side has closed) would be told again, and wake who waits, and so on.
+                if wanted == WRITE && self.state.fetch_or(ASKED, Ordering::AcqRel) & ASKED == 0 {
                     self.ask(INPUT | EventFlags::OUT)?;
                 }
                 if self.state.load(Ordering::Acquire) & (wanted | sticky) == 0 {

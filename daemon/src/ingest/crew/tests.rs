@@ -248,6 +248,19 @@ fn who_takes_an_answer_wakes_nobody() {
     assert_eq!(at_rest(&crew), before);
 }
 
+/// The kernel would tell again and again that it has closed, and that is no room.
+#[test]
+fn who_has_closed_its_side_and_takes_nothing_wakes_nobody() {
+    const MORE_THAN_FITS: usize = 4 << 20;
+    let (_runtime, crew) = crew(2);
+    let (mut near, (_rd, mut wr)) = pair(&crew);
+    crew.spawn(async move { wr.write_all(&vec![7; MORE_THAN_FITS]).await.unwrap() });
+    near.read_exact(&mut [0]).unwrap();
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    at_rest(&crew);
+    near.read_exact(&mut vec![0; MORE_THAN_FITS - 1]).unwrap();
+}
+
 #[test]
 fn with_the_last_handle_the_threads_end() {
     let (_runtime, crew) = crew(3);

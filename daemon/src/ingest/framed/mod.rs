@@ -321,6 +321,7 @@ impl Connection {
                     }
                 }
                 _ = stop.changed() => {}
+                () = self.seat.leaves(), if !leaving => {}
             }
         }
     }
