@@ -12,7 +12,7 @@ use crate::catalog::Sealed;
 use crate::error::ReadError;
 use crate::format::segment_name;
 use crate::gather::Batch;
-use crate::io::{Access, File, Lock};
+use crate::io::{Access, File, Lock, is_bad_place};
 use crate::journal::Shared;
 use crate::marks::Level;
 use crate::segment_reader::SegmentReader;
@@ -281,7 +281,13 @@ impl Reader {
         };
         // As it was when it was sealed, or first looked at: its file may say less by now.
         let known_end = sealed.known_summary().map_or(0, |s| s.end_offset);
-        let Some(proof) = sealed.proof(storage.as_ref()).map_err(|e| io(sealed.number, e))? else {
+        let look = || sealed.proof(storage.as_ref());
+        let proof = match look().or_else(|_| look()) {
+            // As one that is damaged, for this time: it must not keep anybody from what lies behind it.
+            Err(e) if is_bad_place(&e) => None,
+            proof => proof.map_err(|e| io(sealed.number, e))?,
+        };
+        let Some(proof) = proof else {
             return self.give_up_on(&sealed, known_end);
         };
         let footer = &proof.footer;

@@ -29,7 +29,8 @@
 //!    can fail in turn), or the power cut or kill comes in the middle of it. After a failed write any part of it may
 //!    have landed.
 //! 10. *A flush that lies*: it says yes and does nothing.
-//! 11. *Bit rot* and *sectors that cannot be read* (until they are written again).
+//! 11. *Bit rot* and *sectors that cannot be read*, until they are written again, or for good: then writes to them fail as
+//!     well. They go with the file, across power cuts and starts, also when it becomes another segment's.
 //! 12. *No space*: a write ends at the last block that there was room for, having landed up to it.
 //! 13. *Read-only*: every change fails, as after an error that remounts the file system.
 //! 14. *Misuse*: direct accesses that are not made of whole blocks, writes through a handle that only reads, and every
@@ -334,6 +335,39 @@ impl SimDisk {
     /// If there is no such file.
     pub fn spoil(&self, name: &str, pos: u64) {
         self.shared.lock().named(name).content.spoil(pos);
+    }
+
+    /// Makes the sector of a position fail with EIO for good, whoever reads or writes it.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn ruin(&self, name: &str, pos: u64) {
+        self.shared.lock().named(name).content.ruin(pos);
+    }
+
+    /// The device gives a range of a file again, as it was, and takes writes there.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn heal(&self, name: &str, pos: u64, len: u64) {
+        self.shared.lock().named(name).content.heal(pos, len);
+    }
+
+    /// A file is copied to sound sectors, with zeroes for the blocks that cannot be read.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn copy(&self, name: &str) {
+        self.shared.lock().named(name).content.copy();
+    }
+
+    /// The sectors of a file that cannot be read now; none, if there is no such file.
+    pub fn bad_sectors(&self, name: &str) -> Vec<u64> {
+        let mut disk = self.shared.lock();
+        match disk.names.get(name) {
+            Some(Node::File(_)) => disk.named(name).content.bad_sectors(),
+            _ => Vec::new(),
+        }
     }
 
     /// Puts a file on the media as if it had always been there.

@@ -9,10 +9,11 @@
 //! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
 //! was shown while the process lived, so that a crash in the middle of a job promises nothing.
 //!
-//! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`).
+//! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`); with [`Settings::worn`] sectors go bad for
+//! good as well, and `clad.meta` as a whole (`worn.rs`).
 //!
-//! Not covered: retention by age and by free space, rot of both slots of `clad.meta` at once (the fuzz target `recovery` has
-//! it), threads (the journal's are tested with real kills), two faults of one operation. The bytes on the disk at the end are part of the digest.
+//! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one
+//! operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
 mod client;
@@ -22,12 +23,14 @@ mod rot;
 mod settings;
 mod start;
 mod tap;
+mod worn;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clad_journal::clock::Clock;
 use clad_journal::format::footer::{Footer, TRAILER};
+use clad_journal::format::parse_segment_name;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::stepper::{Begun, Stepper};
 use clad_journal::{Event, JournalConfig, Policy};
@@ -93,6 +96,12 @@ pub struct Stats {
     pub rotten: u64,
     /// Ranges that readers were told are lost.
     pub gaps: u64,
+    /// Sectors that went bad.
+    pub bad_sectors: u64,
+    /// Starts that were refused for what cannot be read or written, by its name.
+    pub refused: u64,
+    /// Segments that `repair` took away.
+    pub repaired: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
     /// Range syncs that the disk was asked for.
@@ -131,6 +140,9 @@ impl Stats {
         self.bursts += o.bursts;
         self.rotten += o.rotten;
         self.gaps += o.gaps;
+        self.bad_sectors += o.bad_sectors;
+        self.refused += o.refused;
+        self.repaired += o.repaired;
         self.digest = self.digest.rotate_left(1) ^ o.digest;
     }
 }
@@ -150,7 +162,8 @@ pub struct World {
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
     spots: Vec<rot::Spot>,
-    meta_spot: Option<rot::MetaSpot>,
+    meta_spots: Vec<rot::MetaSpot>,
+    worn: worn::Worn,
     /// Where the next start may cut the log, because of rot.
     cut: Option<u64>,
     inspector: Option<Inspector>,
@@ -198,7 +211,8 @@ impl World {
             events: Arc::default(),
             sealed: BTreeMap::new(),
             spots: Vec::new(),
-            meta_spot: None,
+            meta_spots: Vec::new(),
+            worn: worn::Worn::default(),
             cut: None,
             inspector: None,
             stats: Stats { digest: 0xCBF2_9CE4_8422_2325, ..Stats::default() },
@@ -287,6 +301,7 @@ impl World {
         }
         for name in names {
             let hit = self.spots.iter().any(|spot| spot.name == name);
+            let hit = hit || parse_segment_name(&name).is_some_and(|number| self.worn.hit.contains(&number));
             if !hit && !self.sealed.contains_key(&name) && self.disk.is_sealed_mode(&name) {
                 let bytes = self.sealed_bytes(&name);
                 self.sealed.insert(name, bytes);
@@ -318,7 +333,8 @@ impl World {
         let chosen = self.rng.chance(1, 16); // a copy to a real disk takes longer than a whole life here
         let nothing_lost = self.settings.rot || self.model.lost.is_empty();
         let whole = self.model.was_opened() && nothing_lost && self.model.maybe_lost.is_empty();
-        let whole = whole && !self.has_lost_meta();
+        // On a real disk the bad sectors would be sound.
+        let whole = whole && !self.has_lost_meta() && !self.is_worn();
         let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && whole && !self.disturbed) else {
             return Ok(());
         };
@@ -326,7 +342,7 @@ impl World {
         self.whole_segments();
         self.stats.inspected += 1;
         let told = !rest.problems.is_empty();
-        ensure(!told || !self.spots.is_empty(), || format!("the files alone: {:?}", rest.problems))?;
+        ensure(!told || self.was_damaged(), || format!("the files alone: {:?}", rest.problems))?;
         ensure(told || rest.lost.is_empty(), || format!("the files alone: {:?}, and no problem", rest.lost))?;
         ensure(told || !self.is_rotten(), || "the files alone: rot, and no problem".to_owned())?;
         self.model.retained_from(rest.first)?;

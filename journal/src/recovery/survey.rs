@@ -103,12 +103,15 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// The first block of a segment: who cannot read this one reads none of it.
+/// The first block of a segment. Also who cannot open the file once asks again: who cannot read this one reads none of it, or
+/// takes it out of the way.
 ///
 /// # Errors
 /// What the kernel says.
 pub(crate) fn head(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
-    read(storage.open(&segment_name(number), Access::ReadDirect)?.as_ref(), 0, storage.block_size() as usize)
+    let (name, block) = (segment_name(number), storage.block_size() as usize);
+    let look = || read(storage.open(&name, Access::ReadDirect)?.as_ref(), 0, block);
+    look().or_else(|_| look())
 }
 
 /// Asked for thrice: some errors pass.

@@ -68,6 +68,8 @@ pub(super) struct Content {
     len: u64,
     blocks: BTreeSet<u64>,
     bad: BTreeSet<u64>,
+    /// Likewise, and they take no write either: for good.
+    ruined: BTreeSet<u64>,
 }
 
 impl Content {
@@ -97,7 +99,25 @@ impl Content {
     /// Whether a sector in the range cannot be read.
     pub(super) fn is_bad(&self, pos: u64, len: usize) -> bool {
         let end = (pos + len as u64).div_ceil(SECTOR as u64);
-        len > 0 && self.bad.range(pos / SECTOR as u64..end).next().is_some()
+        let sectors = pos / SECTOR as u64..end;
+        len > 0 && (self.bad.range(sectors.clone()).next().is_some() || self.ruined.range(sectors).next().is_some())
+    }
+
+    /// Whether a sector in the range takes no write.
+    pub(super) fn is_ruined(&self, pos: u64, len: usize) -> bool {
+        let end = (pos + len as u64).div_ceil(SECTOR as u64);
+        len > 0 && self.ruined.range(pos / SECTOR as u64..end).next().is_some()
+    }
+
+    /// Whether what a sync that covers `upto` has to write is in such a sector.
+    pub(super) fn has_ruined_pending(&self, upto: u64) -> bool {
+        let waits = |sector| self.pending.get(sector).is_some_and(|versions| versions.iter().any(|v| v.seq <= upto));
+        self.ruined.iter().any(waits)
+    }
+
+    /// Sectors that cannot be read, in order.
+    pub(super) fn bad_sectors(&self) -> Vec<u64> {
+        self.bad.union(&self.ruined).copied().collect()
     }
 
     fn sector(&self, sector: u64, direct: bool) -> Sector {
@@ -391,6 +411,30 @@ impl Content {
 
     pub(super) fn spoil(&mut self, pos: u64) {
         self.bad.insert(pos / SECTOR as u64);
+    }
+
+    pub(super) fn ruin(&mut self, pos: u64) {
+        self.ruined.insert(pos / SECTOR as u64);
+    }
+
+    /// The device gives these bytes again, and takes others.
+    pub(super) fn heal(&mut self, pos: u64, len: u64) {
+        let sectors = pos / SECTOR as u64..(pos + len).div_ceil(SECTOR as u64);
+        self.bad.retain(|sector| !sectors.contains(sector));
+        self.ruined.retain(|sector| !sectors.contains(sector));
+    }
+
+    /// On sound sectors, with zeroes for the blocks that could not be read.
+    pub(super) fn copy(&mut self) {
+        let a_block = BLOCK / SECTOR as u64;
+        let blocks: BTreeSet<u64> = self.bad_sectors().iter().map(|sector| sector / a_block).collect();
+        for sector in blocks.iter().flat_map(|block| block * a_block..(block + 1) * a_block) {
+            self.pending.remove(&sector);
+            self.lies.remove(&sector);
+            self.settle_sector(sector, &[0; SECTOR]);
+        }
+        self.bad.clear();
+        self.ruined.clear();
     }
 }
 

@@ -89,6 +89,12 @@ impl Disk {
         let cached = self.is_cached(handle);
         let mut free = self.free();
         let room = self.inode(inode).content.take_space(pos, bytes.len() as u64, &mut free) as usize;
+        // The page cache takes it; the sync tells then.
+        let asks_the_device = !cached || durability == Durability::Synced;
+        let fault = match self.inode(inode).content.is_ruined(pos, bytes.len()) {
+            true if asks_the_device => Some(Fault::Io),
+            _ => fault,
+        };
         match fault {
             Some(Fault::WriteZero) => return Err(io::ErrorKind::WriteZero.into()),
             Some(Fault::Io | Fault::NoSpace) => {
@@ -180,6 +186,7 @@ impl Disk {
         }
         let Self { inodes, rng, .. } = self;
         let of = inodes.get_mut(&inode).expect("a flight holds its file");
+        let fault = if of.content.has_ruined_pending(upto) { Some(Fault::Io) } else { fault };
         match fault {
             Some(Fault::FalseSync) => return self.untold_error(handle, inode),
             Some(Fault::Io | Fault::NoSpace | Fault::WriteZero) => {
@@ -212,6 +219,7 @@ impl Disk {
         }
         let Self { inodes, rng, options, .. } = self;
         let of = inodes.get_mut(&inode).expect("a flight holds its file");
+        let fault = if of.content.is_ruined(pos, len as usize) { Some(Fault::Io) } else { fault };
         match fault {
             Some(Fault::FalseSync) => return self.untold_error(handle, inode),
             Some(Fault::Io | Fault::NoSpace | Fault::WriteZero) => {

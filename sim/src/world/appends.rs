@@ -202,7 +202,7 @@ impl World {
         let wrong = || {
             Violation(format!("{expected:?} expected, {answer:?} answered to {}@{}", a.first_sequence, a.producer[0]))
         };
-        let rotten = self.settings.rot && !self.spots.is_empty();
+        let rotten = self.settings.rot && self.was_damaged();
         let taken = match (&answer, expected) {
             (Ok(given), _) if rotten => {
                 let right = self.model.may_answer(a, given.first_offset, given.duplicate);

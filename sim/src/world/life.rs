@@ -350,6 +350,9 @@ impl World {
         self.rest_while_full()?;
         self.make_room();
         for round in 0..600 {
+            if round == 200 && self.is_worn() {
+                self.exchange_the_device();
+            }
             self.carry_out_all()?;
             let Some(stepper) = self.stepper.as_ref().filter(|_| self.disk.is_alive()) else { return Ok(()) };
             match stepper.begin() {
@@ -363,7 +366,8 @@ impl World {
                     stepper.request_sync();
                     stepper.retain();
                     stepper.prepare();
-                    let failed = marks.accepting == Accepting::Failed;
+                    let waits = self.settings.worn && marks.accepting != Accepting::Yes;
+                    let failed = marks.accepting == Accepting::Failed || waits;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));
                     if self.disk.is_alive() {
                         self.told()?; // what retention has removed, before somebody reads

@@ -129,6 +129,14 @@ impl Model {
         self.log_id.is_some()
     }
 
+    /// Neither a segment nor anything that names one is left of a log in which nobody was given an offset: the next start
+    /// makes a log.
+    pub(super) fn is_forgotten(&mut self) {
+        if self.entries.is_empty() {
+            (self.log_id, self.epoch, self.clean, self.maybe_clean) = (None, 0, false, false);
+        }
+    }
+
     pub(super) fn floor(&self) -> u64 {
         self.floor
     }

@@ -8,8 +8,8 @@
 //!   (in the last, unsealed segment, or one that lost its footer) may it be cut there, and then it says so and sets aside.
 //! - The files alone show it: `verify` has a problem where a byte of a sealed segment is still wrong.
 //! - A slot of `clad.meta` that rots costs nothing, whichever it is: neither an offset, nor an epoch, nor what was removed.
-//!   Only where the power took the other slot in the middle of a write is the start refused, and has changed nothing; it
-//!   goes on when the file is given back.
+//!   Only where the power took the other slot in the middle of a write (or the device wears out, `worn.rs`) is the start
+//!   refused, and has changed nothing; it goes on when the file is given back.
 
 use clad_journal::format::batch::{BatchHeader, KIND_DATA, LEN};
 use clad_journal::format::footer::{Footer, TRAILER};
@@ -105,6 +105,9 @@ impl Layout {
 impl World {
     /// A byte of some segment turns over.
     pub(super) fn rot(&mut self) {
+        if self.settings.worn && self.rng.chance(1, 3) {
+            return self.wear();
+        }
         if self.rng.chance(1, 8) {
             return self.rot_of_meta();
         }
@@ -154,16 +157,34 @@ impl World {
             bytes.chunks(SLOT).filter_map(|s| Some(Meta::decode(s).ok()?.epochs.len() * 12 + 84)).collect();
         let &[_, _] = lens.as_slice() else { return };
         let pos = slot * SLOT as u64 + pick % lens[slot as usize] as u64;
-        let mask = 1 << bit;
+        if !self.settings.worn {
+            self.meta_spots.clear();
+        }
+        self.flip_in_meta(pos, 1 << bit);
+    }
+
+    /// A bit of this slot turns over, if it holds.
+    pub(super) fn rot_of_slot(&mut self, slot: u64) {
+        let bytes = self.disk.peek(META_NAME).unwrap_or_default();
+        let (pick, bit) = (self.rng.number(), self.rng.below(8));
+        let meta = bytes.chunks(SLOT).nth(slot as usize).and_then(|slot| Meta::decode(slot).ok());
+        if let Some(meta) = meta {
+            self.flip_in_meta(slot * SLOT as u64 + pick % (meta.epochs.len() as u64 * 12 + 84), 1 << bit);
+        }
+    }
+
+    fn flip_in_meta(&mut self, pos: u64, mask: u8) {
+        let Some(byte) = self.disk.peek(META_NAME).and_then(|bytes| bytes.get(pos as usize).copied()) else { return };
         self.disk.flip(META_NAME, pos, mask);
-        self.note(|| format!("a bit turns over in slot {slot} of clad.meta, at {pos}"));
-        self.meta_spot = Some(MetaSpot { pos, mask, byte: bytes[pos as usize] ^ mask });
+        self.note(|| format!("a bit turns over in clad.meta, at {pos}"));
+        self.meta_spots.push(MetaSpot { pos, mask, byte: byte ^ mask });
         self.stats.rotten += 1;
     }
 
-    /// Whether neither slot holds. Then rot took one and a power cut the other.
+    /// Whether neither slot holds. Then rot took one and a power cut the other, or the device both.
     pub(super) fn has_lost_meta(&self) -> bool {
-        self.meta_spot.is_some() && self.disk.peek(META_NAME).is_some() && self.newest_meta().is_none()
+        let worn = !self.meta_spots.is_empty() || !self.bad_blocks(META_NAME).is_empty();
+        worn && self.disk.peek(META_NAME).is_some() && self.newest_meta_left().is_none()
     }
 
     /// What a start that is refused must leave as it is.
@@ -173,12 +194,29 @@ impl World {
         names.map(|n| (n.clone(), self.disk.peek(&n))).collect()
     }
 
-    /// The bit that turned over is turned back, as by an operator who has a copy.
+    /// The bits that turned over are turned back, as by an operator who has a copy.
     pub(super) fn give_meta_back(&mut self) {
-        let Some(MetaSpot { pos, mask, byte }) = self.meta_spot.take() else { return };
-        if self.disk.peek(META_NAME).is_some_and(|bytes| bytes.get(pos as usize) == Some(&byte)) {
-            self.disk.flip(META_NAME, pos, mask);
-            self.note(|| "clad.meta is given back".to_owned());
+        let before = self.disk.peek(META_NAME).unwrap_or_default();
+        let mut after = before.clone();
+        self.unrot(&mut after);
+        self.meta_spots.clear();
+        for (pos, (rotten, right)) in before.iter().zip(&after).enumerate().filter(|(_, (a, b))| a != b) {
+            self.disk.flip(META_NAME, pos as u64, rotten ^ right);
+        }
+        self.note(|| "clad.meta is given back".to_owned());
+    }
+
+    /// Turns back what turned over in slots that do not hold, where they hold then.
+    fn unrot(&self, bytes: &mut [u8]) {
+        for (at, slot) in bytes.chunks_mut(SLOT).enumerate().filter(|(_, slot)| Meta::decode(slot).is_err()) {
+            let (mut right, from) = (slot.to_vec(), (at * SLOT) as u64);
+            for spot in self.meta_spots.iter().rev().filter(|s| (from..from + SLOT as u64).contains(&s.pos)) {
+                let byte = &mut right[(spot.pos - from) as usize];
+                *byte ^= if *byte == spot.byte { spot.mask } else { 0 };
+            }
+            if Meta::decode(&right).is_ok() {
+                slot.copy_from_slice(&right);
+            }
         }
     }
 
@@ -195,6 +233,41 @@ impl World {
             let range = Layout::of(&bytes).and_then(|layout| layout.offsets());
             self.model.rotten.extend(range.filter(|range| !self.model.rotten.contains(range)));
         }
+        if self.settings.worn {
+            self.worn_segments();
+        }
+    }
+
+    /// What lies in blocks that the device does not give is hit, also what came into them since.
+    fn worn_segments(&mut self) {
+        for name in self.disk.names().into_iter().filter(|n| parse_segment_name(n).is_some()) {
+            let bad = self.bad_blocks(&name);
+            let Some(layout) = self.disk.peek(&name).filter(|_| !bad.is_empty()).and_then(|b| Layout::of(&b)) else {
+                continue;
+            };
+            let block = u64::from(layout.header.block_size);
+            let whole = bad.contains(&0).then(|| layout.offsets()).flatten();
+            let in_bad = |b: &&Batch| bad.range(b.pos / block * block..b.end).next().is_some();
+            let hit = layout.batches.iter().filter(in_bad).map(|b| (b.header.first_offset, b.header.end_offset()));
+            for range in hit.filter(|(from, to)| from < to).chain(whole) {
+                if !self.model.rotten.contains(&range) {
+                    self.model.rotten.push(range);
+                }
+            }
+        }
+    }
+
+    /// Whether a segment's file has its footer, be it that the device gives it or not.
+    pub(super) fn has_footer(&self, name: &str) -> bool {
+        self.disk.peek(name).and_then(|bytes| Layout::of(&bytes)).is_some_and(|layout| layout.footer.is_some())
+    }
+
+    /// Of a segment: where its header ends, where its batches do, and how long it is.
+    pub(super) fn landmarks(&self, name: &str) -> Option<(u64, u64, u64)> {
+        let bytes = self.disk.peek(name)?;
+        let layout = Layout::of(&bytes)?;
+        let header = u64::from(layout.header.block_size);
+        Some((header, layout.batches.last().map_or(header, |b| b.end), bytes.len() as u64))
     }
 
     /// What the footers say is lost.
@@ -202,13 +275,24 @@ impl World {
         let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
         let names = self.disk.names().into_iter().filter(there);
-        let footers = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)?.footer);
+        let footers = names.filter_map(|n| Layout::of(&self.legible(&n)?)?.footer);
         footers.flat_map(|(_, footer)| footer.damage).map(|d| (d.from, d.to)).collect()
     }
 
+    /// What `clad.meta` says; on a worn device, where nothing of it is left, what it says when it is given back.
     fn newest_meta(&self) -> Option<Meta> {
-        let slots = self.disk.peek(META_NAME).unwrap_or_default();
-        slots.chunks(SLOT).filter_map(|s| Meta::decode(s).ok()).max_by_key(|m| m.generation)
+        let of_old = || self.settings.worn.then(|| self.meta_of_old()).flatten();
+        self.newest_meta_left().or_else(of_old)
+    }
+
+    fn newest_meta_left(&self) -> Option<Meta> {
+        newest(&self.legible(META_NAME)?)
+    }
+
+    fn meta_of_old(&self) -> Option<Meta> {
+        let mut bytes = self.disk.peek(META_NAME)?;
+        self.unrot(&mut bytes);
+        newest(&bytes)
     }
 
     /// Where the next start may cut the log, though more was acknowledged: at the first batch that was hit and that no
@@ -220,10 +304,14 @@ impl World {
         // What was there when the newest epoch began is known from `clad.meta` as well.
         let (lowest, begun) = newest.as_ref().map_or((0, 0), |m| (m.lowest_segment, m.epoch_start().first_offset));
         let mut proven = 0;
+        // A repair that writes a lost slot of `clad.meta` anew takes what lies above the highest segment of the other, and
+        // has no first batch, for prepared.
+        let highest = newest.as_ref().map(|m| m.highest_segment).filter(|_| !self.worn.moved.is_empty());
+        let highest = highest.unwrap_or(u64::MAX);
         // A power cut may bring back what was removed.
-        let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
+        let there = |n: &String| parse_segment_name(n).is_some_and(|number| (lowest..=highest).contains(&number));
         let names = self.disk.names().into_iter().filter(there);
-        for layout in names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)) {
+        for layout in names.filter_map(|n| Layout::of(&self.legible(&n)?)) {
             let same_boot = by_boot && !latched && layout.header.boot_id == self.disk.boot_id();
             let marks = |h: &BatchHeader| if same_boot { h.durable.max(h.written) } else { h.durable };
             proven = match &layout.footer {
@@ -240,6 +328,8 @@ impl World {
     pub(super) fn note_cut(&mut self) {
         if self.settings.rot {
             self.cut = [self.cut, self.may_be_cut_at(true)].into_iter().flatten().min();
+            let (cut, rotten) = (self.cut, self.model.rotten.clone());
+            self.note(|| format!("the next start may cut at {cut:?}, {rotten:?} are hit"));
         }
     }
 
@@ -270,6 +360,15 @@ impl World {
 
     /// Whether a segment was hit.
     pub(super) fn was_hit(&self, number: u64) -> bool {
-        self.spots.iter().any(|s| parse_segment_name(&s.name) == Some(number))
+        self.spots.iter().any(|s| parse_segment_name(&s.name) == Some(number)) || self.worn.hit.contains(&number)
     }
+
+    /// Whether anything of the log was hit, so that it has to tell of it.
+    pub(super) fn was_damaged(&self) -> bool {
+        !self.spots.is_empty() || self.stats.bad_sectors > 0
+    }
+}
+
+fn newest(slots: &[u8]) -> Option<Meta> {
+    slots.chunks(SLOT).filter_map(|slot| Meta::decode(slot).ok()).max_by_key(|meta| meta.generation)
 }

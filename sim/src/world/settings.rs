@@ -27,6 +27,8 @@ pub struct Settings {
     pub calm: bool,
     /// Bits turn over in what was acknowledged.
     pub rot: bool,
+    /// With that: blocks go bad for good, and `clad.meta` may lose both its slots.
+    pub worn: bool,
     /// Keep what happens, for the text of a violation.
     pub trace: bool,
 }

@@ -9,6 +9,7 @@ use clad_journal::{Event, Level, Observer, OpenError, ReadError};
 use clad_journal::format::footer::Damage;
 
 use super::model::{Check, Death, Found, Violation, ensure};
+use super::worn::REFUSALS;
 use super::{Tap, World};
 use crate::disk::{Fault, OpKind};
 
@@ -147,7 +148,8 @@ impl World {
             (0..=self.rng.below(3)).for_each(|_| self.rot());
             self.note_cut();
         }
-        for attempt in 0..=ATTEMPTS + 2 {
+        let (mut attempt, mut refusals) = (0, 0);
+        while attempt <= ATTEMPTS + 2 {
             if attempt >= ATTEMPTS {
                 self.disk.clear_faults();
                 self.last_fault = 0;
@@ -159,6 +161,10 @@ impl World {
                 return Ok(());
             }
             self.stats.failed_starts += 1;
+            match std::mem::take(&mut self.worn.refused) && refusals < REFUSALS {
+                true => refusals += 1,
+                false => attempt += 1,
+            }
         }
         Err(Violation("it does not start".to_owned()))
     }
@@ -179,7 +185,11 @@ impl World {
         let observer: Observer =
             Arc::new(move |e: &Event| events.lock().unwrap_or_else(PoisonError::into_inner).push(e.clone()));
         let untold = self.disk.has_untold_error();
-        let before = self.has_lost_meta().then(|| self.files_of_the_log());
+        let before = (self.settings.worn || self.has_lost_meta()).then(|| self.files_of_the_log());
+        let quiet = self.disk.late_writes() == 0;
+        if self.has_lost_meta() && !self.disk.names().iter().any(|name| name.ends_with(".clog")) {
+            self.model.is_forgotten();
+        }
         let opened = Stepper::open(Arc::new(self.tap.clone()), self.clock.clone(), self.config, observer);
         if !self.disk.is_alive() {
             drop(opened);
@@ -198,17 +208,20 @@ impl World {
             Err(e) => {
                 self.note(|| format!("start failed: {e}"));
                 let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
-                let lost = matches!(e, OpenError::MetaLost { .. }) && before.is_some();
-                ensure(!must && of_disk || lost, || format!("the start failed: {e}"))?;
-                if lost {
-                    let same = before == Some(self.files_of_the_log());
+                let lost = matches!(e, OpenError::MetaLost { .. }) && self.has_lost_meta();
+                let same = !quiet || before == Some(self.files_of_the_log());
+                if !self.refused_for_wear(&e, same)? {
+                    ensure(!must && of_disk || lost, || format!("the start failed: {e}"))?;
+                }
+                if lost && !self.settings.worn {
                     ensure(same, || "the start was refused, and has changed something".to_owned())?;
                     self.give_meta_back();
                 }
                 self.disturbed = true;
                 self.shaken |= self.cached();
+                let how = if self.disk.is_alive() { Death::Kill } else { self.cause() };
                 self.disk.kill();
-                self.bury(Death::Kill)?;
+                self.bury(how)?;
                 Ok(false)
             }
         }
@@ -222,7 +235,8 @@ impl World {
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
         let told = |d: &Damage| self.shaken && d.from >= self.model.durable || self.is_rot(d.from, d.to);
         let hit = report.unreadable.iter().chain(&report.footless).all(|number| self.was_hit(*number));
-        let excused = report.missing.is_empty() && hit && report.damage.iter().all(told);
+        let moved = report.missing.iter().all(|number| self.worn.moved.contains(number));
+        let excused = moved && hit && report.damage.iter().all(told);
         ensure(excused, || format!("damage: {report}"))?;
         let cut = self.cut.take();
         let dropped = marks.received < self.model.floor();
@@ -230,9 +244,10 @@ impl World {
             report.is_damaged() || report.cut_at.is_some() || self.disk.names().contains(&"quarantine/".to_owned());
         ensure(!dropped || says, || format!("records below {} are dropped in silence: {report}", self.model.floor()))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
-        self.disturbed = self.full || untold || began < self.last_fault;
+        let worn = self.is_worn();
+        self.disturbed = self.full || worn || untold || began < self.last_fault;
         // A start looks itself, before it gives an offset.
-        (self.planned, self.unseen) = (untold || began < self.last_fault, false);
+        (self.planned, self.unseen) = (worn || untold || began < self.last_fault, false);
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
         let (found, gaps) = self.read(0, Level::Durable)?;

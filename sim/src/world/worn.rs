@@ -94,14 +94,22 @@ impl World {
     }
 
     fn spoil_slot(&mut self, slot: u64) {
-        if self.disk.peek(META_NAME).is_some_and(|bytes| bytes.len() == 2 * SLOT) {
+        if self.has_segments() && self.disk.peek(META_NAME).is_some_and(|bytes| bytes.len() == 2 * SLOT) {
             let at = slot * SLOT as u64 + self.rng.below(SLOT as u64);
             self.go_bad(META_NAME, at);
         }
     }
 
+    /// Without any, and with neither slot of `clad.meta`, a start makes a new log.
+    fn has_segments(&self) -> bool {
+        self.disk.names().iter().any(|name| parse_segment_name(name).is_some())
+    }
+
     /// Each slot rots, or is not given any more.
     fn lose_meta(&mut self) {
+        if !self.has_segments() {
+            return;
+        }
         for slot in 0..2 {
             if self.rng.chance(1, 4) {
                 self.spoil_slot(slot);

@@ -72,6 +72,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "fixed: ",
                     "found: ",
                     "rot: ",
+                    "worn: ",
                     "fresh: ",
                     "group_commit: ",
                     "per_message: ",

@@ -305,3 +305,39 @@ fn misuse_is_an_error() {
     // A handle of another machine is none of ours.
     assert!(Dead::is(&disk.begin_write(&file, blocks(1, 1), 0, Durability::Written).unwrap_err().1));
 }
+
+#[test]
+fn a_ruined_sector_is_never_given_and_takes_nothing_until_the_file_lies_elsewhere() {
+    let disk = SimDisk::new(1);
+    disk.install("f", &blocks(1, 2));
+    disk.ruin("f", 4096 + 512);
+    let read = |disk: &SimDisk, pos| {
+        disk.open("f", Access::ReadDirect).unwrap().read_at(IoBuf::with_capacity(4096), pos, 4096).1
+    };
+    for how in 0..3 {
+        // Nothing that is written, and no death, makes it sound.
+        let file = disk.reopen().open("f", Access::WriteDirect).unwrap();
+        assert_eq!(code(write(&file, 4096, blocks(2, 1))), EIO);
+        assert_eq!(code(write_synced(&file, 4096, blocks(2, 1))), EIO);
+        write(&file, 0, blocks(2, 1)).unwrap();
+        let cached = disk.reopen().open("f", Access::WriteCached).unwrap();
+        write(&cached, 4096, blocks(3, 1)).unwrap();
+        assert_eq!(code(cached.sync_data()), EIO, "the page cache takes it, the device does not");
+        match how {
+            0 => disk.kill(),
+            _ => disk.power_cut(),
+        }
+        assert_eq!(code(read(&disk.reopen(), 4096)), EIO);
+        read(&disk.reopen(), 0).unwrap();
+        assert_eq!(disk.bad_sectors("f"), [9]);
+    }
+    let (healed, copied) = (disk.fork(1), disk.fork(1));
+    healed.heal("f", 4096, 4096);
+    copied.copy("f");
+    for (disk, byte) in [(healed, disk.peek("f").unwrap()[4096 + 512]), (copied, 0)] {
+        assert!(disk.bad_sectors("f").is_empty());
+        read(&disk.reopen(), 4096).unwrap();
+        assert_eq!(disk.peek("f").unwrap()[4096 + 512], byte);
+        write_synced(&disk.reopen().open("f", Access::WriteDirect).unwrap(), 4096, blocks(2, 1)).unwrap();
+    }
+}
