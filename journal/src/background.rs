@@ -71,10 +71,15 @@ fn make_ready(shared: &Arc<Shared>) {
     if shared.with(|c| c.wants_prepared()) != Some((number, epoch)) {
         return;
     }
-    match prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace) {
+    let mut made = prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace);
+    if made.as_ref().is_err_and(|e| e.kind() != std::io::ErrorKind::StorageFull) {
+        // A bad place, say, in what the file system gives each time: a segment without zeroes is one all the same.
+        made = prepare::make(shared.env(), number, epoch, Space::Reserved, &mut pace);
+    }
+    match made {
         Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::StorageFull => match prepare::lacks(shared.env(), number) {
+        Err(e) if e.kind() == std::io::ErrorKind::StorageFull => match prepare::lacks(shared.env(), number, true) {
             Some(reason) => not_made(shared, reason),
             None => tell_spare(shared, 0),
         },

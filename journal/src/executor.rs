@@ -170,15 +170,15 @@ impl Executor {
     fn open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> Result<Active, NoSegment> {
         match self.try_open_next(wanted, next, epoch, space) {
             Ok(Some(active)) => Ok(active),
-            Ok(None) => Err(self.no_room()),
-            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(self.no_room()),
+            Ok(None) => Err(self.no_room(false)),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => Err(self.no_room(true)),
             Err(e) => Err(self.not_opened(format!("open the next segment: {e}"))),
         }
     }
 
     /// Where the file system says that there is room, that it says so is not believed until it has given a segment.
-    fn no_room(&self) -> NoSegment {
-        match prepare::lacks(&self.env, self.next_number()) {
+    fn no_room(&self, refused: bool) -> NoSegment {
+        match prepare::lacks(&self.env, self.next_number(), refused) {
             Some(reason) => self.not_opened(reason),
             None => NoSegment::Space,
         }

@@ -51,16 +51,19 @@ fn in_bytes(env: &Env, space: crate::io::Space) -> u64 {
     space.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes
 }
 
-/// What a file system lacks that has bytes for a segment and refused one for want of room.
-pub(crate) fn lacks(env: &Env, number: u64) -> Option<String> {
+/// What a file system lacks that has bytes for a segment: inodes; or, where it has refused one for want of room, what it does
+/// not say.
+pub(crate) fn lacks(env: &Env, number: u64, refused: bool) -> Option<String> {
     let space = env.storage.space().ok().filter(|space| in_bytes(env, *space) > 0)?;
-    Some(match space.files {
-        0 => format!("make segment {number}: the file system has no inode left (`df -i`)"),
-        _ => format!(
-            "make segment {number}: the file system refuses it for want of room, with {} MiB free: a quota?",
-            space.free >> 20
-        ),
-    })
+    match space.files {
+        0 => Some(format!("make segment {number}: the file system has no inode left (`df -i`)")),
+        _ => refused.then(|| {
+            let free = space.free >> 20;
+            format!(
+                "make segment {number}: the file system refuses it for want of room, with {free} MiB free: a quota?"
+            )
+        }),
+    }
 }
 
 fn write_access(env: &Env) -> Access {

@@ -17,6 +17,8 @@ use rustix::io::Errno;
 pub(crate) struct Writes {
     /// Who wrote to a segment, in the order of the calls.
     pub(crate) by: Mutex<Vec<ThreadId>>,
+    /// They fail, as on a bad place of the disk.
+    pub(crate) fail: AtomicBool,
     /// Calls that wait until they are let go.
     held: (Mutex<Held>, Condvar),
 }
@@ -142,6 +144,9 @@ impl File for BreakableFile {
         }
         if let Some(zeroes) = self.zeroes.as_ref().filter(|_| durability == Durability::Written) {
             zeroes.came();
+            if zeroes.fail.load(Ordering::SeqCst) {
+                return (buf, Err(io::Error::from_raw_os_error(Errno::IO.raw_os_error())));
+            }
         }
         self.now().write_at(buf, pos, durability)
     }

@@ -208,6 +208,22 @@ fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() 
     }
 }
 
+/// A bad place in what the file system gives for the next segment each time: the log goes on in one without zeroes.
+#[test]
+fn a_segment_whose_zeroes_cannot_be_written_is_one_all_the_same() {
+    let mut world = World::with(EngineWish::Blocking, JournalConfig { segment_bytes: 1 << 20, ..config() });
+    world.zeroes.fail.store(true, Ordering::SeqCst);
+    for _ in 0..40 {
+        world.until("room", |w| w.journal.marks().accepting == Accepting::Yes);
+        assert!(world.append(100_000), "{:?}", world.journal.status());
+        world.until_durable();
+    }
+    assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 3, "four segments were filled");
+    assert!(!world.zeroes.by.lock().unwrap().is_empty(), "it was tried with zeroes");
+    world.check();
+    assert!(world.journal.close(PATIENCE));
+}
+
 /// The thread that met the failure may be slower than the one that recovers: it does not say again what is over.
 #[test]
 fn a_failure_that_is_over_is_not_latched_any_more() {
