@@ -296,7 +296,13 @@ impl Carrier<'_> {
         self.untold |= damaged;
         let (Some(meta), epoch) = (self.meta, self.next_epoch()) else { return Ok(()) };
         let (said, hole) = (meta.get(), epoch > self.greatest_epoch + 1);
-        let proof = Proof { durable: plan.proven_durable, written: plan.proven_end, boot_id: self.boot_id };
+        let mut proof = Proof { durable: plan.proven_durable, written: plan.proven_end, boot_id: self.boot_id };
+        if let Some(before) = said.proof {
+            // That of a start that was cut; segments with a limit are planned without it.
+            proof.durable = proof.durable.max(before.durable);
+            proof.written =
+                if before.boot_id == self.boot_id { proof.written.max(before.written) } else { proof.written };
+        }
         let proof = if damaged { Some(proof) } else { said.proof };
         if !said.clean && (!hole || said.least_epoch >= epoch) && said.proof == proof {
             return Ok(());
