@@ -3,7 +3,7 @@
 //! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
 //! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
 //! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
-//! takes nothing for [`TAKES_NOTHING`] while something waits for it is closed.
+//! takes nothing for [`TAKES_NOTHING`] while something waits for it is closed, where it reads after [`READER_RESTS`].
 
 use std::future::Future;
 use std::io;
@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
 use crate::ingest::parts::Owner;
-use crate::ingest::{Current, Listeners, Place, TAKES_NOTHING, count_refusal, makes_room};
+use crate::ingest::{Current, Listeners, Place, READER_RESTS, TAKES_NOTHING, count_refusal, makes_room};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -173,7 +173,10 @@ impl Connection {
             self.taking = None;
             return written;
         }
-        let taking = self.taking.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKES_NOTHING)));
+        // A pager at which nobody looks takes nothing.
+        let reads = self.caller.reads.available_permits() < MAX_READS_PER_CONNECTION;
+        let patience = if reads { READER_RESTS } else { TAKES_NOTHING };
+        let taking = self.taking.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         ready!(taking.as_mut().poll(cx));
         count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))

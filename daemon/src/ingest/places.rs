@@ -51,7 +51,7 @@ pub(crate) struct Place {
 pub(crate) struct Seat {
     owner: Owner,
     began: Instant,
-    /// When something came, in milliseconds since then.
+    /// When something came, in nanoseconds since then.
     active: AtomicU64,
     /// It is in use though nothing comes by it.
     in_use: AtomicBool,
@@ -73,7 +73,7 @@ impl Seat {
 
     /// Something has come.
     pub(crate) fn active(&self, now: Instant) {
-        self.active.store(now.duration_since(self.began).as_millis() as u64, Ordering::Relaxed);
+        self.active.store(now.duration_since(self.began).as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// It is the control of a ring: others make room before it.
@@ -98,7 +98,7 @@ impl Seat {
 
     /// When it was in use last, as far as others matter.
     fn since(&self) -> (bool, Instant) {
-        let active = std::time::Duration::from_millis(self.active.load(Ordering::Relaxed));
+        let active = std::time::Duration::from_nanos(self.active.load(Ordering::Relaxed));
         (self.in_use.load(Ordering::Relaxed), self.began + active)
     }
 }

@@ -147,6 +147,11 @@ impl Watch {
         epoll::modify(&self.armed, &self.bells, epoll::EventData::new_u64(0), once).is_ok()
     }
 
+    /// Until it is armed again, nobody is woken.
+    pub(super) fn disarm(&self) {
+        let _ = epoll::modify(&self.armed, &self.bells, epoll::EventData::new_u64(0), epoll::EventFlags::empty());
+    }
+
     fn wait(&self) {
         let mut events = Vec::with_capacity(1);
         // An error is a signal that came, or leaves nothing to look at.

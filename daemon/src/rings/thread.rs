@@ -132,6 +132,8 @@ impl Drainage {
     pub(super) fn lead(&mut self) -> Left {
         if std::mem::take(&mut self.went) {
             self.lone.back(self.watch.woke());
+            // Nobody is to be woken beside one who leads, nor what comes now to be taken for what came during a write.
+            self.watch.disarm();
             self.get_up();
         }
         while !self.over {

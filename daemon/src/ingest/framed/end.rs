@@ -38,6 +38,7 @@ impl Connection {
             // never says so by itself.
             if let Ok(Some(bytes)) = tokio::time::timeout(READ_LOOK, self.records.1.recv()).await {
                 self.out.extend_from_slice(&bytes);
+                self.of_read = true;
             }
         }
         self.last_words(wr).await

@@ -57,7 +57,7 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a peer to take some of what waits for it.
 pub(crate) const TAKES_NOTHING: Duration = Duration::from_secs(60);
 /// The same for one that has a READ: a pager at which nobody looks takes nothing.
-const READER_RESTS: Duration = Duration::from_secs(3600);
+pub(crate) const READER_RESTS: Duration = Duration::from_secs(3600);
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
@@ -136,6 +136,8 @@ pub(super) struct Connection {
     out_room: OutRoom,
     /// Since when something has waited for the peer, and it took nothing.
     taking_since: Option<Instant>,
+    /// Some of what waits for the peer is of a READ, which may have ended.
+    of_read: bool,
     quiet: Quiet,
     answers: Vec<Answer>,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
@@ -211,6 +213,7 @@ impl Connection {
             out: BytesMut::new(),
             out_room: OutRoom::new(service.buffers.part(owner)),
             taking_since: None,
+            of_read: false,
             quiet: Quiet::default(),
             answers: Vec::new(),
             admitting: None,
@@ -313,6 +316,7 @@ impl Connection {
                 }
                 Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
+                    self.of_read = true;
                     self.seat.active(Instant::now());
                 }
                 () = alarm.until(deadline) => {

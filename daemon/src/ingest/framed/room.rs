@@ -57,6 +57,7 @@ impl Connection {
     /// The peer took some of what waits for it, or all.
     pub(super) fn took_some(&mut self) {
         self.taking_since = None;
+        self.of_read &= !self.out.is_empty();
         if self.out.is_empty() && self.reads.is_empty() && self.out_room.give_back() {
             self.out = BytesMut::new();
         }
@@ -65,10 +66,10 @@ impl Connection {
     /// How long the peer may take nothing.
     pub(super) fn patience(&self) -> Duration {
         let Patience { taking, reading } = self.service.patience;
-        match self.reads.is_empty() {
+        match self.of_read || !self.reads.is_empty() {
             _ if self.seat.is_leaving() => LAST_WORDS,
-            true => taking,
-            false => reading,
+            true => reading,
+            false => taking,
         }
     }
 
