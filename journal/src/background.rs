@@ -47,7 +47,11 @@ pub(crate) fn look_for_space(shared: &Arc<Shared>) {
 fn look(shared: &Arc<Shared>) -> u64 {
     // Nobody makes a segment between the look and the word about it.
     let _making = shared.env().making();
-    let spare = prepare::spare_segments(shared.env()).unwrap_or(0);
+    let (spare, inodes) = prepare::room(shared.env()).unwrap_or_default();
+    // Nothing is tried then, and nobody else would say what is missing.
+    if let Some((number, _)) = shared.with(|c| c.wants_prepared()).filter(|_| inodes) {
+        not_made(shared, prepare::no_inode(number));
+    }
     tell_spare(shared, spare);
     spare
 }

@@ -43,8 +43,18 @@ pub(crate) enum Space {
 
 /// For how many segments the file system has room beyond the operator's reserve, as it says: bytes and inodes.
 pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
+    room(env).map(|(spare, _)| spare)
+}
+
+/// The same, and whether it is inodes alone that are missing.
+pub(crate) fn room(env: &Env) -> io::Result<(u64, bool)> {
     let space = env.storage.space()?;
-    Ok(in_bytes(env, space).min(space.files))
+    let bytes = in_bytes(env, space);
+    Ok((bytes.min(space.files), bytes > 0 && space.files == 0))
+}
+
+pub(crate) fn no_inode(number: u64) -> String {
+    format!("make segment {number}: the file system has no inode left (`df -i`)")
 }
 
 fn in_bytes(env: &Env, space: crate::io::Space) -> u64 {
@@ -56,7 +66,7 @@ fn in_bytes(env: &Env, space: crate::io::Space) -> u64 {
 pub(crate) fn lacks(env: &Env, number: u64, refused: bool) -> Option<String> {
     let space = env.storage.space().ok().filter(|space| in_bytes(env, *space) > 0)?;
     match space.files {
-        0 => Some(format!("make segment {number}: the file system has no inode left (`df -i`)")),
+        0 => Some(no_inode(number)),
         _ => refused.then(|| {
             let free = space.free >> 20;
             format!(

@@ -13,7 +13,7 @@ use crate::fds;
 
 /// Long enough for who answers, short enough for who does not.
 const SHORT: Duration = Duration::from_millis(50);
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -11,7 +11,7 @@ use super::item::Frames;
 use super::stream::LOOK;
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ME: Owner = Owner::Uid(1);
 const BODY: usize = 64 << 10;
 /// Several looks at it, and more than is kept in memory.

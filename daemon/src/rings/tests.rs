@@ -451,8 +451,8 @@ fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
             drainage.look();
             drainage.goes()
         };
-        if let Some(owed) = owed {
-            assert_eq!(program.ring.marks().durable, append, "it is not written by anybody else");
+        // Dropped, it is made by one of those, who may also have come by themselves: for the vouch of an idle log, say.
+        if let Some(owed) = owed.filter(|_| program.ring.marks().durable == append) {
             break owed;
         }
         while program.ring.marks().durable <= append {

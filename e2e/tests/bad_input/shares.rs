@@ -88,7 +88,7 @@ fn a_silent_peer_on_tcp_is_asked_whether_it_is_there() {
     raw.ping();
     let listening = daemon.port("tcp");
     // What is under way is over soon, and then one timer is left.
-    let asked = (0..500).any(|_| {
+    let asked = (0..6000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         timers(listening) == [KEEPALIVE]
     });

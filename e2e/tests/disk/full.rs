@@ -120,7 +120,7 @@ fn without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment() {
     let (large, error) = until_refused(&mut raw, 0);
     certainly_not_written(&error);
     assert!(error.text.contains("no inode"), "{error}");
-    assert!(daemon.status().not_ready_reason.contains("no inode"), "{:?}", daemon.status().not_ready_reason);
+    daemon.wait_until("it says so", |status| status.not_ready_reason.contains("no inode"));
     // An order to rotate, which leaves what is left of the active one, and looks at the disk do not change that.
     clactl_ends(0, &["rotate", "--admin", &daemon.address("admin")], b"");
     let began = Instant::now();

@@ -251,7 +251,7 @@ fn an_append_ends_while_the_daemon_hangs() {
         daemon
             .wait_until("first lines", |status| status.offsets.as_ref().is_some_and(|offsets| offsets.durable == all));
         // They have heard of it as well, or say so below.
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_secs(2));
         daemon.signal(Signal::SIGSTOP);
         for (_, child) in &mut appends {
             let mut lines = child.lines.take().expect("open");

@@ -185,17 +185,22 @@ fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() 
         world.crowd();
         world.until_durable();
         world.full.store(true, Ordering::SeqCst);
-        let refused = Instant::now();
-        let mut taken = 0;
-        // For some looks at the disk, which come each 200 ms, and until the segments that are there are full.
-        while refused.elapsed() < Duration::from_millis(1500) {
-            taken += u32::from(world.append(100_000));
+        let (began, mut taken) = (Instant::now(), 0);
+        // Until the segments that are there are full, and a further one was refused.
+        while world.append(100_000) || world.journal.status().unopened.is_none() {
+            taken += 1;
             if ordered && taken == 3 {
                 drop(world.journal.rotate());
             }
+            assert!(began.elapsed() < PATIENCE, "{:?}", world.journal.status());
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(!world.append(100_000), "there is no room");
+        // For some looks at the disk, which come each 200 ms.
+        let refused = Instant::now();
+        while refused.elapsed() < Duration::from_secs(1) {
+            assert!(!world.append(100_000), "there is no room");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let status = world.journal.status();
         assert!(status.unopened.as_ref().is_some_and(|why| why.contains("quota")), "{:?}", status.unopened);
         world.until_durable();

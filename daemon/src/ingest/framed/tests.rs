@@ -18,7 +18,7 @@ use crate::ingest::crew::Crew;
 use crate::ingest::places::{Listeners, Place};
 use crate::metrics;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What stands for a minute here.
 const SHORT: Duration = Duration::from_millis(100);
 const ME: u32 = 1000;
