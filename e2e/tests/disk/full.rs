@@ -122,7 +122,8 @@ fn without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment() {
     assert!(error.text.contains("no inode"), "{error}");
     daemon.wait_until("it says so", |status| status.not_ready_reason.contains("no inode"));
     // An order to rotate, which leaves what is left of the active one, and looks at the disk do not change that.
-    clactl_ends(0, &["rotate", "--admin", &daemon.address("admin")], b"");
+    let admin = format!("unix://{}", daemon.setup().admin_socket().display());
+    clactl_ends(0, &["rotate", "--admin", &admin], b"");
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
         raw.append(large, AckLevel::Received, &[b"small"]);

@@ -49,7 +49,8 @@ fn becomes_read_only() {
     raw.append(10, AckLevel::Durable, &[b"record 10"]);
     let status = daemon.wait_until("it has failed", |status| status.failed);
     // Answered at once, where it would wait for as long as the disk is broken.
-    let said = clactl_ends(1, &["sync", "--admin", &daemon.address("admin")], b"");
+    let admin = format!("unix://{}", daemon.setup().admin_socket().display());
+    let said = clactl_ends(1, &["sync", "--admin", &admin], b"");
     let said = String::from_utf8_lossy(&said.stderr);
     assert!(said.contains("the journal has failed"), "{said}");
     assert!(!status.ready && status.failure.contains("ead-only"), "{status:?}");
