@@ -373,9 +373,14 @@ impl Executor {
         let temporary = format!("{name}.tmp");
         let storage = self.env.storage.as_ref();
         if let Some((proof, bytes)) = self.already_there(rescue, number) {
-            // Told by the attempt that wrote it.
-            rescue.lost |= !proof.footer.damage.is_empty();
-            proof.footer.damage.iter().for_each(|d| rescue.producers.lose(d.from, d.to));
+            // Told by the attempt that wrote it, unless the rename was made and told as failed.
+            let told = rescue.lost;
+            for d in &proof.footer.damage {
+                match told {
+                    true => rescue.producers.lose(d.from, d.to),
+                    false => self.lose(rescue, *d),
+                }
+            }
             return self.put_in_place(number, proof, bytes);
         }
         let file = self.open_elsewhere(&name, &temporary)?;
@@ -401,14 +406,14 @@ impl Executor {
             damage.push(Damage { from: expected, to: rescue.next });
         }
         file.sync_all()?;
-        for d in &damage {
-            self.lose(rescue, *d);
-        }
+        // Told, and believed, once this attempt counts: the next one may be able to read what this one was not.
+        let mut producers = rescue.producers.clone();
+        damage.iter().for_each(|d| producers.lose(d.from, d.to));
         let mut footer = active.footer();
         footer.first_offset = rescue.from.min(first);
         footer.end_offset = rescue.next;
-        footer.damage = damage;
-        footer.producers = rescue.producers.snapshot();
+        footer.damage.clone_from(&damage);
+        footer.producers = producers.snapshot();
         footer.supersedes_from = Some(rescue.from);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;
@@ -418,6 +423,9 @@ impl Executor {
             self.env.meta.update_both(|m| m.latched = true)?;
         }
         storage.rename(&temporary, &name)?;
+        for d in damage {
+            self.lose(rescue, d);
+        }
         let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
         self.put_in_place(number, proof, sealed.bytes)
     }
