@@ -304,12 +304,8 @@ impl World {
         // What was there when the newest epoch began is known from `clad.meta` as well.
         let (lowest, begun) = newest.as_ref().map_or((0, 0), |m| (m.lowest_segment, m.epoch_start().first_offset));
         let mut proven = 0;
-        // A repair that writes a lost slot of `clad.meta` anew takes what lies above the highest segment of the other, and
-        // has no first batch, for prepared.
-        let highest = newest.as_ref().map(|m| m.highest_segment).filter(|_| !self.worn.moved.is_empty());
-        let highest = highest.unwrap_or(u64::MAX);
         // A power cut may bring back what was removed.
-        let there = |n: &String| parse_segment_name(n).is_some_and(|number| (lowest..=highest).contains(&number));
+        let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
         let names = self.disk.names().into_iter().filter(there);
         for layout in names.filter_map(|n| Layout::of(&self.legible(&n)?)) {
             let same_boot = by_boot && !latched && layout.header.boot_id == self.disk.boot_id();
