@@ -112,8 +112,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Completions(args) => completions::run(context, &args, Cli::command()),
     };
     let flushed = context.output.flush();
-    let exit = exit?;
-    flushed.map(|()| exit)
+    match exit.and_then(|exit| flushed.map(|()| exit)) {
+        Err(Stop::ReaderGone) if context.output.has_failed() => Ok(Exit::Failed),
+        outcome => outcome,
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What every command is handed: where to print, which daemon, which zone, a runtime.
 
 use jiff::tz::TimeZone;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Stop;
 use crate::locate::{Surroundings, Which};
@@ -25,12 +26,19 @@ impl Context {
     /// That of this process.
     pub(crate) fn of_process(which: Which) -> Result<Self, Stop> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(anyhow::Error::new)?;
+        {
+            // A limit on the size of files would end the process by it, without a word; the write fails as well.
+            let _inside = runtime.enter();
+            let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+            let _ = signal(too_large).map_err(anyhow::Error::new)?;
+        }
         Ok(Self {
             output: Output::of_process(),
             which,
             around: Surroundings::of_process(),
             zone: TimeZone::system(),
-            runtime: runtime.map_err(anyhow::Error::new)?,
+            runtime,
         })
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT, grpc://HOST:PORT, or shm://PATH for a ring on that socket [default: unix:// and clad.sock in the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data] [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket that takes orders: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
+    /// Socket that takes orders: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
     #[arg(long, global = true, value_name = "unix://PATH")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service
@@ -107,7 +107,8 @@ impl Which {
 /// The admin socket of the daemon whose socket for records was named: the one in the same folder.
 fn beside(server: &str, by: &str) -> Result<PathBuf, Stop> {
     match server.parse().map_err(|error| Stop::usage(format!("{by}: {error}")))? {
-        Address::Unix(path) => Ok(path.with_file_name("admin.sock")),
+        // A ring is asked for by the socket for records.
+        Address::Unix(path) | Address::Shm(path) => Ok(path.with_file_name("admin.sock")),
         _ => Err(Stop::usage(format!(
             "orders go over a daemon's admin socket, and {by} {server} does not say where that is: give --admin unix://PATH"
         ))),
@@ -163,7 +164,9 @@ mod tests {
         std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
         let all = around("", "unix:///env.sock", folder.path());
         let named = |server: &str| Which { server: Some(server.into()), ..Which::default() };
-        assert_eq!(named("unix:///run/x/clad.sock").admin(&all).expect("a path"), Path::new("/run/x/admin.sock"));
+        for beside in ["unix:///run/x/clad.sock", "shm:///run/x/clad.sock"] {
+            assert_eq!(named(beside).admin(&all).expect("a path"), Path::new("/run/x/admin.sock"));
+        }
         for elsewhere in ["tcp://h:1", "grpc://h:1", "nonsense"] {
             assert!(matches!(named(elsewhere).admin(&all), Err(Stop::Usage(_))), "{elsewhere}");
         }

@@ -35,27 +35,38 @@ pub(crate) struct RepairArgs {
 pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
     let report = clad_journal::repair::repair(&args.dir, args.dry_run).map_err(refused)?;
     // What was changed is told first, whatever becomes of the check behind it.
-    if matches!(args.output, Form::Text) {
-        context.output.write(text(&report).as_bytes())?;
-        context.output.flush()?;
-    }
-    // A dry run that finds something to do leaves it undone: what is lost behind it is not known yet.
-    let checked = match args.dry_run && !report.actions.is_empty() {
-        true => None,
-        false => Some(verify::check(&args.dir)?),
+    let told = match args.output {
+        Form::Text => context.output.write(text(&report).as_bytes()).and_then(|()| context.output.flush()),
+        Form::Json => Ok(()),
     };
-    let (text, checked) = match (args.output, checked) {
-        (Form::Text, None) => (String::new(), None),
+    // A dry run that finds something to do leaves it undone: a check would tell of that, and of nothing behind it.
+    let checked = match args.dry_run && !report.actions.is_empty() {
+        true => Ok(None),
+        false => verify::check(&args.dir).map(Some),
+    };
+    let checked = match checked {
+        Ok(checked) => checked,
+        Err(stop) => {
+            if matches!(args.output, Form::Json) {
+                let mut told = json(&report, None);
+                told["failure"] = format!("the check behind it: {stop}").into();
+                context.output.fail();
+                context.output.write(format!("{told}\n").as_bytes())?;
+            }
+            return Err(stop);
+        }
+    };
+    let exit = context.output.ends(exit(&report, checked.as_ref().map(|(checked, _)| checked)));
+    told?;
+    let text = match (args.output, checked) {
+        (Form::Text, None) => String::new(),
         (Form::Text, Some((checked, took))) => {
-            (format!("{}{}", nothing(&report, &checked), verify::text(&checked, took)), Some(checked))
+            format!("{}{}", nothing(&report, &checked), verify::text(&checked, took))
         }
-        (Form::Json, checked) => {
-            let checked = checked.map(|(checked, _)| checked);
-            (format!("{}\n", json(&report, checked.as_ref())), checked)
-        }
+        (Form::Json, checked) => format!("{}\n", json(&report, checked.map(|(checked, _)| checked).as_ref())),
     };
     context.output.write(text.as_bytes())?;
-    Ok(exit(&report, checked.as_ref()))
+    Ok(exit)
 }
 
 /// `MetaLost` sends a daemon's operator here: who is here already is told why it does not help.

@@ -32,12 +32,13 @@ pub(crate) struct VerifyArgs {
 /// `clactl verify`.
 pub(crate) fn run(context: &mut Context, args: &VerifyArgs) -> Outcome {
     let (report, took) = check(&args.dir)?;
+    let exit = context.output.ends(if report.problems.is_empty() { Exit::Done } else { Exit::Failed });
     let text = match args.output {
         Form::Text => text(&report, took),
         Form::Json => format!("{}\n", json(&report)),
     };
     context.output.write(text.as_bytes())?;
-    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failed })
+    Ok(exit)
 }
 
 /// Reads everything, with a bar on a terminal.

@@ -91,6 +91,22 @@ impl ConnectError {
         }
     }
 
+    /// What a connection that was there ended with, where that is the fault of one append, or can be, not of who sent it.
+    pub(crate) fn of_an_append(&self) -> Option<&ErrorInfo> {
+        let Self::Refused { error, .. } = self else { return None };
+        let of_one = matches!(
+            error.code,
+            ErrorCode::FrameTooLarge
+                | ErrorCode::RecordTooLarge
+                | ErrorCode::AppendTooLarge
+                | ErrorCode::BadRecord
+                | ErrorCode::LevelUnreachable
+                | ErrorCode::SequenceOverlap
+                | ErrorCode::SequenceTooOld
+        );
+        (of_one && !error.retryable).then_some(error)
+    }
+
     /// Whether it will stay so whatever the client does: the daemon has said for good that it does not want this one.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::ProducerShared { .. }) || matches!(self, Self::Refused { error, .. } if !error.retryable)
@@ -138,9 +154,13 @@ pub enum AppendError {
         /// The log that is there now.
         now: LogId,
     },
-    /// Records that had reached a lower level are gone after a crash that this level does not cover. Only a flush ends
-    /// with this: who asked for that level got what it promises.
-    #[error("records that were acknowledged at a lower level did not survive a crash of the host or daemon")]
+    /// Records that had reached a lower level are gone after a crash that this level does not cover, or with their log, in
+    /// whose place another is now. Only a flush ends with this: who asked for that level got what it promises. Other
+    /// records that were submitted before the flush are there.
+    #[error(
+        "records that were acknowledged at a lower level did not survive a crash of the host or daemon, or are gone with \
+         their log"
+    )]
     Lost,
     /// The daemon does not want this producer any more, or never did.
     #[error("the producer has failed: {error}{}", perhaps(*.maybe_written))]
@@ -179,7 +199,8 @@ impl AppendError {
         }
     }
 
-    /// Whether a reader may find the records. False means that they are certainly not in the log.
+    /// Whether a reader may find the records. False means that they are certainly not in the log. Of a flush that fails for
+    /// its own sake, not for that of a record, the records are all that were submitted before: then it is true.
     #[must_use]
     pub const fn maybe_written(&self) -> bool {
         match self {
@@ -205,6 +226,12 @@ impl AppendError {
 
     pub(crate) fn with_maybe_written(mut self, maybe: bool) -> Self {
         match &mut self {
+            // It was sent when the daemon took more.
+            Self::TooLarge { len, max } if maybe => {
+                let text = format!("the append is {len} bytes long and was sent; the daemon takes {max} by now");
+                let error = Box::new(ErrorInfo::new(ErrorCode::AppendTooLarge, text));
+                return Self::Refused { error, maybe_written: true };
+            }
             Self::Refused { maybe_written, .. }
             | Self::GivenUp { maybe_written, .. }
             | Self::Failed { maybe_written, .. }

@@ -383,3 +383,86 @@ async fn who_closes_does_not_wait_for_a_daemon_that_hangs() {
     soon(closing).await.expect("a task").expect("nothing was due");
     drop(peer);
 }
+
+/// A flush that its caller has given up is told of a loss, and so is nobody: the next one is. `kill -9` between.
+#[tokio::test]
+async fn flushes_that_were_given_up_do_not_pile_up() {
+    const FLUSHES: usize = 1500;
+    let fake = Fake::new();
+    let builder = fake.builder().connect_timeout(Duration::from_secs(600));
+    let (producer, mut peer) = fake.producer(builder).await;
+    let ticket = producer.reserve(9).await.expect("room").at(AckLevel::Received).submit(&record("a")).expect("in");
+    let append = peer.append().await;
+    peer.accepted(&append, 0, 1).await;
+    soon(ticket).await.expect("received");
+    drop(peer);
+    // A program that asks again and again, each time not for long, beside a daemon that is down.
+    for n in 0..FLUSHES {
+        let given_up = tokio::time::timeout(Duration::ZERO, producer.flush(AckLevel::Durable)).await;
+        assert!(given_up.is_err(), "there is nobody to ask");
+        if n % 50 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let its = producer.clone();
+    let last = tokio::spawn(async move { its.flush(AckLevel::Durable).await });
+    let stored = Some(LastStored { sequence: 0, offset: 0, level: AckLevel::Received });
+    let mut peer = fake.accept_with(|welcome| (welcome.last, welcome.received) = (stored, 1)).await;
+    let mut asked = 0;
+    while !last.is_finished() {
+        let Ok(flush) = tokio::time::timeout(Duration::from_millis(500), peer.flush()).await else { continue };
+        asked += 1;
+        peer.mark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
+    }
+    soon(last).await.expect("a task").expect("durable");
+    assert!((1..200).contains(&asked), "{asked} of {FLUSHES} were asked");
+}
+
+#[tokio::test]
+async fn what_a_flush_was_to_tell_that_was_given_up_the_next_one_tells() {
+    let fake = Fake::new();
+    let (producer, mut peer) = fake.producer(fake.builder()).await;
+    let received = producer.reserve(9).await.expect("room").at(AckLevel::Received);
+    let ticket = received.submit(&record("lost")).expect("handed over");
+    let append = peer.append().await;
+    peer.accepted(&append, 0, 1).await;
+    soon(ticket).await.expect("received");
+    drop(peer);
+    let given_up = tokio::time::timeout(Duration::from_millis(50), producer.flush(AckLevel::Durable)).await;
+    assert!(given_up.is_err(), "there is nobody to ask");
+    let restarted = |welcome: &mut Welcome| {
+        (welcome.epoch, welcome.epoch_first_offset) = (2, 0);
+        welcome.earlier = vec![EpochStart { epoch: 1, first_offset: 0 }];
+    };
+    let mut peer = fake.accept_with(restarted).await;
+    let answers = tokio::spawn(async move {
+        loop {
+            let flush = peer.flush().await;
+            peer.mark(flush.request_id, AckLevel::Durable, 0, 2, 0).await;
+        }
+    });
+    let told = soon(producer.flush(AckLevel::Durable)).await;
+    assert!(matches!(told, Err(AppendError::Lost)), "{told:?}");
+    soon(producer.flush(AckLevel::Durable)).await.expect("it was told once");
+    answers.abort();
+}
+
+/// "Never" is a time as any other.
+#[tokio::test]
+async fn who_waits_for_ever_waits_for_long() {
+    let fake = Fake::new();
+    let builder = fake.builder().give_up_after(Duration::MAX).drop_timeout(Duration::MAX);
+    let (producer, mut peer) = fake.producer(builder.linger(Duration::MAX).max_append_records(2)).await;
+    let submit = |text: &str| producer.try_reserve(100).expect("room").submit(&record(text)).expect("handed over");
+    let tickets = [submit("a"), submit("b")];
+    drop((peer.append().await, peer));
+    let mut peer = fake.accept().await;
+    let append = peer.append().await;
+    peer.accepted(&append, 0, 1).await;
+    peer.durable(2).await;
+    for ticket in tickets {
+        soon(ticket).await.expect("durable");
+    }
+    drop(producer);
+    assert!(matches!(peer.next().await, Frame::Bye));
+}

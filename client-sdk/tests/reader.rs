@@ -150,3 +150,37 @@ async fn not_following_an_end_of_the_connection_is_an_error() {
     let error = soon(reader.next()).await.expect_err("gone");
     assert!(error.is_retryable(), "{error}");
 }
+
+/// A program that asks for the next event beside other work drops the question again and again: the connection that is being
+/// made meanwhile is the reader's, and is not made anew each time.
+#[tokio::test]
+async fn a_question_that_is_dropped_leaves_the_connection_that_is_being_made() {
+    let fake = Fake::new();
+    let (mut reader, mut peer, _) = open(&fake, Reader::builder(fake.address.clone()).follow(true)).await;
+    let cursor = Cursor { log_id: LOG, epoch: 1, offset: 0 };
+    peer.send(Frame::CaughtUp(CaughtUp { request_id: 2, cursor })).await;
+    soon(reader.next()).await.expect("it has caught up");
+    drop(peer);
+    let mut peer = soon(async {
+        tokio::select! {
+            event = reader.next() => panic!("{event:?}"),
+            peer = fake.meet() => peer,
+        }
+    })
+    .await;
+    let greeted = tokio::spawn(async move {
+        let welcome = welcome(&peer.hello);
+        peer.send(Frame::Welcome(welcome)).await;
+        read(&mut peer).await;
+        peer.send(Frame::CaughtUp(CaughtUp { request_id: 2, cursor })).await;
+        peer
+    });
+    let event = soon(async {
+        tokio::select! {
+            event = reader.next() => event,
+            _ = fake.meet() => panic!("it has connected once more"),
+        }
+    });
+    assert!(matches!(event.await, Ok(Some(Event::CaughtUp { .. }))));
+    drop(greeted.await);
+}

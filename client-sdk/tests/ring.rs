@@ -511,5 +511,50 @@ async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
     let flush = peer.flush().await;
     peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
     let told = soon(flushing).await.expect("a task").expect_err("it was given up");
-    assert!(matches!(told, AppendError::GivenUp { maybe_written: false, .. }), "{told}");
+    assert!(
+        matches!(&told, AppendError::GivenUp { maybe_written: false, reason, .. } if reason == "the ring is full"),
+        "{told}"
+    );
+}
+
+/// A daemon whose disk is full takes nothing of the ring: the board says why, and so does who waits, or was given up.
+#[tokio::test]
+async fn why_the_drain_takes_nothing_is_told() {
+    let fake = Fake::with_ring();
+    let builder = fake.builder().give_up_after(Duration::from_secs(2));
+    let producer = builder.start().expect("a producer");
+    let mut ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "first")).await.expect("in the ring");
+    assert_eq!(producer.why_waiting(), None, "nothing waits");
+    ring.take();
+    let mut waits = submit(&producer, AckLevel::Written, "waits");
+    let says = |words: &str| {
+        let why = producer.why_waiting();
+        assert!(why.as_ref().is_some_and(|why| why.contains(words)), "{why:?} instead of {words}");
+    };
+    says("has not come to it");
+    ring.drain.set_waits(ErrorCode::NoSpace.number().into());
+    says("no_space: ");
+    for _ in 2..ring.drain.shape().slots() {
+        soon(submit(&producer, AckLevel::Posted, "fills it")).await.expect("in the ring");
+    }
+    let told = soon(submit(&producer, AckLevel::Durable, "has no room")).await.expect_err("it was given up");
+    assert!(matches!(&told, AppendError::Refused { maybe_written: false, .. }), "{told}");
+    assert_eq!((code(&told), told.is_retryable()), (Some(ErrorCode::NoSpace), true));
+    ring.drain.set_waits(0);
+    ring.take();
+    ring.drain.raise(Level::Received, ring.drain.next());
+    says("waits for its disk");
+    ring.all_have(&[Level::Written]);
+    assert_eq!(soon(&mut waits).await.expect("an ack").level, AckLevel::Written);
+    assert_eq!(producer.why_waiting(), None);
+    drop((peer, fake));
+    soon(async {
+        while producer.why_waiting().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

@@ -1,7 +1,8 @@
 //! Who may read, on Unix sockets: root, the daemon's own user, and the members of `[access] read_group`.
 //!
 //! What must hold: the peer's uid and gid come from the kernel; a group that does not exist lets nobody in; looking a
-//! user's groups up may ask a name service, so it is done once for each user and remembered for [`REMEMBER`].
+//! user's groups up may ask a name service, which may hang: it is asked by a thread of the runtime that may block, once for
+//! each user at a time, waited for as long as [`LONGEST`] by him alone, and its answer is remembered for [`REMEMBER`].
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -9,25 +10,36 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use tokio::sync::watch;
 
 const REMEMBER: Duration = Duration::from_secs(60);
+/// Without an answer by then one may not read, on this connection.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Whether a user with this primary gid is in a group.
+type Lookup = fn(u32, u32, Gid) -> bool;
+
+/// Whether somebody is in the group; nothing yet while that is asked for.
+type Answer = watch::Receiver<Option<bool>>;
 
 /// The answer to "may this user read".
 pub(crate) struct Access {
     own: u32,
     group: Option<Gid>,
-    known: Mutex<HashMap<(u32, u32), (Instant, bool)>>,
+    lookup: Lookup,
+    /// By uid and primary gid: since when, and the answer.
+    known: Mutex<HashMap<(u32, u32), (Instant, Answer)>>,
 }
 
 impl Access {
     /// Looks the group up. A name that no group has is no error: then it lets nobody in.
     pub(crate) fn new(read_group: &str) -> Self {
         let group = Group::from_name(read_group).ok().flatten().map(|g| g.gid);
-        Self { own: Uid::effective().as_raw(), group, known: Mutex::default() }
+        Self { own: Uid::effective().as_raw(), group, lookup: is_member, known: Mutex::default() }
     }
 
-    /// Whether a peer with this uid and primary gid may read.
-    pub(crate) fn may_read(&self, uid: u32, gid: u32) -> bool {
+    /// Whether a peer with this uid and primary gid may read. To be called within a runtime.
+    pub(crate) async fn may_read(&self, uid: u32, gid: u32) -> bool {
         if uid == 0 || uid == self.own {
             return true;
         }
@@ -35,9 +47,34 @@ impl Access {
         if gid == group.as_raw() {
             return true;
         }
+        let mut answer = self.ask(uid, gid, group);
+        match tokio::time::timeout(LONGEST, answer.wait_for(Option::is_some)).await {
+            Ok(answer) => answer.is_ok_and(|answer| *answer == Some(true)),
+            Err(_) => {
+                tracing::warn!(
+                    uid,
+                    "the groups of a user are not known within {LONGEST:?} (does a name service hang?): he may not read"
+                );
+                false
+            }
+        }
+    }
+
+    /// The answer, when there is one.
+    fn ask(&self, uid: u32, gid: u32, group: Gid) -> Answer {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (since, _)| since.elapsed() < REMEMBER);
-        known.entry((uid, gid)).or_insert_with(|| (Instant::now(), is_member(uid, gid, group))).1
+        // One that was not answered is not asked again beside itself; where nobody will answer it is.
+        known.retain(|_, (since, answer)| match answer.has_changed() {
+            Ok(_) if answer.borrow().is_none() => true,
+            _ => answer.borrow().is_some() && since.elapsed() < REMEMBER,
+        });
+        let begin = || {
+            let (tell, answer) = watch::channel(None);
+            let lookup = self.lookup;
+            tokio::task::spawn_blocking(move || tell.send_replace(Some(lookup(uid, gid, group))));
+            (Instant::now(), answer)
+        };
+        known.entry((uid, gid)).or_insert_with(begin).1.clone()
     }
 }
 
@@ -49,21 +86,54 @@ fn is_member(uid: u32, gid: u32, group: Gid) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
-    #[test]
-    fn root_and_the_own_user_may_and_strangers_may_not() {
+    #[tokio::test]
+    async fn root_and_the_own_user_may_and_strangers_may_not() {
         let access = Access::new("no-such-group-anywhere");
-        assert!(access.may_read(0, 0));
-        assert!(access.may_read(Uid::effective().as_raw(), 12345));
-        assert!(!access.may_read(54321, 54321));
+        assert!(access.may_read(0, 0).await);
+        assert!(access.may_read(Uid::effective().as_raw(), 12345).await);
+        assert!(!access.may_read(54321, 54321).await);
     }
 
-    #[test]
-    fn the_primary_group_counts() {
+    #[tokio::test]
+    async fn the_primary_group_counts() {
         let root = Group::from_gid(Gid::from_raw(0)).unwrap().unwrap();
         let access = Access::new(&root.name);
-        assert!(access.may_read(54321, 0));
-        assert!(!access.may_read(54321, 54321));
+        assert!(access.may_read(54321, 0).await);
+        assert!(!access.may_read(54321, 54321).await);
+    }
+
+    /// A name service that does not answer for one user holds up him alone, is asked once, and is believed when it answers.
+    #[tokio::test]
+    async fn a_name_service_that_hangs_holds_up_nobody_else() {
+        const HANGS: u32 = 50_000;
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static ANSWERS: AtomicBool = AtomicBool::new(false);
+        let lookup: Lookup = |uid, _, _| {
+            ASKED.fetch_add(1, Ordering::SeqCst);
+            let began = Instant::now();
+            while uid == HANGS && !ANSWERS.load(Ordering::SeqCst) && began.elapsed() < REMEMBER {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            true
+        };
+        let access = Access { own: 1, group: Some(Gid::from_raw(77)), lookup, known: Mutex::default() };
+        let waits = async { tokio::join!(access.may_read(HANGS, 1), access.may_read(HANGS, 1)) };
+        let others = async {
+            for uid in HANGS + 1..HANGS + 20 {
+                assert!(access.may_read(uid, 1).await && access.may_read(uid, 1).await);
+            }
+        };
+        let ((first, second), ()) = tokio::join!(waits, others);
+        assert!(!first && !second, "nobody says that he may");
+        assert_eq!(ASKED.load(Ordering::SeqCst), 20, "once for each");
+        ANSWERS.store(true, Ordering::SeqCst);
+        let mut answer = access.ask(HANGS, 1, Gid::from_raw(77));
+        answer.wait_for(Option::is_some).await.unwrap();
+        assert!(access.may_read(HANGS, 1).await);
+        assert_eq!(ASKED.load(Ordering::SeqCst), 20);
     }
 }

@@ -105,7 +105,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
     };
     let args = LoadArgs::of_process(cli.layers.config, cli.layers.instance, cli.layers.set);
     let outcome = match cli.command.unwrap_or(Command::Run) {
-        Command::Run => load(&args).map(|loaded| run(loaded, args)),
+        Command::Run => {
+            // Before anybody takes what was handed over, and the word of it out of the environment.
+            let rings = crate::keep::Stored::is_there();
+            Ok(unless_rings(rings, load(&args).map_or_else(|exit| exit, |loaded| run(loaded, args))))
+        }
         Command::Check => load(&args).map(|loaded| {
             warn(&loaded);
             let report = check(&loaded);
@@ -138,6 +142,22 @@ fn instance(name: &str) -> Result<String, String> {
     match name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
         true => Ok(name.to_owned()),
         false => Err("letters, digits, `_`, `.` and `-`, a letter or digit first".to_owned()),
+    }
+}
+
+/// After 78 the unit is not started again, and then systemd drops what it had stored for it: rings, with records in them that
+/// nobody has drained. With any of these the daemon ends in 1, and is tried again until what is wrong is mended.
+fn unless_rings(stored: bool, exit: Exit) -> Exit {
+    match exit {
+        Exit::Config if stored => {
+            say(
+                io::stderr(),
+                "clad: the service manager holds rings of the daemon before this one, and would let them go with what is posted in \
+                 them if this were the end of it: it ends in 1 and not in 78, to be tried again until that is mended\n",
+            );
+            Exit::Failed
+        }
+        exit => exit,
     }
 }
 

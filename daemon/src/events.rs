@@ -1,7 +1,8 @@
 //! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
 
 use clad_journal::io::FallbackReason;
-use clad_journal::{Event, Observer};
+use clad_journal::{Event, Losses, Observer};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -20,6 +21,20 @@ pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer
         Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
         event => tell(&health, event),
     })
+}
+
+/// What is known to be gone, as health: not only of the start that found it, but for as long as it is known.
+pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
+    const CAUSE: &str = "damage";
+    if !losses.are_there() {
+        return health.restored(CAUSE);
+    }
+    let what = match losses.are_certain() {
+        true => "acknowledged records were lost",
+        false => "acknowledged records may have been lost at the end of a segment",
+    };
+    let known = "names what is known of it, a backup may have them";
+    health.degraded(CAUSE, format!("{what}: `clactl verify {}` {known}", dir.display()));
 }
 
 fn tell(health: &Health, event: &Event) {
@@ -116,11 +131,12 @@ fn tell(health: &Health, event: &Event) {
             tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
         }
         Event::RetentionPaused => {
+            metrics::retention_paused();
             tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
         }
         Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {
-            metrics::corrupt(to - from);
+            metrics::damaged(*from, *to);
             tracing::error!(from, to, "acknowledged records cannot be found any more");
         }
     }

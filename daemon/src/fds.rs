@@ -1,6 +1,7 @@
 //! Descriptors over Unix sockets (`SCM_RIGHTS`).
 //!
-//! What must hold: a message has at most [`MAX_FDS`] descriptors, and one that comes with more is refused; what was
+//! What must hold: a message has at most [`MAX_FDS`] descriptors, and one that comes with more is refused; one for whose
+//! descriptors this process has no numbers left says that; what was
 //! received and is not wanted is closed; every descriptor that comes is closed on exec.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,14 +30,27 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
 
 /// Receives bytes and the descriptors that come with them.
 pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    take(socket, bytes, RecvFlags::empty())
+}
+
+/// The same of a message that is there, and stays there for the next one who looks.
+pub(crate) fn look(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    take(socket, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT)
+}
+
+fn take(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
+    }
+    // The kernel gives as many as there are free numbers for.
+    if got.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
+        return Err(rustix::io::Errno::MFILE.into());
     }
     if fds.len() > MAX_FDS || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message with more than belongs in it"));

@@ -3,7 +3,7 @@
 use clad_journal::Journal;
 
 use crate::health::Health;
-use crate::metrics::{self, Watermark};
+use crate::metrics::{self, Broken, Watermark};
 use crate::rings::Rings;
 
 /// Brings the gauges up to date. Asks the file system for its space.
@@ -17,6 +17,10 @@ pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_fr
     metrics::horizon(s.lowest_offset, s.oldest_segment_ns);
     metrics::segments(s.segments as u64, s.bytes, s.prepared);
     metrics::disk(s.space.free, s.space.total, reserve_free);
+    let lost = journal.losses();
+    let broken =
+        [(Broken::Missing, lost.missing), (Broken::Unreadable, lost.unreadable), (Broken::Footless, lost.footless)];
+    metrics::lost(lost.records, broken);
     let (rings, bytes) = rings.totals();
     metrics::rings(rings as u64, bytes as u64);
     metrics::ready(health.state().not_ready.is_none());

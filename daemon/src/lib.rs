@@ -9,6 +9,7 @@ mod advice;
 pub mod check;
 pub mod cli;
 pub mod config;
+mod defect;
 mod events;
 pub mod exit;
 mod fds;

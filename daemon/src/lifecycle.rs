@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepting, Journal, Status};
+use clad_journal::{Accepting, Journal, Losses, Status};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ use crate::rings::Rings;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
 use crate::watchdog::Watchdog;
-use crate::{advice, setup};
+use crate::{advice, events, setup};
 
 /// A disk that has not finished for so long is told as degraded.
 const SLOW: Duration = Duration::from_secs(5);
@@ -39,8 +39,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches them from now on.
+    /// Catches them from now on; and the one that a limit on the size of files comes with, which would end the process, where
+    /// the write fails with EFBIG as well.
     pub(crate) fn catch() -> std::io::Result<Self> {
+        let _ = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             hup: signal(SignalKind::hangup())?,
             usr1: signal(SignalKind::user_defined1())?,
@@ -115,8 +117,8 @@ impl Running {
                 }
                 status = answer(&mut asked) => {
                     asked = None;
-                    if let Some((status, advice)) = status {
-                        self.look(status, &advice);
+                    if let Some(looked) = status {
+                        self.look(looked);
                     }
                 }
                 () = due(&mut watchdog) => {
@@ -128,11 +130,13 @@ impl Running {
         }
     }
 
-    fn look(&mut self, status: Status, advice: &str) {
+    fn look(&mut self, looked: Looked) {
+        let Looked { status, losses, advice } = looked;
         self.recent.look(self.started);
         self.status = status;
+        events::losses(&self.health, &losses, &self.config.journal.dir);
         let s = &self.status;
-        match s.oldest_undurable {
+        match s.disk_busy {
             Some(age) if age > SLOW => {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
             }
@@ -144,6 +148,10 @@ impl Running {
                 format!("the drain of the rings has not got on for {silent:.0?}: appends wait behind it; restart clad"),
             ),
             _ => self.health.restored("rings"),
+        }
+        match self.rings.not_drained() {
+            Some(why) => self.health.degraded("kept", why),
+            None => self.health.restored("kept"),
         }
         match s.marks.accepting {
             Accepting::Yes => match self.rings.why_refused() {
@@ -240,15 +248,23 @@ impl Running {
     }
 }
 
-/// How the journal is; and where it cannot open a segment, what to do about what is to be seen of its folder. Blocks.
-fn looked(journal: &Journal, dir: &Path) -> (Status, String) {
+/// How the journal is.
+struct Looked {
+    status: Status,
+    losses: Losses,
+    /// Where it cannot open a segment, what to do about what is to be seen of its folder.
+    advice: String,
+}
+
+/// Blocks.
+fn looked(journal: &Journal, dir: &Path) -> Looked {
     let status = journal.status();
     let advice = status.unopened.as_ref().map_or_else(String::new, |_| advice::of_folder(dir));
-    (status, advice)
+    Looked { status, losses: journal.losses(), advice }
 }
 
 /// What is asked for, or never where nothing is. `None`: the runtime is going down.
-async fn answer(asked: &mut Option<JoinHandle<(Status, String)>>) -> Option<(Status, String)> {
+async fn answer(asked: &mut Option<JoinHandle<Looked>>) -> Option<Looked> {
     match asked {
         Some(status) => status.await.ok(),
         None => std::future::pending().await,

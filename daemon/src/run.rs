@@ -4,40 +4,33 @@
 //! is taken, what was taken is answered and synced for at most `drain_timeout`, and only then is the end marked clean;
 //! 0 means exactly that.
 
+mod drain;
+mod serve;
+
 use std::collections::HashMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
-use clad_journal::{Accepting, Journal, Marks, OpenError};
-use clad_proto::AckLevel;
-use clad_proto::grpc::v1::admin_server::AdminServer;
-use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::Handle;
+use clad_journal::{Journal, OpenError};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
 
-use crate::access::Access;
-use crate::admin::{Desk, Service as AdminService};
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
-use crate::health::{Health, router};
+use crate::health::Health;
 use crate::held::Held;
 use crate::ingest::parts::Parts;
-use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
-use crate::keep::{self, Keeper, Kept, Stored};
+use crate::keep::Stored;
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::origin::Origin;
-use crate::pages::Pages;
-use crate::read::Reads;
 use crate::reload::Outcomes;
-use crate::rings::{self, Rings};
-use crate::status::Statement;
+use crate::rings::Rings;
 use crate::systemd::Notifier;
-use crate::{advice, events, gauges, grpc, hint, ingest, metrics, setup};
+use crate::{advice, events, hint, ingest, metrics, setup};
+use drain::drain;
+use serve::World;
 
 /// What a start that gets on asks for at a time; it asks again long before it is over.
 const MORE_TIME: Duration = Duration::from_secs(30);
@@ -116,7 +109,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     let health = Health::default();
     let scrape = metrics::install();
     metrics::config_loaded(Some(setup::unix_time()));
-    let (journal, substrate, grounds) = match open_journal(&config, &health, &notifier).await {
+    let (journal, substrate, grounds) = match open_journal(&config, &health, &notifier, &mut signals).await {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
@@ -140,6 +133,10 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
         return exit;
     }
+    let records = match world.take_records(&mut held) {
+        Ok(records) => records,
+        Err(exit) => return exit,
+    };
     let kept = tokio::select! {
         kept = world.kept(stored, &notifier) => kept,
         () = signals.end() => return world.end_early(&notifier).await,
@@ -148,7 +145,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         Ok(kept) => kept,
         Err(exit) => return exit,
     };
-    let served = match world.serve(held, told, kept).await {
+    let mut served = match world.serve(held, told, records, kept).await {
         Ok(served) => served,
         Err(exit) => return exit,
     };
@@ -182,96 +179,14 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         status,
     };
     running.until_told(&mut signals).await;
-    drain(&running, &stop, &served.sockets, &served.rings).await
-}
-
-/// When each part of a drain is over at the latest: none may take what the next needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Deadlines {
-    /// What lies in rings was taken: by half of the time.
-    rings: Instant,
-    /// Connections were answered: by three quarters of it.
-    answers: Instant,
-    /// The log has its end.
-    all: Instant,
-}
-
-impl Deadlines {
-    fn of(began: Instant, patience: Duration) -> Self {
-        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
-    }
-}
-
-/// Stops taking, answers what was taken, seals, and marks a clean end.
-async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &[PathBuf], rings: &Rings) -> Exit {
-    let patience = running.config.daemon.drain_timeout;
-    let began = Instant::now();
-    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
-    running.notifier.stopping("draining");
-    running.notifier.extend_timeout(patience + Duration::from_secs(5));
-    running.health.not_ready("stop", "clad is going down");
-    tracing::info!(?patience, "going down: no new connections, draining");
-    let before = running.journal.marks();
-    let _ = stop.send(true);
-    for path in sockets {
-        let _ = std::fs::remove_file(path);
-    }
-    // What lies in the rings is taken before the journal closes.
-    let rings = rings.clone();
-    let left_over = tokio::task::spawn_blocking(move || rings.stop(rings_until)).await.unwrap_or_default();
-    running.journal.begin_close();
-    while running.listeners.open() > 0 && Instant::now() < answers_until {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let journal = running.journal.clone();
-    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
-    match tokio::task::spawn_blocking(move || journal.close(left)).await {
-        Ok(true) if left_over == 0 => {
-            tracing::info!("clean end");
-            Exit::Done
-        }
-        Ok(true) => {
-            tracing::error!(
-                ?patience,
-                rings = left_over,
-                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
-                 `clad hold`, keeps it for the next start, and its end would lose it"
-            );
-            Exit::Failed
-        }
-        _ => {
-            let lost = not_kept(&before, &running.journal.marks());
-            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
-            Exit::Failed
-        }
-    }
-}
-
-/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now.
-fn not_kept(before: &Marks, now: &Marks) -> String {
-    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
-    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
-    let mut words = Vec::new();
-    if now.received > now.written {
-        let records = range(now.written, now.received);
-        words.push(format!("what was acknowledged as `received` and not written yet is lost ({records})"));
-    }
-    if (failed || now.failures != before.failures) && now.written > now.durable {
-        let records = range(now.durable, now.written);
-        words.push(format!(
-            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
-        ));
-        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
-    } else {
-        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
-    }
-    words.join("; ")
+    drain(&running, &stop, &mut served.sockets, &served.rings).await
 }
 
 async fn open_journal(
     config: &Config,
     health: &Health,
     notifier: &Notifier,
+    signals: &mut Signals,
 ) -> Result<(Arc<Journal>, Substrate, String), Exit> {
     let dir = config.journal.dir.clone();
     setup::make_dir(&dir).map_err(|e| {
@@ -287,10 +202,18 @@ async fn open_journal(
     let (phase, mut phases) = watch::channel("recovering".to_owned());
     let (settings, observer) = (setup::journal(config), events::observer(health.clone(), phase));
     notifier.status("recovering");
-    let mut opening = tokio::task::spawn_blocking(move || Journal::open_dir(&dir, settings, observer));
+    let mut opening = tokio::task::spawn_blocking(move || {
+        Journal::open_dir(&dir, settings, observer).map(|journal| (journal.losses(), journal))
+    });
     let opened = loop {
         tokio::select! {
             opened = &mut opening => break opened,
+            // A recovery may be cut anywhere, and a disk may keep it for as long as it likes.
+            () = signals.end() => {
+                notifier.stopping("told to end while it starts");
+                tracing::error!("told to end before the log was open: nothing was taken, and the next start begins where this one was");
+                return Err(Exit::Failed);
+            }
             Ok(()) = phases.changed() => {
                 notifier.status(&phases.borrow_and_update());
                 notifier.extend_timeout(MORE_TIME);
@@ -299,8 +222,8 @@ async fn open_journal(
             () = tokio::time::sleep(MORE_TIME / 6) => notifier.extend_timeout(MORE_TIME),
         }
     };
-    let journal = match opened {
-        Ok(Ok(journal)) => journal,
+    let (losses, journal) = match opened {
+        Ok(Ok(opened)) => opened,
         Ok(Err(e)) => {
             let exit = if matches!(e, OpenError::Config(_)) { Exit::Config } else { Exit::Failed };
             let advice = match &e {
@@ -315,337 +238,12 @@ async fn open_journal(
     };
     let report = journal.report();
     metrics::recovered(Duration::from_nanos(report.took_ns), report.set_aside_bytes);
+    report.damage.iter().for_each(|lost| metrics::damaged(lost.from, lost.to));
+    events::losses(health, &losses, &config.journal.dir);
     match report.is_damaged() {
-        true => {
-            let dir = config.journal.dir.display();
-            let what = match report.has_lost() {
-                true => "acknowledged records were lost",
-                false => "acknowledged records may have been lost at the end of a segment",
-            };
-            let known = "names what is known of it, a backup may have them";
-            health.degraded("damage", format!("{what}: `clactl verify {dir}` {known}"));
-            tracing::error!("recovered, with damage: {report}");
-        }
+        true => tracing::error!("recovered, with damage: {report}"),
         false if report.is_remarkable() => tracing::warn!("recovered: {report}"),
         false => tracing::info!("{report}"),
     }
     Ok((Arc::new(journal), substrate, grounds))
-}
-
-/// What serving needs.
-struct World {
-    config: Config,
-    origin: Origin,
-    health: Health,
-    journal: Arc<Journal>,
-    substrate: Substrate,
-    /// What the policy's promise rests on.
-    grounds: String,
-    stopped: watch::Receiver<bool>,
-    recent: Arc<metrics::Recent>,
-    started: Instant,
-    /// What buffers of connections take beyond their own.
-    buffers: Arc<Parts>,
-}
-
-/// What serving made.
-struct Served {
-    listeners: Arc<Listeners>,
-    current: Current,
-    statement: Statement,
-    /// Files of the sockets that are ours to remove.
-    sockets: Vec<PathBuf>,
-    rings: Rings,
-    crew: Crew,
-}
-
-impl World {
-    /// The pages are there first: who waits for this start can ask why. `rings` is filled in later.
-    async fn serve_pages(
-        &self,
-        scrape: metrics::Scrape,
-        rings: &Arc<OnceLock<Rings>>,
-        held: &mut Held,
-        told: &mut HashMap<String, String>,
-    ) -> Result<(), Exit> {
-        let config = &self.config;
-        let report = self.journal.status().engine;
-        scrape.io_info(setup::engine(report.engine), config.journal.durability);
-        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
-        metrics::power_loss_protected(config.journal.power_loss_protected);
-        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
-        let (rings, none) = (rings.clone(), Rings::default());
-        let buffered = self.buffers.clone();
-        scrape.look_with(move || {
-            gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
-            metrics::connection_buffers(buffered.in_use() as u64);
-        });
-        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
-            told.insert("metrics".to_owned(), address);
-            let pages = router(self.health.clone(), scrape);
-            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
-        }
-        Ok(())
-    }
-
-    async fn serve(
-        &self,
-        mut held: Held,
-        mut told: HashMap<String, String>,
-        kept: Option<(Keeper, Vec<Kept>)>,
-    ) -> Result<Served, Exit> {
-        let config = &self.config;
-        let (policy, mut highest) = setup::policy(config);
-        let reach = self.substrate.reach(config.journal.power_loss_protected);
-        if !reach.is_durable() && highest > AckLevel::Written {
-            tracing::warn!("the highest ack level here is {reach}");
-            highest = AckLevel::Written;
-        }
-        let budget_bytes = config.limits.max_inflight_bytes as usize;
-        let door = Arc::new(Door {
-            journal: self.journal.clone(),
-            policy,
-            highest,
-            flush_reach: if reach.is_durable() { AckLevel::Durable } else { AckLevel::Written },
-            max_append: setup::clamp(config.limits.max_append_bytes),
-            max_record: setup::clamp(config.journal.max_record_bytes),
-            max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
-            window: setup::WINDOW,
-            budget: Budget::new(budget_bytes),
-        });
-        let rings = self.rings(&door, kept)?;
-        let reads = Reads::new(self.journal.clone(), door.flush_reach);
-        let service = FramedService {
-            door: door.clone(),
-            reads: reads.clone(),
-            rings: rings.clone(),
-            assembly: Parts::new(budget_bytes),
-            buffers: self.buffers.clone(),
-            handshake_timeout: config.limits.handshake_timeout,
-            idle_timeout: config.limits.idle_timeout,
-            patience: Patience::default(),
-            stop: self.stopped.clone(),
-        };
-        let current = Current::new(service);
-        let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
-        let listeners = Listeners::new(setup::places(config));
-        let mut sockets = Vec::new();
-        let access = Arc::new(Access::new(&config.access.read_group));
-        if let Some(path) = &config.ingest.unix.path {
-            let listener = self.bind_unix(path, 0o666, &mut held, &mut sockets)?;
-            told.insert("unix".to_owned(), path.display().to_string());
-            let stop = self.stopped.clone();
-            let served = ingest::unix(listener, crew.clone(), current.clone(), listeners.clone(), access.clone(), stop);
-            tokio::spawn(served);
-        }
-        if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut held).await? {
-            told.insert("tcp".to_owned(), address);
-            let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
-            tokio::spawn(ingest::tcp(listener, crew.clone(), current.clone(), listeners.clone(), may_read, stop));
-        }
-        if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut held).await? {
-            told.insert("grpc".to_owned(), address);
-            grpc::serve(
-                listener,
-                current.clone(),
-                setup::largest_append(config) as usize,
-                listeners.clone(),
-                config.ingest.grpc.allow_read,
-                self.health.clone(),
-            );
-        }
-        if let Some(path) = &config.admin.path {
-            let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
-            if sockets.contains(path) {
-                set_group(path, &config.access.admin_group);
-            }
-            told.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(
-                listener,
-                (policy, highest, door.flush_reach),
-                (listeners.clone(), door.budget.clone(), rings.clone()),
-                told.clone(),
-            );
-        }
-        if !self.grounds.is_empty() {
-            tracing::info!(
-                policy = policy.name(),
-                "durable without a flush of any disk cache, because {}",
-                self.grounds
-            );
-        }
-        tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
-        let promise = format!("{} to {}", policy.name(), highest.name());
-        let recovered = self.journal.report().to_string();
-        let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
-        Ok(Served { listeners, current, statement, sockets, rings, crew })
-    }
-
-    /// Who keeps the rings, and those that are kept; nothing where there can be none. Waits for whoever has them.
-    async fn kept(&self, stored: Stored, notifier: &Notifier) -> Result<Option<(Keeper, Vec<Kept>)>, Exit> {
-        let Some(socket) = &self.config.ingest.unix.path else { return Ok(None) };
-        let folder = socket.parent().unwrap_or(Path::new("."));
-        let found = keep::find(folder, stored, &self.health, |silence| {
-            self.health.not_ready("start", format!("starting: {silence}"));
-            notifier.status(&format!("waiting: {silence}"));
-            notifier.extend_timeout(MORE_TIME);
-        });
-        found.await.map(Some).map_err(|e| failed("start the keeper of rings", &e))
-    }
-
-    /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
-    async fn end_early(&self, notifier: &Notifier) -> Exit {
-        let patience = self.config.daemon.drain_timeout;
-        notifier.stopping("closing the log");
-        notifier.extend_timeout(patience + Duration::from_secs(5));
-        tracing::error!(
-            "told to end before the rings of the daemon before this one were known: they stay where they are"
-        );
-        let (journal, before) = (self.journal.clone(), self.journal.marks());
-        let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
-        if !matches!(closed, Ok(true)) {
-            let lost = not_kept(&before, &self.journal.marks());
-            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
-        }
-        Exit::Failed
-    }
-
-    /// Goes on with the rings that were kept, and is ready to give out others.
-    fn rings(&self, door: &Arc<Door>, kept: Option<(Keeper, Vec<Kept>)>) -> Result<Rings, Exit> {
-        let Some((keeper, kept)) = kept else { return Ok(Rings::default()) };
-        let settings = rings::Settings::of(&self.config.ingest.shm);
-        if !self.config.ingest.shm.enabled && kept.is_empty() {
-            return Ok(Rings::default());
-        }
-        Rings::start(settings, door.clone(), keeper, kept).map_err(|e| failed("start the drain of rings", &e))
-    }
-
-    /// The socket that is held for us, or one of our own.
-    fn bind_unix(
-        &self,
-        path: &Path,
-        mode: u32,
-        held: &mut Held,
-        sockets: &mut Vec<PathBuf>,
-    ) -> Result<UnixListener, Exit> {
-        if let Some(listener) = held.unix(path) {
-            return UnixListener::from_std(listener).map_err(|e| failed(&format!("listen on {}", path.display()), &e));
-        }
-        let listener = bind_unix(path, mode).map_err(|e| failed(&format!("listen on {}", path.display()), &e))?;
-        sockets.push(path.to_path_buf());
-        Ok(listener)
-    }
-
-    fn serve_admin(
-        &self,
-        listener: UnixListener,
-        (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
-        (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
-        listeners: HashMap<String, String>,
-    ) {
-        let desk = Desk {
-            journal: self.journal.clone(),
-            health: self.health.clone(),
-            substrate: self.substrate.clone(),
-            policy,
-            highest,
-            reach,
-            grounds: self.grounds.clone(),
-            power_loss_protected: self.config.journal.power_loss_protected,
-            started: self.started,
-            recent: self.recent.clone(),
-            segment_bytes: self.config.journal.segment_bytes,
-            reserve_free: self.config.journal.reserve_free,
-            budget,
-            connections,
-            rings,
-            origin: self.origin.clone(),
-            dir: self.config.journal.dir.display().to_string(),
-            listeners,
-        };
-        let server = tonic::transport::Server::builder()
-            .add_service(AdminServer::new(AdminService(Arc::new(desk))))
-            .serve_with_incoming(UnixListenerStream::new(listener));
-        tokio::spawn(async move {
-            if let Err(e) = server.await {
-                tracing::error!(error = %e, "the admin service ended");
-            }
-        });
-    }
-}
-
-async fn bind_tcp(
-    key: &str,
-    address: Option<std::net::SocketAddr>,
-    held: &mut Held,
-) -> Result<Option<(TcpListener, String)>, Exit> {
-    let Some(address) = address else { return Ok(None) };
-    let bound = match held.tcp(address) {
-        Some(listener) => TcpListener::from_std(listener),
-        None => TcpListener::bind(address).await,
-    };
-    let listener = bound.map_err(|e| {
-        let advice = advice::on_address(key, &e);
-        failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
-    })?;
-    let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
-    Ok(Some((listener, address)))
-}
-
-/// Gives the admin socket to a group; an empty name leaves it with the daemon's own.
-fn set_group(path: &Path, group: &str) {
-    if group.is_empty() {
-        return;
-    }
-    let found = nix::unistd::Group::from_name(group).ok().flatten();
-    let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
-    if !matches!(given, Some(Ok(()))) {
-        tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_part_of_a_drain_takes_what_the_next_needs() {
-        let (began, patience) = (Instant::now(), Duration::from_secs(20));
-        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
-        assert_eq!(all - began, patience);
-        assert!(
-            rings > began && rings - began <= patience / 2,
-            "the log and its connections have as long as the rings"
-        );
-        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
-        let none = Deadlines::of(began, Duration::ZERO);
-        assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
-    }
-
-    #[test]
-    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
-        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
-        let all = "nothing that was acknowledged as `written` or `durable` is lost";
-        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5)), all);
-        // A disk that is slow has what was written.
-        let before = marks(5, 5, 5);
-        assert_eq!(
-            not_kept(&before, &marks(9, 7, 5)),
-            format!(
-                "what was acknowledged as `received` and not written yet is lost (2 records, offsets 7 to 8); {all}"
-            )
-        );
-        // One that has failed may have it.
-        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
-        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed });
-        assert!(
-            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
-            "{text}"
-        );
-        assert!(
-            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
-            "{text}"
-        );
-        assert_eq!(not_kept(&before, &failed), text, "it failed on the way down");
-    }
 }

@@ -54,7 +54,7 @@ pub(crate) fn batch_bytes(config: &Config) -> u32 {
 }
 
 /// What no reload can raise `[limits] max_append_bytes` above.
-pub(crate) fn largest_append(config: &Config) -> u32 {
+fn largest_append(config: &Config) -> u32 {
     clamp(config.journal.segment_bytes.saturating_sub(SEGMENT_SLACK))
 }
 

@@ -94,6 +94,7 @@ mod tests {
             unopened: None,
             in_flight_bytes: 0,
             oldest_undurable: None,
+            disk_busy: None,
             producers: 0,
             space: Space::default(),
             prepared: true,

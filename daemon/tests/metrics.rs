@@ -8,7 +8,7 @@ use std::time::Duration;
 use clad::config::{Durability, IoEngine};
 use clad::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
-    batch, config_loaded, connection_buffers, corrupt, deduplicated, disk, dropped, horizon, inflight_bytes,
+    batch, config_loaded, connection_buffers, damaged, deduplicated, disk, dropped, horizon, inflight_bytes,
     inflight_limit, inline_batch, install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered,
     recovery, rejected, retained_away, rotated, segments, sync_failed, synced, unprepared,
 };
@@ -54,9 +54,12 @@ const PROMISED: &[&str] = &[
     "clad_recovery_truncated_bytes_total",
     "clad_recovery_duration_seconds",
     "clad_corrupt_records_total",
+    "clad_lost_records",
+    "clad_broken_segments{damage=}",
     "clad_config_last_reload_successful",
     "clad_config_last_reload_success_timestamp_seconds",
     "clad_retention_removed_segments_total{rule=}",
+    "clad_retention_pauses_total",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
     "process_open_fds",
@@ -138,7 +141,8 @@ fn complete_at_zero_and_counting() {
     io_fallback(Fallback::Direct);
     io_fallback(Fallback::UringDenied);
     recovered(Duration::from_millis(250), 12);
-    corrupt(1);
+    damaged(7, 8);
+    damaged(7, 8);
     retained_away(Rule::MinFree, 2);
     config_loaded(Some(Duration::from_secs(1234)));
     config_loaded(None);

@@ -82,8 +82,21 @@ struct Use {
 
 /// The metrics of a query. Not all of PromQL: what the mixin uses; a word that is none of it fails.
 fn uses(query: &str) -> Vec<Use> {
-    const WORDS: [&str; 12] =
-        ["by", "and", "or", "on", "ignoring", "sum", "min", "max", "time", "absent", "histogram_quantile", "count"];
+    const WORDS: [&str; 13] = [
+        "by",
+        "without",
+        "and",
+        "or",
+        "on",
+        "ignoring",
+        "sum",
+        "min",
+        "max",
+        "time",
+        "absent",
+        "histogram_quantile",
+        "count",
+    ];
     let (mut uses, mut within, mut last) = (Vec::<Use>::new(), Vec::<String>::new(), String::new());
     let mut rest = query;
     while let Some(c) = rest.chars().next() {
@@ -91,7 +104,7 @@ fn uses(query: &str) -> Vec<Use> {
         if word > 0 {
             last = rest[..word].to_owned();
             rest = &rest[word..];
-            let listed = within.last().is_some_and(|w| ["by", "on", "ignoring"].contains(&w.as_str()));
+            let listed = within.last().is_some_and(|w| ["by", "without", "on", "ignoring"].contains(&w.as_str()));
             let number = last.starts_with(|c: char| c.is_ascii_digit());
             let known = WORDS.contains(&last.as_str()) || OF_COUNTERS.contains(&last.as_str());
             if !listed && !number && !known && !OF_GAUGES.contains(&last.as_str()) {

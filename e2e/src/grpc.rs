@@ -29,16 +29,41 @@ impl Call {
     /// # Panics
     /// When that fails.
     pub async fn open(address: &str) -> Self {
+        Self::open_as(address, Vec::new(), 0).await
+    }
+
+    /// The same as a producer of this id and epoch; without an id as a new one.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub async fn open_as(address: &str, producer_id: Vec<u8>, producer_epoch: u32) -> Self {
         let endpoint = Endpoint::try_from(format!("http://{address}")).expect("an address");
         let channel = endpoint.connect().await.expect("a connection");
         let (ask, asked) = mpsc::channel(64);
         let told = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.expect("a call").into_inner();
         let mut call = Self { ask, told };
-        call.ask(Asked::Hello(v1::Hello { min_version: 1, max_version: 1, ..v1::Hello::default() })).await;
+        let hello = v1::Hello {
+            min_version: 1,
+            max_version: 1,
+            // Over the network an id is of who knows its secret.
+            secret: producer_id.clone().into(),
+            producer_id: producer_id.into(),
+            producer_epoch,
+            ..v1::Hello::default()
+        };
+        call.ask(Asked::Hello(hello)).await;
         match call.answer().await {
             Told::Welcome(_) => call,
             other => panic!("no welcome: {other:?}"),
         }
+    }
+
+    /// Sends an append as it is.
+    ///
+    /// # Panics
+    /// When the call has ended, or does not take it in time.
+    pub async fn ask_append(&self, append: v1::Append) {
+        self.ask(Asked::Append(append)).await;
     }
 
     async fn ask(&self, message: Asked) {

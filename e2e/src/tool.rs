@@ -266,6 +266,24 @@ pub fn clactl_ends(code: i32, arguments: &[&str], input: &[u8]) -> Output {
     output
 }
 
+/// The exit code of `clactl` where nobody reads its output.
+///
+/// # Panics
+/// When it cannot be called, or is ended by a signal.
+#[must_use]
+pub fn clactl_unread(arguments: &[&str], input: &[u8]) -> i32 {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = clactl(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(writer).stderr(Stdio::null()).spawn().expect("clactl");
+    drop(command); // with our end of the pipe
+    let mut stdin = child.stdin.take().expect("it is piped");
+    // It may end before it has read everything.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    child.wait().expect("clactl").code().expect("an exit code")
+}
+
 /// What a process holds in memory, in bytes, as the kernel counts it now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resident {

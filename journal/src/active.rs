@@ -42,8 +42,8 @@ pub(crate) struct Active {
     /// The watermarks that the newest header in the file vouches for.
     pub(crate) vouched: (u64, u64),
     last_checksum: u32,
-    tail: Vec<u8>,
-    tail_batches: Vec<(u64, Arc<Batch>)>,
+    /// What lies in the block that the next batch may continue in.
+    tail: Shares,
     index: Vec<IndexEntry>,
     min_time_ns: i64,
     max_time_ns: i64,
@@ -51,17 +51,79 @@ pub(crate) struct Active {
     payload_bytes: u64,
 }
 
+/// A batch with bytes in a block that is not full.
+#[derive(Clone)]
+struct Share {
+    start: u64,
+    header: [u8; batch::LEN],
+    batch: Arc<Batch>,
+}
+
+impl Share {
+    fn body_at(&self) -> u64 {
+        self.start + batch::LEN as u64
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.batch.stored_len()
+    }
+}
+
+/// The batches with bytes in one block, in order. Their bytes are not copied until they are written again.
+#[derive(Clone, Default)]
+pub(crate) struct Shares(Option<Arc<Vec<Share>>>);
+
+impl Shares {
+    fn all(&self) -> &[Share] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// The batches.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &Arc<Batch>> {
+        self.all().iter().map(|share| &share.batch)
+    }
+
+    /// The first of them.
+    pub(crate) fn first(&self) -> Option<&Arc<Batch>> {
+        self.batches().next()
+    }
+
+    /// Takes one in, and lets go of those that end before a place.
+    fn go_on(&mut self, share: Share, block_start: u64) {
+        // Anew each time: the write that repeats what was there has it.
+        let stay = |share: &&Share| share.end() > block_start;
+        let mut all = Vec::with_capacity(self.all().iter().filter(stay).count() + 1);
+        all.extend(self.all().iter().filter(stay).cloned());
+        all.extend(Some(share).filter(|share| stay(&share)));
+        self.0 = (!all.is_empty()).then(|| Arc::new(all));
+    }
+
+    /// Appends their bytes from `block_start` on, each at its place, zeroes between them and up to `len`.
+    fn encode(&self, buf: &mut IoBuf, block_start: u64, len: usize) {
+        for share in self.all() {
+            for (at, piece) in [(share.start, &share.header[..]), (share.body_at(), &share.batch.body)] {
+                let from = at.max(block_start);
+                if from < at + piece.len() as u64 {
+                    buf.zero_to((from - block_start) as usize);
+                    buf.extend_from_slice(&piece[(from - at) as usize..]);
+                }
+            }
+        }
+        buf.zero_to(len);
+    }
+}
+
 /// One write, ready to be made.
 pub(crate) struct Placed {
     /// Where it goes, a multiple of the block.
     pub(crate) pos: u64,
     /// Bytes of the first block that were there before.
-    prefix: Vec<u8>,
+    repeated: usize,
     header: [u8; batch::LEN],
     batch: Option<Arc<Batch>>,
     block: usize,
     /// Batches with bytes in the block that this write repeats.
-    pub(crate) shares: Vec<Arc<Batch>>,
+    pub(crate) shares: Shares,
 }
 
 impl Placed {
@@ -73,7 +135,7 @@ impl Placed {
     /// Bytes of the write: whole blocks.
     pub(crate) fn len(&self) -> usize {
         let body = self.batch.as_ref().map_or(0, |b| b.body.len());
-        (self.prefix.len() + self.header.len() + body).next_multiple_of(self.block)
+        (self.repeated + self.header.len() + body).next_multiple_of(self.block)
     }
 
     /// Bytes of the file that it covers.
@@ -84,7 +146,7 @@ impl Placed {
     /// Fills a buffer with whole blocks.
     pub(crate) fn encode(&self, mut buf: IoBuf) -> IoBuf {
         buf.clear();
-        buf.extend_from_slice(&self.prefix);
+        self.shares.encode(&mut buf, self.pos, self.repeated);
         buf.extend_from_slice(&self.header);
         if let Some(batch) = &self.batch {
             buf.extend_from_slice(&batch.body);
@@ -109,8 +171,7 @@ impl Active {
             first_append_boot_ns: None,
             vouched: (0, 0),
             last_checksum: 0,
-            tail: Vec::new(),
-            tail_batches: Vec::new(),
+            tail: Shares::default(),
             index: Vec::new(),
             min_time_ns: i64::MAX,
             max_time_ns: i64::MIN,
@@ -184,7 +245,7 @@ impl Active {
         self.note(batch, start, now);
         self.last_checksum = checksum;
         self.vouched = (marks.written, marks.durable);
-        self.keep_tail(&placed, start, batch);
+        self.keep_tail(Share { start, header: bytes, batch: batch.clone() });
         placed
     }
 
@@ -217,10 +278,9 @@ impl Active {
     }
 
     fn placed(&self, start: u64, fresh: bool, header: [u8; batch::LEN], batch: Option<Arc<Batch>>) -> Placed {
-        let prefix = if fresh { Vec::new() } else { self.tail.clone() };
-        let shares =
-            if prefix.is_empty() { Vec::new() } else { self.tail_batches.iter().map(|t| t.1.clone()).collect() };
-        Placed { pos: start - prefix.len() as u64, prefix, header, batch, block: self.block() as usize, shares }
+        let shares = if fresh { Shares::default() } else { self.tail.clone() };
+        let pos = start - start % self.block();
+        Placed { pos, repeated: (start - pos) as usize, header, batch, block: self.block() as usize, shares }
     }
 
     fn note(&mut self, batch: &Batch, start: u64, now: Moment) {
@@ -243,31 +303,17 @@ impl Active {
         self.end_offset = batch.end_offset();
     }
 
-    /// Remembers the bytes and the batches of the block that the next batch may continue in.
-    fn keep_tail(&mut self, placed: &Placed, start: u64, batch: &Arc<Batch>) {
-        let end = start + batch.stored_len();
-        self.pos = align(end);
+    /// Remembers what lies in the block that the next batch may continue in.
+    fn keep_tail(&mut self, share: Share) {
+        self.pos = align(share.end());
         let block_start = self.pos - self.pos % self.block();
-        let keep = (self.pos - block_start) as usize;
-        let mut tail = vec![0; keep];
-        // The pieces that the write is made of, each with its place in the file.
-        let pieces = [
-            (placed.pos, &placed.prefix[..]),
-            (start, &placed.header[..]),
-            (start + batch::LEN as u64, &batch.body[..]),
-        ];
-        for (at, bytes) in pieces {
-            let from = at.max(block_start);
-            let to = (at + bytes.len() as u64).min(self.pos);
-            if from < to {
-                let source = &bytes[(from - at) as usize..(to - at) as usize];
-                tail[(from - block_start) as usize..(to - block_start) as usize].copy_from_slice(source);
-            }
-        }
-        self.tail = tail;
-        self.tail_batches.push((end, batch.clone()));
-        self.tail_batches.retain(|(end, _)| *end > block_start);
+        self.tail.go_on(share, block_start);
         debug_assert_eq!(self.pos % ALIGN, 0);
+    }
+
+    /// The batches in the block that the next one continues in.
+    pub(crate) fn last_block(&self) -> impl Iterator<Item = &Arc<Batch>> {
+        self.tail.batches()
     }
 
     /// Where a footer goes: the first block that holds no batch.

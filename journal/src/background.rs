@@ -3,7 +3,7 @@
 //! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
 //! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
 //! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
-//! as they are then: once they were withdrawn, no further one goes.
+//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`Freed`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use crate::catalog::Sealed;
 use crate::env::{Event, Rule};
 use crate::faults::Fault;
 use crate::format::segment_name;
+use crate::freed::Freed;
 use crate::journal::Shared;
 use crate::prepare::{self, NotReused, Prepared, Space};
 use crate::sync::atomic::Ordering;
@@ -120,6 +121,7 @@ pub(crate) struct RetentionState {
     /// Real time minus boot time at the last look.
     offset_ns: Option<i64>,
     paused_until_boot_ns: u64,
+    freed: Freed,
 }
 
 impl RetentionState {
@@ -134,15 +136,26 @@ impl RetentionState {
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
         for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
             let r = shared.retention();
-            if total.saturating_sub(sealed.bytes) < r.keep_bytes {
+            // The next start goes on with it: an end does not wait for all that there may be.
+            if total.saturating_sub(sealed.bytes) < r.keep_bytes || shared.is_closing() {
                 return;
             }
-            let Some(rule) = rule(shared, &r, (sealed, following), total, age_rests) else { return };
-            if remove(shared, sealed, following, rule).is_none() {
-                return;
+            let short = r.min_free > 0 && self.is_short(shared, r.min_free);
+            let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
+            match remove(shared, sealed, following, rule) {
+                None => return,
+                Some(Gone::Unlinked) => self.freed.removed(sealed.bytes, shared.env().clock.boot_ns()),
+                Some(Gone::UsedAgain | Gone::Left) => {}
             }
             total -= sealed.bytes;
         }
+    }
+
+    /// Whether less is free than there must be, with what is on its way.
+    fn is_short(&mut self, shared: &Arc<Shared>, min_free: u64) -> bool {
+        let Ok(space) = shared.storage().space() else { return false };
+        let (env, taken) = (shared.env(), shared.env().taken.load(Ordering::Relaxed));
+        space.free.saturating_add(self.freed.look(space.free, taken, env.clock.boot_ns())) < min_free
     }
 
     /// Retention by age trusts the wall clock; while that has jumped it rests for a minute.
@@ -153,7 +166,9 @@ impl RetentionState {
         let before = self.offset_ns.replace(offset).unwrap_or(offset);
         if offset.saturating_sub(before).saturating_abs() > JUMP_NS {
             self.paused_until_boot_ns = boot + JUMP_NS as u64;
-            shared.env().tell(Event::RetentionPaused);
+            if !shared.retention().max_age.is_zero() {
+                shared.env().tell(Event::RetentionPaused);
+            }
         }
         boot < self.paused_until_boot_ns
     }
@@ -163,13 +178,13 @@ fn rule(
     shared: &Arc<Shared>,
     r: &crate::config::Retention,
     (sealed, following): (&Sealed, &Sealed),
-    total: u64,
+    (total, short): (u64, bool),
     age_rests: bool,
 ) -> Option<Rule> {
     if r.max_bytes > 0 && total > r.max_bytes {
         return Some(Rule::MaxBytes);
     }
-    if r.min_free > 0 && shared.storage().space().is_ok_and(|s| s.free < r.min_free) {
+    if short {
         return Some(Rule::MinFree);
     }
     let age = i64::try_from(r.max_age.as_nanos()).unwrap_or(i64::MAX);
@@ -186,7 +201,15 @@ fn rule(
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 
-fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule) -> Option<()> {
+/// What became of a removed segment's file.
+enum Gone {
+    Unlinked,
+    UsedAgain,
+    /// It is in the folder still; the next start removes it.
+    Left,
+}
+
+fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule) -> Option<Gone> {
     let storage = shared.storage();
     // One that is damaged beyond reading ends where the next one begins; it must not keep the others from going.
     let summary = sealed.summary(storage.as_ref()).ok()?;
@@ -198,8 +221,7 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
         let _ = storage.remove(&segment_name(sealed.number));
     }
     let passed = shared.env().meta.update_both(|m| {
-        m.lowest_segment = sealed.number + 1;
-        m.lowest_offset = end_offset;
+        m.pass(sealed.number + 1, end_offset);
     });
     if let Err(e) = passed {
         shared.env().tell(Event::SegmentFailed { reason: format!("pass segment {}: {e}", sealed.number) });
@@ -209,19 +231,18 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     shared.catalog().remove(sealed.number);
     shared.env().tell(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
     let suspect = summary.is_none_or(|s| s.damaged) && !shared.env().config.faults.has(Fault::DamagedUsedAgain);
-    if suspect || !use_again(shared, sealed) {
-        discard(shared, sealed.number);
-    }
-    Some(())
+    let used_again = !suspect && use_again(shared, sealed);
+    Some(if used_again { Gone::UsedAgain } else { discard(shared, sealed.number) })
 }
 
-fn discard(shared: &Arc<Shared>, number: u64) {
+fn discard(shared: &Arc<Shared>, number: u64) -> Gone {
     match shared.storage().remove(&segment_name(number)) {
         // The next start removes what `clad.meta` has passed.
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             shared.env().tell(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
+            Gone::Left
         }
-        _ => {}
+        _ => Gone::Unlinked,
     }
 }
 

@@ -25,6 +25,14 @@ impl Body {
     pub(crate) fn part(piece: &Arc<IoBuf>, range: Range<usize>) -> Self {
         Self(Memory::Piece(piece.clone(), range))
     }
+
+    /// Its memory, where it is its own.
+    pub(crate) fn into_own(self) -> Option<Vec<u8>> {
+        match self.0 {
+            Memory::Own(bytes) => Some(bytes),
+            Memory::Piece(..) => None,
+        }
+    }
 }
 
 impl Default for Body {

@@ -5,14 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
-use crate::format::footer::Footer;
-use crate::format::meta::EpochStart;
+use crate::format::batch::BatchHeader;
+use crate::format::footer::{Damage, Footer};
+use crate::format::meta::{EpochStart, Meta};
 use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
 use crate::io::{Access, Storage, is_bad_place};
-use crate::recovery::scan::scan;
+use crate::recovery::scan::{Found, scan};
 use crate::recovery::{State, probe};
 
 /// A sealed segment's header and footer.
@@ -56,6 +58,21 @@ impl From<&Footer> for Summary {
     }
 }
 
+/// What `clad.meta` says that bounds what a segment without its footer holds.
+#[derive(Debug)]
+pub(crate) struct Past {
+    /// Where epochs began.
+    epochs: Vec<EpochStart>,
+    /// What was told to be lost.
+    lost: Vec<Damage>,
+}
+
+impl Past {
+    pub(crate) fn of(meta: &Meta) -> Self {
+        Self { epochs: meta.epochs.clone(), lost: meta.lost.clone() }
+    }
+}
+
 /// A sealed segment.
 #[derive(Debug)]
 pub struct Sealed {
@@ -65,20 +82,23 @@ pub struct Sealed {
     pub bytes: u64,
     /// The log that it must be of: a segment of another one under its name is damage.
     log_id: [u8; 16],
-    /// Where epochs began, as the start found it; all that it has found share it. None where the footer is known.
-    epochs: Option<Arc<[EpochStart]>>,
+    /// As the start left it; all that it has found share it. None where the footer is known.
+    past: Option<Arc<Past>>,
+    /// What that footer gives up.
+    damage: Vec<Damage>,
     summary: OnceLock<Option<Summary>>,
 }
 
 impl Sealed {
     /// A segment whose footer is read when it is needed.
-    pub(crate) fn unread(number: u64, bytes: u64, log_id: [u8; 16], epochs: Arc<[EpochStart]>) -> Self {
-        Self { number, bytes, log_id, epochs: Some(epochs), summary: OnceLock::new() }
+    pub(crate) fn unread(number: u64, bytes: u64, log_id: [u8; 16], past: Arc<Past>) -> Self {
+        Self { number, bytes, log_id, past: Some(past), damage: Vec::new(), summary: OnceLock::new() }
     }
 
     /// A segment whose footer is known.
     pub(crate) fn known(number: u64, bytes: u64, log_id: [u8; 16], footer: &Footer) -> Self {
-        Self { number, bytes, log_id, epochs: None, summary: OnceLock::from(Some(footer.into())) }
+        let (damage, summary) = (footer.damage.clone(), OnceLock::from(Some(footer.into())));
+        Self { number, bytes, log_id, past: None, damage, summary }
     }
 
     /// What is remembered of it, read once; `None` when its footer cannot be believed and a scan finds nothing (damage).
@@ -111,8 +131,8 @@ impl Sealed {
             State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.log_id => None,
             State::Sealed { header, footer, head_checksum } => Some(Proof { header, footer: *footer, head_checksum }),
             State::Unsealed { header } => {
-                let limit = self.limit(header.epoch);
-                without_footer(storage, self.number, header, limit)?
+                let (limit, lost) = (self.limit(header.epoch), self.lost());
+                without_footer(storage, self.number, header, limit, &lost)?
             }
             State::Unreadable(_) => None,
         })
@@ -121,19 +141,34 @@ impl Sealed {
     /// Where its records end at the latest, without its footer: what lies behind was cut off once, and those offsets were given
     /// again since. A cut comes with a new epoch, which begins there.
     fn limit(&self, epoch: u32) -> u64 {
-        let later = self.epochs.iter().flat_map(|epochs| epochs.iter()).filter(|start| start.epoch > epoch);
+        let later = self.past.iter().flat_map(|past| past.epochs.iter()).filter(|start| start.epoch > epoch);
         let known = self.known_summary().map(|summary| summary.end_offset);
         later.map(|start| start.first_offset).chain(known).min().unwrap_or(u64::MAX)
+    }
+
+    /// What was told to be lost, and so does not come back without its footer.
+    fn lost(&self) -> Vec<Damage> {
+        let told = self.past.iter().flat_map(|past| past.lost.iter());
+        told.chain(&self.damage).copied().collect()
     }
 }
 
 /// What can be said of a sealed segment whose footer is gone (it was cut short, or damaged): a scan finds the batches
 /// that hold, and they stay readable; what is missing behind them shows as a gap before the next segment. From `limit` on
-/// none counts.
-fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader, limit: u64) -> io::Result<Option<Proof>> {
+/// none counts, nor any that is `lost`.
+fn without_footer(
+    storage: &dyn Storage,
+    number: u64,
+    header: SegmentHeader,
+    limit: u64,
+    lost: &[Damage],
+) -> io::Result<Option<Proof>> {
     let scan = scan(storage.open(&segment_name(number), Access::ReadDirect)?, &header)?;
-    let data: Vec<_> = scan.batches.iter().filter(|b| b.is_data() && b.header.first_offset < limit).collect();
+    let is_lost = |h: &BatchHeader| lost.iter().any(|lost| lost.hits(h.first_offset, h.end_offset()));
+    let counts = |b: &&Found| b.is_data() && b.header.first_offset < limit && !is_lost(&b.header);
+    let data: Vec<_> = scan.batches.iter().filter(counts).collect();
     let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(None) };
+    let within = |lost: &&Damage| lost.hits(first.header.first_offset, last.header.end_offset());
     let footer = Footer {
         segment: number,
         epoch: header.epoch,
@@ -144,6 +179,7 @@ fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader, lim
         min_time_ns: data.iter().map(|b| b.header.min_time_ns).min().unwrap_or(i64::MAX),
         max_time_ns: data.iter().map(|b| b.header.max_time_ns).max().unwrap_or(i64::MIN),
         max_append_ns: data.iter().map(|b| b.header.append_real_ns).max().unwrap_or(i64::MIN),
+        damage: lost.iter().filter(within).copied().collect(),
         ..Footer::default()
     };
     Ok(Some(Proof { header, footer, head_checksum: 0 }))
@@ -153,11 +189,14 @@ fn without_footer(storage: &dyn Storage, number: u64, header: SegmentHeader, lim
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     sealed: RwLock<BTreeMap<u64, Arc<Sealed>>>,
+    /// Counts what was taken out.
+    removals: AtomicU64,
 }
 
 impl Catalog {
     pub(crate) fn new(sealed: Vec<Sealed>) -> Self {
-        Self { sealed: RwLock::new(sealed.into_iter().map(|s| (s.number, Arc::new(s))).collect()) }
+        let sealed = sealed.into_iter().map(|s| (s.number, Arc::new(s))).collect();
+        Self { sealed: RwLock::new(sealed), removals: AtomicU64::new(0) }
     }
 
     pub(crate) fn add(&self, sealed: Sealed) {
@@ -165,7 +204,14 @@ impl Catalog {
     }
 
     pub(crate) fn remove(&self, number: u64) {
-        self.write().remove(&number);
+        let mut all = self.write();
+        all.remove(&number);
+        self.removals.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many were taken out so far: as long as it stays, so do the files of those that are in.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// All, oldest first.

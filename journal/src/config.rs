@@ -19,8 +19,8 @@ pub enum Policy {
         /// Writes in flight at most.
         in_flight: usize,
     },
-    /// Batches as under [`Policy::GroupCommit`], written through the page cache over written space, and then only
-    /// written back: durable where no device has a volatile cache (see [`crate::io::device::Substrate::range_sync`]).
+    /// Batches as under [`Policy::GroupCommit`], written over written space, and then a range sync of them, which flushes no
+    /// disk: durable where no device has a volatile cache (see [`crate::io::device::Substrate::range_sync`]).
     SyncFileRange {
         /// The longest that a gathered batch waits for company while a write is in flight and another could start.
         max_delay: Duration,
@@ -84,7 +84,7 @@ impl Policy {
 
     /// Whether segments are written through the page cache, even where the file system can do without.
     pub(crate) fn is_cached(&self) -> bool {
-        matches!(self, Self::SyncFileRange { .. } | Self::FireAndForget { .. })
+        matches!(self, Self::FireAndForget { .. })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::io::{Fallback, Storage};
 use crate::metafile::MetaFile;
-use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Something that an operator wants counted or told.
@@ -174,6 +174,8 @@ pub(crate) struct Env {
     /// Held by whoever makes, renames or removes the file of the next segment: the background thread, or a rotation
     /// that it was too slow for. Without it one would remove what the other had just put to use.
     pub(crate) making: Arc<Mutex<()>>,
+    /// Bytes that were taken for new segments, counted up.
+    pub(crate) taken: Arc<AtomicU64>,
 }
 
 impl Env {
@@ -182,6 +184,9 @@ impl Env {
     }
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub(crate) fn took(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
     pub(crate) fn now(&self) -> crate::clock::Moment {
         crate::clock::Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() }

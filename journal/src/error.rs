@@ -37,6 +37,15 @@ pub enum OpenError {
         /// How many.
         segments: usize,
     },
+    /// No segment and no `clad.meta` that can be read, but what was set aside of a log, or half of a segment.
+    #[error(
+        "{dir} holds no clad.meta that can be read and no segment, but what is left of a log (`quarantine/`, `.clog.tmp`): \
+         nothing was touched; restore the log from a backup, or move these away to begin a new one"
+    )]
+    Remains {
+        /// The folder.
+        dir: String,
+    },
     /// The device does not give a segment's header, with which all of its records would be lost. Nothing was changed.
     #[error(
         "the header of segment {segment} cannot be read ({source}): nothing was touched; if it stays so, have \

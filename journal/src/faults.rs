@@ -44,6 +44,7 @@ macro_rules! faults {
                 Self::FailureForTheMet,
                 Self::LooksAnew,
                 Self::EndForgotten,
+                Self::EntersAfterALook,
             ];
         }
     };
@@ -90,6 +91,8 @@ faults! {
     PermitReleasedEarly,
     /// A recovery in the process leaves out acknowledged batches that share a block with the write that failed.
     RescueStartsTooHigh,
+    /// A vouch that was written and not synced is forgotten: when its block is lost, nothing of it is written again.
+    VouchForgotten,
     /// After a failed write or sync other writes still release what they complete.
     ReleasedAfterFailure,
     /// `written` is believed of a segment that was used under another boot.
@@ -138,6 +141,8 @@ faults! {
     LooksAnew,
     /// Who comes to wait when the journal has ended is not told that it has.
     EndForgotten,
+    /// A thread that waits for its own append gives the lock back between its look and its entry.
+    EntersAfterALook,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.

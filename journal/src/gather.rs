@@ -162,7 +162,14 @@ pub(crate) struct Gather {
     max_bytes: usize,
     /// Room for the next batch from the start, by the one before: growing would copy it again and again.
     expected: usize,
+    /// Memory of batches that are gone, empty: to ask the allocator for as much each time costs more than to fill it.
+    used_body: Vec<u8>,
+    used_rows: Vec<Row>,
 }
+
+/// Memory of this size at most is used again: what was touched is not free, even where next to nothing is in it.
+const USED_BYTES: usize = 64 << 10;
+const USED_ROWS: usize = 64;
 
 /// One append as it enters the queue.
 pub(crate) struct Entering<'a> {
@@ -179,7 +186,15 @@ pub(crate) struct Entering<'a> {
 impl Gather {
     /// A queue whose batches close at `max_bytes`; 0 makes each append a batch.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes, expected: 0 }
+        Self {
+            closed: VecDeque::new(),
+            open: None,
+            bytes: 0,
+            max_bytes,
+            expected: 0,
+            used_body: Vec::new(),
+            used_rows: Vec::new(),
+        }
     }
 
     /// Closes batches at another size from now on.
@@ -217,6 +232,7 @@ impl Gather {
             self.settle(purse);
             self.close_open();
         }
+        let (used_body, used_rows, expected) = (&mut self.used_body, &mut self.used_rows, self.expected);
         let open = self.open.get_or_insert_with(|| Open {
             batch: Batch {
                 epoch,
@@ -226,7 +242,11 @@ impl Gather {
                 max_time_ns: i64::MIN,
                 ..Batch::default()
             },
-            body: Vec::with_capacity(self.expected),
+            body: match (expected..=expected * 2).contains(&used_body.capacity()) {
+                true => std::mem::take(used_body),
+                false => Vec::with_capacity(expected),
+            },
+            rows: std::mem::take(used_rows),
             since_boot_ns: now.boot_ns,
             ..Open::default()
         });
@@ -250,6 +270,22 @@ impl Gather {
             && let Some(open) = &mut self.open
         {
             open.hold(purse.pay());
+        }
+    }
+
+    /// Takes the memory of a batch that nobody has any more.
+    pub(crate) fn use_body(&mut self, mut body: Vec<u8>) {
+        if body.capacity() <= USED_BYTES {
+            body.clear();
+            self.used_body = body;
+        }
+    }
+
+    /// The same of its rows.
+    pub(crate) fn use_rows(&mut self, mut rows: Vec<Row>) {
+        if rows.capacity() <= USED_ROWS {
+            rows.clear();
+            self.used_rows = rows;
         }
     }
 

@@ -24,6 +24,8 @@ struct Inner {
     file: Arc<dyn File>,
     meta: Meta,
     next_slot: u64,
+    /// The last write failed, and may be on the disk all the same.
+    unsure: bool,
 }
 
 /// What reading both slots gave.
@@ -108,6 +110,7 @@ impl MetaFile {
             created_ns,
             least_epoch: 0,
             proof: None,
+            lost: Vec::new(),
             epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
         };
         Self::make(storage, meta)
@@ -125,7 +128,10 @@ impl MetaFile {
         storage.set_sealed_mode(META_NAME, true)?;
         file.sync_all()?;
         storage.sync_dir("")?;
-        Ok(Self { said: RwLock::new(meta.clone()), inner: Mutex::new(Inner { file, meta, next_slot: 1 }) })
+        Ok(Self {
+            said: RwLock::new(meta.clone()),
+            inner: Mutex::new(Inner { file, meta, next_slot: 1, unsure: false }),
+        })
     }
 
     /// Opens what [`load`] found, for writing. The slot that was chosen is first written again and synced: it may
@@ -135,7 +141,7 @@ impl MetaFile {
     /// What the kernel says.
     pub(crate) fn open(storage: &dyn Storage, meta: Meta, slot: u64) -> io::Result<Self> {
         let file = storage.open(META_NAME, Access::WriteDirect)?;
-        let inner = Inner { file, meta, next_slot: slot };
+        let inner = Inner { file, meta, next_slot: slot, unsure: false };
         inner.write(&inner.meta)?;
         let said = RwLock::new(inner.meta.clone());
         Ok(Self { said, inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
@@ -169,7 +175,9 @@ impl MetaFile {
         let mut meta = inner.meta.clone();
         change(&mut meta);
         meta.generation += 1;
+        inner.unsure = true;
         inner.write(&meta)?;
+        inner.unsure = false;
         *self.said.write().unwrap_or_else(PoisonError::into_inner) = meta.clone();
         inner.meta = meta;
         inner.next_slot = 1 - inner.next_slot;
@@ -186,6 +194,16 @@ impl MetaFile {
         let again = || self.update(|_| {});
         let _ = again().or_else(|_| again()).or_else(|_| again());
         Ok(())
+    }
+
+    /// For who is about to take a file away that a write which failed may have named: what it says is on the disk, and that is
+    /// not, when this returns.
+    ///
+    /// # Errors
+    /// What the kernel says; then it may still be there.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        let unsure = self.lock().unsure;
+        if unsure { self.update(|_| {}) } else { Ok(()) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

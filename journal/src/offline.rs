@@ -21,15 +21,13 @@ use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
 use crate::recovery::plan::{self, Kept, Said, Unsealed};
 use crate::recovery::scan::{Found, Scan, scan};
-use crate::recovery::{Segment, State, check_foreign, in_use_above, list_segments, probe};
+use crate::recovery::{Segment, State, check_foreign, check_no_remains, in_use_above, list_segments, probe};
 use crate::segment_reader::SegmentReader;
 
 /// A log's files, as they were when they were opened.
 pub struct OfflineLog {
     storage: Arc<OsStorage>,
     meta: Meta,
-    /// A segment that `clad.meta` names was not listed.
-    lacks_one: bool,
     parts: Vec<Part>,
     notes: Vec<String>,
     faults: Vec<BrokenSegment>,
@@ -90,7 +88,7 @@ struct Open {
 
 /// Segments that recovery had to give up as a whole: nothing in the log tells of them any more, and how many records they
 /// held nobody knows. Their bytes are in `quarantine/` until an operator has seen to them.
-fn given_up(storage: &OsStorage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
+pub(crate) fn given_up(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
     let names = match storage.list(QUARANTINE) {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             return Ok(Vec::new());
@@ -130,8 +128,8 @@ pub(crate) struct Part {
 pub(crate) enum Content {
     /// Proven by its footer.
     Sealed(Box<Proof>),
-    /// Found by a scan.
-    Scanned { kept: Vec<Found> },
+    /// Found by a scan; what is damaged in between was perhaps told to be lost, and can be read now.
+    Scanned { kept: Vec<Found>, damage: Vec<Damage> },
 }
 
 /// How often a folder is looked at that changes meanwhile.
@@ -153,7 +151,7 @@ pub fn look(dir: &Path) -> Result<Option<[u8; 16]>, OpenError> {
         Loaded::Lost => {
             let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
             match list_segments(&listing).len() {
-                0 => Ok(None),
+                0 => check_no_remains(&storage, &name, &listing).map(|()| None),
                 segments => Err(OpenError::MetaLost { dir: name, segments }),
             }
         }
@@ -172,7 +170,7 @@ impl OfflineLog {
         let storage = Arc::new(storage);
         for _ in 1..LOOKS {
             match Self::look(&storage, &name) {
-                Ok(log) if log.lacks_one && log.meta_now().is_some_and(|meta| meta != log.meta) => {}
+                Ok(log) if !log.faults.is_empty() && log.meta_now().is_some_and(|meta| meta != log.meta) => {}
                 Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 looked => return looked,
             }
@@ -205,13 +203,19 @@ impl OfflineLog {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
+        // What it names was there before it named it, and not when the folder was listed.
+        let known = |number: &u64| found.contains_key(number);
+        let found = match meta.highest_segment {
+            NONE => found,
+            highest if (meta.lowest_segment..=highest).all(|number| known(&number)) => found,
+            _ => list_segments(&storage.list("").map_err(OpenError::io(format!("list {name}")))?),
+        };
         faults.extend(given_up(storage.as_ref(), &meta).map_err(OpenError::io(QUARANTINE))?);
         let mut log = Self {
             storage,
             end_offset: meta.lowest_offset,
             durable_end: meta.lowest_offset,
             meta,
-            lacks_one: false,
             parts: Vec::new(),
             notes,
             faults,
@@ -233,7 +237,6 @@ impl OfflineLog {
     fn add(&mut self, number: u64, found: &BTreeMap<u64, u64>, open: &mut Vec<Open>) -> Result<(), OpenError> {
         let name = segment_name(number);
         let Some(bytes) = found.get(&number).copied() else {
-            self.lacks_one = true;
             let from = match open.last() {
                 Some(before) => format!("behind segment {}", before.number),
                 None => format!("from offset {} on", self.end_offset),
@@ -306,7 +309,8 @@ impl OfflineLog {
             let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
             // They come back behind the plan: there may be a million of them.
             let (batches, footer_end) = (std::mem::take(&mut scan.batches), scan.footer_end());
-            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end });
+            let lost = self.meta.lost.as_slice().into();
+            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end, lost });
             scans.push(scan);
         }
         let boot_id = device::boot_id().unwrap_or_default();
@@ -334,18 +338,20 @@ impl OfflineLog {
         self.durable_end = self.durable_end.max(vouched.min(next_offset));
         let (first_offset, end_offset) = (planned.first_offset, planned.end_offset);
         self.end_offset = end_offset;
-        self.parts.push(Part { number, bytes, header, first_offset, end_offset, content: Content::Scanned { kept } });
+        let content = Content::Scanned { kept, damage: planned.damage.clone() };
+        self.parts.push(Part { number, bytes, header, first_offset, end_offset, content });
     }
 
     /// Everything below the first offset of the newest epoch was given, and durable, also where no segment is left that
-    /// says so.
+    /// says so; and so was what a start found proven that was cut.
     fn end_at_the_epoch(&mut self) {
-        let begun = self.meta.epoch_start().first_offset;
+        let said = Said::by(&self.meta, device::boot_id().unwrap_or_default());
+        let begun = if self.meta.latched { said.durable } else { said.durable.max(said.written) };
         if self.end_offset < begun {
             self.damage.push(Damage { from: self.end_offset, to: begun });
             self.end_offset = begun;
         }
-        self.durable_end = self.durable_end.max(begun);
+        self.durable_end = self.durable_end.max(said.durable);
     }
 
     /// Only the last segments may be without a footer: what comes before a sealed one had its own.
@@ -465,7 +471,7 @@ impl OfflineLog {
         let file = self.storage.open(&segment_name(part.number), access)?;
         let (end, damage) = match &part.content {
             Content::Sealed(proof) => (proof.footer.data_end, &proof.footer.damage[..]),
-            Content::Scanned { kept } => (kept.last().map_or(0, |b| b.end), &[][..]),
+            Content::Scanned { kept, damage } => (kept.last().map_or(0, |b| b.end), &damage[..]),
         };
         Ok(SegmentReader::new(file, &part.header, None, Some(end))?.without(damage))
     }

@@ -70,7 +70,7 @@ pub(crate) fn lacks(env: &Env, number: u64, refused: bool) -> Option<String> {
         _ => refused.then(|| {
             let free = space.free >> 20;
             format!(
-                "make segment {number}: the file system refuses it for want of room, with {free} MiB free: a quota?"
+                "make segment {number}: the file system refuses it for want of room, with {free} MiB free (a quota, perhaps)"
             )
         }),
     }
@@ -135,6 +135,7 @@ pub(crate) fn make(
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<Prepared>> {
     let name = segment_name(number);
+    env.meta.settle()?;
     match env.storage.remove(&name) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -159,6 +160,7 @@ fn fill(
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
     file.allocate(env.config.segment_bytes)?;
+    env.took(env.config.segment_bytes);
     if space == Space::Reserved || !zeroes_ahead(env) {
         file.sync_all()?;
     } else if !write_zeroes(env, file, number, 0, pace)? {
@@ -248,6 +250,7 @@ pub(crate) fn reuse(
         return Err(NotReused::Pointless);
     }
     let former = former_of(env, from, bytes)?;
+    env.meta.settle()?;
     // From here on nobody else can open it anew; then it is asked whether somebody has.
     env.storage.set_sealed_mode(&old, false)?;
     if let TakeOver::Refused(witness) = env.storage.take_over(&old, &new)? {
@@ -287,6 +290,7 @@ fn refill(
 ) -> io::Result<Option<SegmentHeader>> {
     let file = segment_file::open(env.storage.as_ref(), name, Access::WriteDirect)?;
     file.allocate(env.config.segment_bytes)?;
+    env.took(env.config.segment_bytes.saturating_sub(bytes));
     if !write_zeroes(env, &file, number, bytes, pace)? {
         return Ok(None);
     }

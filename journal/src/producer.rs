@@ -52,7 +52,7 @@ pub(crate) enum Verdict {
         /// The sequence that is next.
         expected: u64,
     },
-    /// Older than what is remembered: it was stored once, its offset is forgotten.
+    /// Older than what is remembered: it was stored once, or skipped, and its offset is forgotten.
     TooOld,
     /// In a hole of the sequence, which the gap mark or a loss made: not stored, and no longer welcome.
     Skipped {
@@ -78,11 +78,14 @@ struct Producer {
     epoch: u32,
     last_active_ns: i64,
     ranges: VecDeque<StoredRange>,
+    /// Below it nothing more is known. It follows what the window lets go, and not what is lost: that is known not to be
+    /// stored.
+    forgotten_below: u64,
 }
 
 impl Producer {
-    fn next_sequence(&self) -> Option<u64> {
-        self.ranges.back().map(|r| r.first_sequence + u64::from(r.count))
+    fn next_sequence(&self) -> u64 {
+        self.ranges.back().map_or(self.forgotten_below, |r| r.first_sequence + u64::from(r.count))
     }
 }
 
@@ -105,11 +108,6 @@ impl ProducerTable {
     /// How many producers are remembered.
     pub(crate) fn len(&self) -> usize {
         self.producers.len()
-    }
-
-    /// Whether one that is not remembered may have been forgotten to make room.
-    pub(crate) fn may_have_forgotten(&self) -> bool {
-        self.producers.len() >= self.max
     }
 
     /// Stored ranges in all.
@@ -142,7 +140,7 @@ impl ProducerTable {
         if append.producer_epoch < p.epoch {
             return Verdict::Fenced { current: p.epoch };
         }
-        let expected = p.next_sequence().unwrap_or(0);
+        let expected = p.next_sequence();
         let end = append.first_sequence.saturating_add(u64::from(append.count));
         match append.first_sequence {
             s if s == expected => Verdict::Fresh,
@@ -161,15 +159,17 @@ impl ProducerTable {
                 return match r.first_sequence <= first && end <= range_end {
                     true => Verdict::Duplicate { first_offset: r.first_offset + (first - r.first_sequence) },
                     // Cut differently than it was stored, or a part of it lies in a hole: it has no single run of offsets.
-                    false => Verdict::Overlap { expected: p.next_sequence().unwrap_or(0) },
+                    false => Verdict::Overlap { expected: p.next_sequence() },
                 };
             }
         }
-        match p.ranges.front() {
-            Some(oldest) if first > oldest.first_sequence => {
-                Verdict::Skipped { expected: p.next_sequence().unwrap_or(0) }
+        match first {
+            // A part of it may be stored, and the rest is known not to be.
+            _ if first < p.forgotten_below && end > p.forgotten_below => {
+                Verdict::Overlap { expected: p.next_sequence() }
             }
-            _ => Verdict::TooOld,
+            _ if first < p.forgotten_below => Verdict::TooOld,
+            _ => Verdict::Skipped { expected: p.next_sequence() },
         }
     }
 
@@ -190,8 +190,10 @@ impl ProducerTable {
             None => {
                 p.ranges.push_back(new);
                 self.ranges += 1;
-                if p.ranges.len() > self.window {
-                    p.ranges.pop_front();
+                if p.ranges.len() > self.window
+                    && let Some(oldest) = p.ranges.pop_front()
+                {
+                    p.forgotten_below = oldest.first_sequence + u64::from(oldest.count);
                     self.ranges -= 1;
                 }
             }
@@ -207,6 +209,8 @@ impl ProducerTable {
             epoch: append.producer_epoch,
             last_active_ns: now_ns,
             ranges: VecDeque::from([stored]),
+            // It may have been here before, and was forgotten altogether.
+            forgotten_below: append.first_sequence,
         };
         self.ranges += 1;
         self.producers.insert(append.producer, fresh);
@@ -308,6 +312,7 @@ impl ProducerTable {
             epoch: p.epoch,
             last_active_ns: p.last_active_ns,
             appends: p.ranges.iter().copied().collect(),
+            forgotten_below: p.forgotten_below,
         };
         let mut all: Vec<_> = self.producers.iter().map(entry).collect();
         all.sort_by_key(|p| p.id);
@@ -325,6 +330,7 @@ impl ProducerTable {
                 epoch: e.epoch,
                 last_active_ns: e.last_active_ns,
                 ranges: e.appends.iter().copied().collect(),
+                forgotten_below: e.forgotten_below,
             };
             self.producers.insert(e.id, p);
         }
@@ -398,6 +404,32 @@ mod tests {
         assert_eq!(t.ranges(), 2);
         assert_eq!(check(&t, &append(1, 50, 1)), Verdict::TooOld);
         assert_eq!(check(&t, &append(1, 103, 1)), Verdict::Duplicate { first_offset: 1030 });
+    }
+
+    #[test]
+    fn what_is_lost_is_never_called_stored_though_nothing_older_is_remembered() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 2, 0);
+        for i in 0..4 {
+            t.store(&append(1, i * 10, 10), 1000 + i * 100, 0, &none); // ranges of their own, two of them forgotten
+        }
+        t.lose(1200, 1300);
+        let mut again = ProducerTable::new(10, 2, 0);
+        again.load(&t.snapshot());
+        for t in [&t, &again] {
+            assert_eq!(check(t, &append(1, 10, 10)), Verdict::TooOld);
+            assert_eq!(check(t, &append(1, 20, 10)), Verdict::Skipped { expected: 40 });
+            assert_eq!(check(t, &append(1, 15, 10)), Verdict::Overlap { expected: 40 }, "a part of it was stored");
+        }
+        // With nothing left it goes on where that which is known ends.
+        t.lose(0, u64::MAX);
+        let mut again = ProducerTable::new(10, 2, 0);
+        again.load(&t.snapshot());
+        for t in [&t, &again] {
+            assert_eq!(check(t, &append(1, 0, 1)), Verdict::TooOld);
+            assert_eq!(check(t, &append(1, 20, 10)), Verdict::Fresh);
+            assert_eq!(check(t, &append(1, 30, 10)), Verdict::Gap { expected: 20 });
+        }
     }
 
     #[test]

@@ -194,6 +194,12 @@ impl Reader {
     /// The next batch from the open segment, or `None` after moving to another one.
     fn read_on(&mut self) -> Result<Option<Batch>, ReadError> {
         if self.open.is_none() {
+            // It may be removing one segment after the other: then a look for what it has passed finds nothing.
+            let lowest = self.shared.lowest_offset();
+            if self.next < lowest {
+                let from = std::mem::replace(&mut self.next, lowest);
+                return Err(ReadError::Gap { from, to: lowest, damaged: false });
+            }
             match self.locate() {
                 // Retention was faster: the segment is out of the list by now, look again.
                 Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -293,7 +299,7 @@ impl Reader {
         let footer = &proof.footer;
         let sealed_end = footer.end_offset.max(known_end);
         if footer.first_offset > self.next {
-            // What retention has removed first; behind it there may be damage.
+            // What retention has removed meanwhile first; behind it there may be damage.
             let lowest = self.shared.lowest_offset();
             let to = if self.next < lowest { lowest.min(footer.first_offset) } else { footer.first_offset };
             let gap = ReadError::Gap { from: self.next, to, damaged: self.next >= lowest };

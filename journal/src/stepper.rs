@@ -10,6 +10,7 @@ use crate::background::{self, RetentionState};
 use crate::clock::Clock;
 use crate::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
 use crate::config::JournalConfig;
+use crate::config::Retention;
 use crate::env::Observer;
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
@@ -168,9 +169,19 @@ impl Stepper {
         self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
     }
 
+    /// Replaces the rules of retention.
+    pub fn set_retention(&self, retention: Retention) {
+        self.shared.set_retention(retention);
+    }
+
     /// Bytes of appends that wait for the disk.
     pub fn in_flight_bytes(&self) -> usize {
         self.shared.with(|c| c.in_flight_bytes())
+    }
+
+    /// When the oldest record was taken that is not durable, boot time.
+    pub fn oldest_undurable_boot_ns(&self) -> Option<u64> {
+        self.shared.with(|c| c.oldest_undurable_boot_ns())
     }
 
     /// Asks for a rotation; nobody waits for the answer.

@@ -7,6 +7,9 @@
 //! - **No wake-up is lost.** The teller stores the marks first and looks for those who wait then, under the lock of the
 //!   crowd; who waits enters under that lock first, and looks at the marks then. Of the two, the later sees the earlier.
 //! - What is no watermark (a failure, a new epoch, no space, the end of the journal) wakes everybody.
+//! - **The channel has the newest marks whenever somebody has it.** A value is sent on it only while there are subscribers,
+//!   for sending costs as much as all else here together. Who subscribes is counted first and sends the marks on then; who
+//!   tells stores them first and looks for subscribers then.
 //!
 //! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
 //!
@@ -33,7 +36,7 @@ fn standing(marks: &Marks) -> (u32, u32, Accepting) {
 /// The marks as they are told, and those who wait for them.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    marks: watch::Sender<Marks>,
+    channel: watch::Sender<Marks>,
     crowd: Arc<Crowd>,
     listener: Listener,
     faults: Faults,
@@ -54,8 +57,8 @@ impl fmt::Debug for Listener {
 impl Teller {
     pub(crate) fn new(marks: Marks) -> Self {
         Self {
-            marks: watch::channel(marks).0,
-            crowd: Arc::default(),
+            channel: watch::channel(marks).0,
+            crowd: Arc::new(Crowd { marks: Mutex::new(marks), inner: Mutex::default() }),
             listener: Listener::default(),
             faults: Faults::default(),
         }
@@ -83,24 +86,42 @@ impl Teller {
         let mut all = false;
         others_may_run();
         if self.faults.has(Fault::MarksToldApart) {
-            self.marks.send_modify(|old| old.durable = old.durable.max(marks.durable));
+            let mut old = self.crowd.marks();
+            old.durable = old.durable.max(marks.durable);
+            drop(old);
             others_may_run();
         }
-        self.marks.send_if_modified(|old| {
-            let newer = marks.version > old.version || self.faults.has(Fault::OlderMarksWin);
-            if newer {
-                all = standing(old) != standing(&marks) && !self.faults.has(Fault::FailureForTheMet);
-                *old = marks;
-            }
-            newer
-        });
+        let mut old = self.crowd.marks();
+        if self.is_newer(&marks, &old) {
+            all = standing(&old) != standing(&marks) && !self.faults.has(Fault::FailureForTheMet);
+            *old = marks;
+        }
+        drop(old);
+        others_may_run();
+        if self.channel.receiver_count() > 0 {
+            self.send(marks);
+        }
         others_may_run();
         all
     }
 
+    fn is_newer(&self, marks: &Marks, old: &Marks) -> bool {
+        marks.version > old.version || self.faults.has(Fault::OlderMarksWin)
+    }
+
+    fn send(&self, marks: Marks) {
+        self.channel.send_if_modified(|old| {
+            let newer = self.is_newer(&marks, old);
+            if newer {
+                *old = marks;
+            }
+            newer
+        });
+    }
+
     fn wake(&self, all: bool) {
         // The newest ones: of two tellers at once, the later may have been here first.
-        let marks = *self.marks.borrow();
+        let marks = *self.crowd.marks();
         self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
         if let Some(told) = self.listener.0.get() {
             told();
@@ -114,13 +135,20 @@ impl Teller {
 
     /// The newest value, not every one.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Marks> {
-        self.marks.subscribe()
+        let counted = self.channel.subscribe();
+        others_may_run();
+        let marks = *self.crowd.marks();
+        others_may_run();
+        self.send(marks);
+        // One that has seen these, so that only others are news to it.
+        let subscriber = self.channel.subscribe();
+        drop(counted);
+        subscriber
     }
 
     pub(crate) fn watcher(&self) -> Watcher {
-        let marks = self.marks.subscribe();
-        let seen = *marks.borrow();
-        Watcher { marks, seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
+        let seen = *self.crowd.marks();
+        Watcher { seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
     }
 }
 
@@ -145,8 +173,12 @@ enum Wake<'a> {
 
 // Plain in a model of the whole journal: nothing else is asked for under it, and those who wait leave under it when a
 // model ends.
-#[derive(Debug, Default)]
-struct Crowd(Mutex<Inner>);
+#[derive(Debug)]
+struct Crowd {
+    /// The newest.
+    marks: Mutex<Marks>,
+    inner: Mutex<Inner>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -160,8 +192,12 @@ struct Inner {
 }
 
 impl Crowd {
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self, who: Wake<'_>) {
@@ -223,7 +259,6 @@ impl Inner {
 /// One who waits for the marks.
 #[derive(Debug)]
 pub struct Watcher {
-    marks: watch::Receiver<Marks>,
     /// As they were when they were looked at last.
     seen: Marks,
     crowd: Arc<Crowd>,
@@ -234,7 +269,7 @@ pub struct Watcher {
 impl Watcher {
     /// The marks now. [`Watcher::reached`] tells what is new beside these.
     pub fn now(&mut self) -> Marks {
-        self.seen = *self.marks.borrow();
+        self.seen = *self.crowd.marks();
         self.seen
     }
 
@@ -275,7 +310,7 @@ impl Watcher {
     }
 
     fn is_new(&self, wants: Wants) -> bool {
-        let marks = self.marks.borrow();
+        let marks = *self.crowd.marks();
         wants.met(&marks) || standing(&marks) != standing(&self.seen)
     }
 }

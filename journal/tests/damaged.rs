@@ -293,3 +293,55 @@ fn a_cut_segment_that_was_sealed_again_is_one_damage() {
     assert_eq!(report.problems.len(), 1, "{report:?}");
     assert!(report.problems[0].offsets.is_some_and(|(from, to)| from > RECORDS && to == 2 * RECORDS), "{report:?}");
 }
+
+fn losses(journal: &Journal) -> [u64; 4] {
+    let losses = journal.losses();
+    assert_eq!(losses.are_there(), losses != clad_journal::Losses::default());
+    assert!(losses.are_there() || !journal.report().is_damaged(), "{}", journal.report());
+    [losses.records, losses.missing, losses.unreadable, losses.footless]
+}
+
+/// What is lost is told by each start, until that is over; not only by the one that found it.
+#[test]
+fn losses_stay_over_restarts_until_they_are_over() {
+    let dir = folder();
+    let journal = three(dir.path());
+    assert_eq!(losses(&journal), [0, 0, 0, 0]);
+    let [first, second] = [killed(&journal, dir.path()), killed(&journal, dir.path())];
+    close(journal);
+
+    // A record of the newest segment, which others behind it prove; and a segment that is away, before it or long before it.
+    let bytes = fs::read(segment(first.path(), 2)).unwrap();
+    let body = format!("record {}", 2 * RECORDS + 2).into_bytes();
+    let at = bytes.windows(body.len()).position(|window| window == body).unwrap();
+    flip(&segment(first.path(), 2), &[at as u64]);
+    for missing in [0, 1] {
+        let dir = copy(first.path());
+        let elsewhere = folder();
+        let away = elsewhere.path().join("segment");
+        fs::rename(segment(dir.path(), missing), &away).unwrap();
+        for is_new in [true, false] {
+            let journal = open(dir.path());
+            assert_eq!(!journal.report().damage.is_empty(), is_new, "{}", journal.report());
+            assert_eq!(losses(&journal), [1, 1, 0, 0]);
+            close(journal);
+        }
+        fs::rename(&away, segment(dir.path(), missing)).unwrap();
+        let journal = open(dir.path());
+        assert_eq!(losses(&journal), [1, 0, 0, 0], "the segment is back");
+        close(journal);
+    }
+
+    // The header of a segment that is in use: nobody knows what it held.
+    flip(&segment(second.path(), 2), &[80, 90]);
+    for found in [1, 0] {
+        let journal = open(second.path());
+        assert_eq!(journal.report().unreadable.len(), found, "{}", journal.report());
+        assert_eq!(losses(&journal)[1..], [0, 1, 0]);
+        close(journal);
+    }
+    fs::remove_dir_all(second.path().join("quarantine")).unwrap();
+    let journal = open(second.path());
+    assert_eq!(losses(&journal)[1..], [0, 0, 0], "an operator has seen to it");
+    close(journal);
+}

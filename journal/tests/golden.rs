@@ -227,8 +227,16 @@ fn producers() -> Vec<ProducerEntry> {
             epoch: 1,
             last_active_ns: T0 + 9,
             appends: vec![range(42, 1000, 3), range(45, 1004, 1)],
+            forgotten_below: 42,
         },
-        ProducerEntry { id: SECOND, owner: 1000, epoch: 1, last_active_ns: T0 + 9, appends: vec![range(0, 1003, 1)] },
+        ProducerEntry {
+            id: SECOND,
+            owner: 1000,
+            epoch: 1,
+            last_active_ns: T0 + 9,
+            appends: vec![range(0, 1003, 1)],
+            forgotten_below: 0,
+        },
     ]
 }
 
@@ -291,6 +299,7 @@ fn meta(generation: u64, highest_segment: u64) -> Meta {
         created_ns: T0 - 1_000_000_000,
         least_epoch: 0,
         proof: None,
+        lost: Vec::new(),
         epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: EPOCH, first_offset: 900 }],
     }
 }
@@ -337,8 +346,13 @@ fn a_reader_made_from_the_document_reads_the_meta_file() {
     assert_eq!((m.lowest_segment, m.lowest_offset, m.highest_segment), (5, 400, Some(7)));
     assert_eq!((m.epochs.as_slice(), m.proof), (&[(1, 0), (3, 900)][..], None));
     let proof = Some(Proof { durable: 1002, written: 1003, boot_id: [8; 16] });
-    let proven = reader::meta(&Meta { proof, ..meta(8, 7) }.encode()).unwrap();
-    assert_eq!((proven.epochs, proven.proof), (m.epochs, Some((1002, 1003, [8; 16]))));
+    let lost = vec![Damage { from: 700, to: 702 }, Damage { from: 1001, to: 1002 }];
+    for (proof, lost) in [(proof, Vec::new()), (None, lost.clone()), (proof, lost)] {
+        let told = lost.iter().map(|d| (d.from, d.to)).collect::<Vec<_>>();
+        let read = reader::meta(&Meta { proof, lost, ..meta(8, 7) }.encode()).unwrap();
+        let proof = proof.map(|p| (p.durable, p.written, p.boot_id));
+        assert_eq!((&read.epochs, read.lost, read.proof), (&m.epochs, told, proof));
+    }
     bytes[32 * 1024 + 60] ^= 1;
     assert_eq!(reader::meta(&bytes).unwrap().generation, 6, "the other slot counts when the newer is torn");
     bytes[60] ^= 1;
@@ -416,6 +430,10 @@ fn a_reader_made_from_the_document_tells_what_may_be_believed() {
         let expected = if lost { (vec![0], 1003, vec![(1002, 1003)]) } else { (vec![0], 1002, vec![]) };
         assert_eq!(reader::believe(&damaged, proven), expected, "{proven:?}");
     }
+
+    // What was told to be lost stays so, also where it can be read.
+    let told = reader::Around { lost: &[(1001, 1002)], epochs: &[(EPOCH, 1002)], ..before };
+    assert_eq!(reader::believe(&torn, told), (vec![1], 1003, vec![(1000, 1002)]));
 
     // An epoch behind the segment's, and one that began behind what can be found.
     let later = reader::Around { epochs: &[(EPOCH, 1000), (EPOCH + 2, 1002)], ..before };

@@ -72,7 +72,7 @@ fn finds(fault: Fault) -> &'static str {
     match fault {
         Fault::TurnNotPassedOn => "per_message, a ring, a full segment",
         Fault::RotationForgotten => "closed meanwhile, a ring",
-        Fault::LeavesWork => "appenders, threads",
+        Fault::LeavesWork | Fault::EntersAfterALook => "appenders, threads",
         Fault::LeavesTheTime => "appenders, idle, threads",
         Fault::PatienceForgotten => "appenders, rested, a slow write, threads",
         Fault::WaitsWithoutALook

@@ -126,25 +126,27 @@ impl PayloadError {
 #[non_exhaustive]
 pub enum EncodeError {
     /// The record alone is too long; no append can carry it.
-    #[error("the record is {len} bytes long, the limit is {max}")]
+    #[error("the record is at least {len} bytes long, the limit is {max}")]
     RecordTooLarge {
-        /// Its encoded length.
+        /// Its encoded length, or as much of it as was looked at.
         len: u64,
         /// The limit.
         max: u64,
     },
     /// The record would fit into an append of its own; send what is there first.
-    #[error("the append is full: with this record it would be {len} bytes in {records} records, over its limits")]
+    #[error("the append is full: with this record it would be {len} bytes in {records} records, the limit is {max}")]
     AppendFull {
         /// Length of the payload with it.
         len: u64,
         /// Records with it.
         records: u32,
+        /// The limit that is passed: of the bytes, or else of the records.
+        max: u64,
     },
     /// Resource and scope together are too long.
-    #[error("resource and scope are {len} bytes long, the limit is {max}")]
+    #[error("resource and scope are at least {len} bytes long, the limit is {max}")]
     GroupTooLarge {
-        /// Their encoded length.
+        /// Their encoded length, or as much of it as was looked at.
         len: u64,
         /// The limit.
         max: u64,
@@ -155,4 +157,7 @@ pub enum EncodeError {
     /// Fields are written in ascending order of their tags, each at most once; an unknown field needs an unknown tag.
     #[error("field {0} is written out of order, twice, or under a tag that is not free")]
     FieldOrder(u8),
+    /// What was to be encoded is no protobuf message of its kind. Only of what comes as one.
+    #[error("not protobuf, or not by its .proto file: {0}")]
+    NotProtobuf(&'static str),
 }

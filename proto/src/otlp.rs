@@ -6,6 +6,13 @@
 //! place. What has none are the fields of a record under tags that this version does not know: OTLP has no room for
 //! them, so they stay in the log and are left out here.
 
+mod encoded;
+mod fields;
+
+pub use encoded::Logs;
+pub use fields::NotProtobuf;
+pub(crate) use fields::{Content, Fields, Pieces};
+
 use crate::{
     fault::EncodeError,
     group::{EntityRef, Group, Resource, Scope},
@@ -28,6 +35,9 @@ pub enum OtlpError {
     /// An append has at least one record.
     #[error("an append of no records")]
     NoRecords,
+    /// It is no message of this kind.
+    #[error(transparent)]
+    NotProtobuf(#[from] NotProtobuf),
     /// Resource or scope do not fit.
     #[error("resource or scope: {0}")]
     Group(EncodeError),
@@ -45,11 +55,11 @@ impl From<OtlpError> for crate::ErrorInfo {
     fn from(error: OtlpError) -> Self {
         use crate::ErrorCode;
         let code = match &error {
-            OtlpError::ScopeCount(_) | OtlpError::NoRecords => ErrorCode::BadRecord,
+            OtlpError::ScopeCount(_) | OtlpError::NoRecords | OtlpError::NotProtobuf(_) => ErrorCode::BadRecord,
             OtlpError::Group(reason) | OtlpError::Record { error: reason, .. } => match reason {
                 EncodeError::RecordTooLarge { .. } => ErrorCode::RecordTooLarge,
                 EncodeError::AppendFull { .. } | EncodeError::GroupTooLarge { .. } => ErrorCode::AppendTooLarge,
-                EncodeError::TooDeep | EncodeError::FieldOrder(_) => ErrorCode::BadRecord,
+                EncodeError::TooDeep | EncodeError::FieldOrder(_) | EncodeError::NotProtobuf(_) => ErrorCode::BadRecord,
             },
         };
         let mut info = Self::new(code, error.to_string());
@@ -57,7 +67,9 @@ impl From<OtlpError> for crate::ErrorInfo {
             info.record_index = Some(index);
         }
         if let OtlpError::Group(reason) | OtlpError::Record { error: reason, .. } = error
-            && let EncodeError::RecordTooLarge { max, .. } | EncodeError::GroupTooLarge { max, .. } = reason
+            && let EncodeError::RecordTooLarge { max, .. }
+            | EncodeError::GroupTooLarge { max, .. }
+            | EncodeError::AppendFull { max, .. } = reason
         {
             info.limit = Some(max);
         }
@@ -65,7 +77,8 @@ impl From<OtlpError> for crate::ErrorInfo {
     }
 }
 
-/// Encodes an append as gRPC brings it: one resource, one scope, its records. Nothing is built in between.
+/// Encodes a message that was decoded as an append: one resource, one scope, its records. [`Logs`] does the same of one that
+/// was not.
 ///
 /// # Errors
 /// Says what does not fit, and which record.

@@ -20,6 +20,9 @@ fn pool() -> DescriptorPool {
 
 fn through(message: &logs::ResourceLogs) -> logs::ResourceLogs {
     let payload = otlp::encode(message, limits::MAX_APPEND_BYTES, limits::MAX_RECORD_BYTES).expect("it encodes");
+    let as_it_comes = message.encode_to_vec();
+    let undecoded = otlp::Logs::new(&as_it_comes).encode(limits::MAX_APPEND_BYTES, limits::MAX_RECORD_BYTES);
+    assert_eq!(undecoded.as_ref(), Ok(&payload));
     let view = PayloadView::parse(&payload.bytes, payload.count).expect("what was encoded parses");
     otlp::to_otlp(&view)
 }

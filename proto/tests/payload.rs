@@ -181,7 +181,7 @@ fn a_record_that_does_not_go_in_changes_nothing() {
     let too_large = Err(EncodeError::RecordTooLarge { len: 92, max: 90 });
     assert_eq!(builder.push_body(0, 0, 0, Body::Text(&long)), too_large);
     assert_eq!(builder.push(&Record::text(0, 0, &*long)), too_large);
-    let full = Err(EncodeError::AppendFull { len: 4 + 37 + 82, records: 2 });
+    let full = Err(EncodeError::AppendFull { len: 4 + 37 + 82, records: 2, max: 104 });
     assert_eq!(builder.push_body(0, 0, 0, Body::Text(&long[..50])), full);
     assert_eq!(builder.push(&Record::text(0, 0, &long[..50])), full);
     drop(builder.record(RecordHead::default(), Body::Text("not committed")));

@@ -12,6 +12,8 @@
 //! | 80 | epoch of the log |
 //! | 88 | why the ring was cut off; 0: it was not |
 //! | 96 | one past the last append that was refused, by this daemon or one before it; 0: none was |
+//! | 104 | why nothing is taken of the ring now, and what is there waits (an error code); 0: it is taken |
+//! | 112 | appends below this were given back before there was this board |
 //! | 128, 136, 144 | watermarks `received`, `written`, `durable`: all appends below have the level, or were refused |
 //! | 4096 | answers, 32 bytes each; that of append *n* at *n* modulo the slots |
 //!
@@ -37,6 +39,8 @@ mod at {
     pub(super) const EPOCH: usize = 80;
     pub(super) const CUT_OFF: usize = 88;
     pub(super) const REFUSED: usize = 96;
+    pub(super) const WAITS: usize = 104;
+    pub(super) const FIRST: usize = 112;
     pub(super) const MARKS: [usize; 3] = [128, 136, 144];
 }
 
@@ -117,6 +121,22 @@ pub(crate) fn cut_off<M: Memory>(board: &M) -> u64 {
 
 pub(crate) fn set_cut_off<M: Memory>(board: &M, why: u64) {
     board.store(at::CUT_OFF, why, Ordering::Release);
+}
+
+pub(crate) fn waits<M: Memory>(board: &M) -> u64 {
+    board.load(at::WAITS, Ordering::Acquire)
+}
+
+pub(crate) fn set_waits<M: Memory>(board: &M, why: u64) {
+    board.store(at::WAITS, why, Ordering::Release);
+}
+
+pub(crate) fn first<M: Memory>(board: &M) -> u64 {
+    board.load(at::FIRST, Ordering::Acquire)
+}
+
+pub(crate) fn set_first<M: Memory>(board: &M, append: u64) {
+    board.store(at::FIRST, append, Ordering::Release);
 }
 
 pub(crate) fn refused<M: Memory>(board: &M) -> u64 {

@@ -27,12 +27,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::allowance::{Allowance, Patience};
 use crate::board::{self, Answer, Level, Marks};
-use crate::error::{Corrupt, OpenError};
+use crate::error::{Corrupt, NotAdopted, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, VERSION, at};
 use crate::mapped::{Mapped, Reach};
 use crate::memory::{Memory, Ordering};
 use crate::os;
 use crate::reader::{Entry, Peek, Reader, Stamps};
+use crate::tail::Stored;
 use crate::wake::{self, Event};
 
 /// What a client is given: duplicates go over the socket.
@@ -56,6 +57,8 @@ pub struct Drain {
     ring_fd: OwnedFd,
     board_fd: OwnedFd,
     waker: OwnedFd,
+    /// The log of this life of the daemon, as on the board.
+    log: ([u8; 16], u32),
 }
 
 impl Drain {
@@ -72,26 +75,41 @@ impl Drain {
         ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
         let waker = os::waker()?;
         let (board_fd, board) = new_board(shape, log_id, epoch)?;
-        Ok(Self { ring, board, shape, reader, ring_fd, board_fd, waker })
+        Ok(Self { ring, board, shape, reader, ring_fd, board_fd, waker, log: (log_id, epoch) })
     }
 
     /// Goes on with a ring that an earlier daemon made, from where that one gave space back.
     ///
     /// # Errors
-    /// What is no ring; a ring whose client has damaged its header ([`OpenError::Corrupt`]: let it go).
-    pub fn adopt(ring_fd: OwnedFd, waker: OwnedFd, log_id: [u8; 16], epoch: u32) -> Result<Self, OpenError> {
-        let (ring, shape) = map_ring(&ring_fd)?;
-        let reader = Reader::adopt(&ring, shape)?;
+    /// What is no ring, or one whose client has damaged its header ([`OpenError::is_for_good`]: let it go). And what has to do
+    /// with this moment alone: what was handed over comes back, with all that is in the ring. A ring that another version of the
+    /// layout made ([`crate::VERSION`]) is not to be handed over: what it says of that itself, its client may have written.
+    pub fn adopt(ring_fd: OwnedFd, waker: OwnedFd, log_id: [u8; 16], epoch: u32) -> Result<Self, NotAdopted> {
+        let opened = map_ring(&ring_fd).and_then(|(ring, shape)| {
+            let reader = Reader::adopt(&ring, shape)?;
+            // Before anything is changed that a later try would miss.
+            Ok((ring, shape, reader, new_board(shape, log_id, epoch)?))
+        });
+        let (ring, shape, reader, (board_fd, board)) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Err(NotAdopted { error, ring: ring_fd, waker }),
+        };
         ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
-        let (board_fd, board) = new_board(shape, log_id, epoch)?;
         // The client could write there, and would mislead itself alone; the board tells it all the same for each life.
         board::raise_refused(&board, ring.load(at::REFUSED, Ordering::Acquire));
+        board::set_first(&board, reader.released());
         for level in [Level::Received, Level::Written] {
             board::raise(&board, level, reader.released());
         }
-        let mut drain = Self { ring, board, shape, reader, ring_fd, board_fd, waker };
+        let mut drain = Self { ring, board, shape, reader, ring_fd, board_fd, waker, log: (log_id, epoch) };
         drain.awake();
         Ok(drain)
+    }
+
+    /// Gives it up as it is: the ring and its doorbell, for another drain.
+    #[must_use]
+    pub fn into_kept(self) -> [OwnedFd; 2] {
+        [self.ring_fd, self.waker]
     }
 
     /// Begins anew at the tail: what was taken and not given back comes again, with the same numbers and sequences.
@@ -168,6 +186,32 @@ impl Drain {
         self.reader.released_sequence()
     }
 
+    /// Where what was given back is stored, as the drain that gave it back has said; nothing where that is not known. (The
+    /// client can write there, and would mislead itself alone.)
+    #[must_use]
+    pub fn stored(&self) -> Option<Stored> {
+        self.reader.stored()
+    }
+
+    /// All that is given back from now on, and all that was, is stored in the log below this offset. Said before
+    /// [`Drain::release`], which leaves it to whoever drains next.
+    pub fn stored_below(&mut self, end: u64) {
+        let (log_id, epoch) = self.log;
+        self.reader.note_stored(Stored { log_id, epoch, end });
+    }
+
+    /// Notes for whoever drains next whether the log has lost of what was given back, and nobody was told yet.
+    pub fn set_lost(&mut self, lost: bool) {
+        self.ring.store(at::LOST, u64::from(lost), Ordering::Release);
+        self.ring.point("lost: noted");
+    }
+
+    /// Whether it has, as this drain or one before it has noted.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.ring.load(at::LOST, Ordering::Acquire) != 0
+    }
+
     /// Whether an append of this ring was ever refused for good, by this daemon or one before it.
     #[must_use]
     pub fn has_refused(&self) -> bool {
@@ -197,6 +241,12 @@ impl Drain {
         if self.reader.release(&self.ring, upto) {
             self.ring_bell(Event::Space);
         }
+    }
+
+    /// Says why nothing is taken of the ring for now, though something may be there (a code of the protocol); 0: it is taken.
+    pub fn set_waits(&mut self, why: u32) {
+        board::set_waits(&self.board, why.into());
+        self.ring.point("waits: said");
     }
 
     /// Writes the answer to an append on the board. Before the mark that covers it is raised. May be called again for
@@ -234,6 +284,7 @@ impl Drain {
 
     /// The epoch of the log has risen.
     pub fn set_epoch(&mut self, epoch: u32) {
+        self.log.1 = epoch;
         board::set_epoch(&self.board, epoch);
         self.ring.point("epoch: on the board, not in the ring");
         self.ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
@@ -287,6 +338,9 @@ impl Drain {
     }
 }
 
+/// No layout comes to have a higher version: that is nonsense.
+const MOST_VERSIONS: u64 = 0xffff;
+
 fn new_board(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(OwnedFd, Mapped), OpenError> {
     let file = os::file("clad-board", shape.board_bytes())?;
     let board = Mapped::new(&file, shape.board_bytes(), Reach::ReadWrite)?;
@@ -303,8 +357,13 @@ pub(crate) fn map_ring(file: &OwnedFd) -> Result<(Mapped, Shape), OpenError> {
         return Err(OpenError::Foreign);
     }
     let ring = Mapped::new(file, size as usize, Reach::ReadWrite)?;
-    if ring.load(at::MAGIC, Ordering::Acquire) != RING_MAGIC || ring.load(at::VERSION, Ordering::Relaxed) != VERSION {
+    if ring.load(at::MAGIC, Ordering::Acquire) != RING_MAGIC {
         return Err(OpenError::Foreign);
+    }
+    match ring.load(at::VERSION, Ordering::Relaxed) {
+        VERSION => {}
+        other @ 1..=MOST_VERSIONS => return Err(OpenError::Version(other)),
+        _ => return Err(OpenError::Foreign),
     }
     let word = |at| u32::try_from(ring.load(at, Ordering::Relaxed)).map_err(|_| OpenError::Foreign);
     let shape = Shape::new(word(at::DATA_BYTES)?, word(at::SLOTS)?).map_err(|_| OpenError::Foreign)?;

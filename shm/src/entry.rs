@@ -30,7 +30,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// As three words, as they lie in the ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self) -> [u64; 3] {
         [
             u64::from(self.len) | u64::from(self.records) << 32,
@@ -39,7 +39,7 @@ impl Header {
         ]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn from_words(words: [u64; 3]) -> Self {
         Self {
             len: words[0] as u32,
@@ -51,7 +51,7 @@ impl Header {
     }
 
     /// What `check` must be, for a payload with this checksum.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn expected(&self, payload: u32) -> u32 {
         let [lengths, time, _] = self.words();
         checksum::extend_words(payload, [lengths, time], self.append)

@@ -1,6 +1,9 @@
 //! What can go wrong, as values.
 
 use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::layout::VERSION;
 
 /// A [`crate::Shape`] that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,18 +30,45 @@ pub enum OpenError {
     /// The file may be shortened or written by others: its seals are not those that the daemon sets.
     #[error("the file is not sealed as a ring is")]
     Seals,
-    /// The header is not that of this version of the layout, or does not fit the file's size.
+    /// The header is not that of a ring or board, or does not fit the file's size.
     #[error("the file is no ring of this version")]
     Foreign,
+    /// It says that it has another version of the layout. Of a ring whose client may write there that is not to be believed: who
+    /// made it knows.
+    #[error("the ring has version {0} of its layout, and this is version {VERSION}")]
+    Version(u64),
     /// The ring's own header is damaged.
     #[error("{0}")]
     Corrupt(#[from] Corrupt),
 }
 
 impl OpenError {
+    /// Whether the file itself is at fault: no later try can do anything with it.
+    #[must_use]
+    pub const fn is_for_good(&self) -> bool {
+        match self {
+            Self::Os { .. } => false,
+            Self::Seals | Self::Foreign | Self::Version(_) | Self::Corrupt(_) => true,
+        }
+    }
+
     pub(crate) fn os(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |error| Self::Os { what, error: error.into() }
     }
+}
+
+/// A ring that was not adopted: what was handed over, as it was. Unless the error [`OpenError::is_for_good`], what is
+/// committed in it is there for a later try.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotAdopted {
+    /// Why not.
+    #[source]
+    pub error: OpenError,
+    /// The ring.
+    pub ring: OwnedFd,
+    /// Its doorbell.
+    pub waker: OwnedFd,
 }
 
 /// What a ring says that its client, going by the rules, cannot have written. That ring is cut off, and no other.

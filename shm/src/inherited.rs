@@ -36,6 +36,13 @@ pub fn claim(prefix: &str) -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(taken)
 }
 
+/// Whether the service manager has handed any of that name to this process, taken or not.
+#[must_use]
+pub fn has(prefix: &str) -> bool {
+    let variable = |name| std::env::var(name).ok();
+    !numbers(variable("LISTEN_PID"), variable("LISTEN_FDS"), variable("LISTEN_FDNAMES"), prefix).is_empty()
+}
+
 /// Which numbers have such a name.
 fn numbers(pid: Option<String>, count: Option<String>, names: Option<String>, prefix: &str) -> Vec<(String, RawFd)> {
     let ours = pid.and_then(|pid| pid.parse().ok()) == Some(std::process::id());

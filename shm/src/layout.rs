@@ -19,9 +19,11 @@
 //! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
 //! | 240 | one past the last append that was refused | daemon |
 //! | 248 | epoch of the log, as on the board: here it lies in the line that each push reads | daemon |
-//! | 256, 288 | two checkpoints: tail word, append number, sequence | daemon |
+//! | 256, 288 | two checkpoints: tail word, append number, sequence, one past its last offset in the log | daemon |
 //! | 320 | 16 islands: range, append number + 1 | daemon |
 //! | 576 | 16 words: the append number + 1 whose writer has left the island | client |
+//! | 704, 712, 720 | id and epoch of the log that has what was given back; epoch 0: that is not known | daemon |
+//! | 728 | the log has lost of that, and no flush has told of it: 1 | daemon |
 //! | 4096 | slots, 8 bytes each | client commits, daemon abandons |
 //! | … | data area | client |
 //!
@@ -34,7 +36,8 @@ pub(crate) const UNIT: u32 = 8;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const RING_MAGIC: u64 = u64::from_le_bytes(*b"CLADRING");
 pub(crate) const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"CLADBORD");
-pub(crate) const VERSION: u64 = 2;
+/// Version of a ring's layout.
+pub const VERSION: u64 = 2;
 
 /// Offsets in the ring's header.
 pub(crate) mod at {
@@ -56,6 +59,9 @@ pub(crate) mod at {
     pub(crate) const CHECKPOINTS: [usize; 2] = [256, 288];
     pub(crate) const ISLANDS: usize = 320;
     pub(crate) const LEFT: usize = 576;
+    pub(crate) const STORED_LOG: [usize; 2] = [704, 712];
+    pub(crate) const STORED_EPOCH: usize = 720;
+    pub(crate) const LOST: usize = 728;
     pub(crate) const SLOT_TABLE: usize = super::PAGE;
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Reach {
     ReadWrite,
 }
 
-/// A shared mapping of a whole file.
+/// A shared mapping of a whole file, a page at least.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     base: NonNull<u8>,
@@ -43,6 +43,9 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     /// Maps the first `len` bytes of a file that is at least that long and cannot shrink; all pages are brought in.
     pub(crate) fn new(file: impl AsFd, len: usize, reach: Reach) -> Result<Self, OpenError> {
+        if len < PAGE {
+            return Err(OpenError::Foreign);
+        }
         let mark = ForkMark::new()?;
         let access = match reach {
             Reach::ReadOnly => ProtFlags::READ,
@@ -81,10 +84,12 @@ impl Mapped {
         self.mark.is_set()
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "a word outside of the mapping");
-        // SAFETY: inside the mapping by the assertion, aligned to 8, and reached as an atomic only.
+        // (The words of the header are known to lie in the first page where this is compiled.)
+        assert!(at.is_multiple_of(8) && (at <= PAGE - 8 || at + 8 <= self.len), "a word outside of the mapping");
+        // SAFETY: inside the mapping by the assertion, for that has a page at least; aligned to 8, and reached as an atomic
+        // only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -107,18 +112,18 @@ impl Drop for Mapped {
 }
 
 impl Memory for Mapped {
-    #[inline]
+    #[inline(always)]
     fn load(&self, at: usize, order: Ordering) -> u64 {
         self.word(at).load(order)
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&self, at: usize, value: u64, order: Ordering) {
         assert!(self.reach == Reach::ReadWrite, "a store through a mapping that is read-only");
         self.word(at).store(value, order);
     }
 
-    #[inline]
+    #[inline(always)]
     fn exchange(&self, at: usize, old: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
         self.word(at).compare_exchange(old, new, success, failure)
     }
@@ -131,17 +136,17 @@ impl Memory for Mapped {
         self.word(at).fetch_or(bits, Ordering::SeqCst)
     }
 
-    #[inline]
+    #[inline(always)]
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
 
-    #[inline]
+    #[inline(always)]
     fn fence_of(&self, order: Ordering) {
         fence(order);
     }
 
-    #[inline]
+    #[inline(always)]
     fn fence_after_exchange(&self) {
         if cfg!(target_arch = "x86_64") {
             // A locked exchange is a full barrier of the processor; only the compiler must keep the order.
@@ -151,7 +156,7 @@ impl Memory for Mapped {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, at: usize, bytes: &[u8]) {
         let end = at.checked_add(bytes.len());
         assert!(

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::board::{self, Answer, Level, Marks};
+use crate::checksum;
 use crate::clock;
 use crate::drain::map_ring;
 use crate::entry::TRAILER;
@@ -43,16 +44,20 @@ impl Producer {
     }
 
     /// Takes the board of a new life of the daemon. Its marks begin at what was given back before; read what the old
-    /// board answered first. Wakes all waiting threads, so that they look at the new one.
+    /// board answered first. `before` is told its log and epoch before anybody can look at it. Wakes all waiting threads, so
+    /// that they do.
     ///
     /// # Errors
     /// As [`Producer::attach`].
-    pub fn attach_board(&self, board: &OwnedFd) -> Result<(), OpenError> {
+    pub fn attach_board(&self, board: &OwnedFd, before: impl FnOnce(([u8; 16], u32))) -> Result<(), OpenError> {
         let new = map_board(board, self.shape)?;
         if !self.ring.is_ours() {
             return Ok(());
         }
-        *self.board.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let mut board = self.board.write().unwrap_or_else(PoisonError::into_inner);
+        before(board::log(&new));
+        *board = new;
+        drop(board);
         self.ring.add(at::ACK_BELL, 1);
         os::futex_wake(self.ring.futex(at::ACK_BELL));
         Ok(())
@@ -79,7 +84,9 @@ impl Producer {
     /// After each of them the append is certainly not in the ring.
     #[inline]
     pub fn push(&self, parts: &[&[u8]], records: u32) -> Result<u64, PushError> {
-        self.push_content(Content::Parts(parts), records)
+        let content = Content::Parts(parts);
+        self.admit(content.len())?;
+        self.push_content(content, records, clock::now())
     }
 
     /// As [`Producer::push`], of bytes whose CRC-32C is known and of a trailer behind them: nothing is gone through for a
@@ -89,24 +96,57 @@ impl Producer {
     /// As [`Producer::push`].
     #[inline]
     pub fn push_summed(&self, bytes: &[u8], sum: u32, trailer: [u8; TRAILER], records: u32) -> Result<u64, PushError> {
-        self.push_content(Content::Summed { bytes, sum, trailer }, records)
+        self.push_trailed(bytes, (bytes.len(), sum), |_| trailer, records)
     }
 
+    /// As [`Producer::push_summed`], where the CRC-32C of the first bytes is known: so many, and their sum. That of all is
+    /// taken here, and the trailer made of it.
+    ///
+    /// # Errors
+    /// As [`Producer::push`].
+    #[inline(always)]
+    pub fn push_trailed(
+        &self,
+        bytes: &[u8],
+        known: (usize, u32),
+        trailer: impl FnOnce(u32) -> [u8; TRAILER],
+        records: u32,
+    ) -> Result<u64, PushError> {
+        self.admit(bytes.len() + TRAILER)?;
+        // The processor goes on while it waits for its counter, but stores to the ring wait for that: the sum is free here.
+        let stamp = clock::now();
+        let sum = checksum::of_rest(bytes, known);
+        let trailer = u64::from_le_bytes(trailer(sum));
+        let sum = checksum::extend_word(sum, trailer);
+        self.push_content(Content::Summed { bytes, sum, trailer }, records, stamp)
+    }
+
+    /// Whether an append of so many bytes may go in at all.
     #[inline]
-    fn push_content(&self, content: Content<'_>, records: u32) -> Result<u64, PushError> {
-        let len = content.len();
+    fn admit(&self, len: usize) -> Result<(), PushError> {
         if len == 0 || len > self.shape.max_payload() {
             return Err(PushError::Size { len, max: self.shape.max_payload() });
         }
-        if !self.ring.is_ours() {
-            return Err(PushError::Forked);
+        if self.ring.is_ours() { Ok(()) } else { Err(PushError::Forked) }
+    }
+
+    /// The first try has this stamp.
+    #[inline(always)]
+    fn push_content(&self, content: Content<'_>, records: u32, stamp: u64) -> Result<u64, PushError> {
+        let append = match push_once(&self.ring, self.shape, content, records, stamp)? {
+            Some(append) => append,
+            None => self.push_again(content, records)?,
+        };
+        if let Some(word) = wake::sleeper(&self.ring) {
+            self.wake_sleeper(word);
         }
-        for _ in 0..TRIES {
-            let append = push_once(&self.ring, self.shape, content, records, clock::now())?;
-            if let Some(append) = append {
-                if let Some(word) = wake::sleeper(&self.ring) {
-                    self.wake_sleeper(word);
-                }
+        Ok(append)
+    }
+
+    #[cold]
+    fn push_again(&self, content: Content<'_>, records: u32) -> Result<u64, PushError> {
+        for _ in 1..TRIES {
+            if let Some(append) = push_once(&self.ring, self.shape, content, records, clock::now())? {
                 return Ok(append);
             }
         }
@@ -191,6 +231,13 @@ impl Producer {
     #[must_use]
     pub fn refused(&self) -> u64 {
         board::refused(&*self.board())
+    }
+
+    /// Why the daemon takes nothing of the ring for now, as a code of the protocol; what is there waits. Nothing while it
+    /// takes, and of a daemon that does not say it. What one said last that is gone stands there until a new board comes.
+    #[must_use]
+    pub fn waits(&self) -> Option<u32> {
+        u32::try_from(board::waits(&*self.board())).ok().filter(|why| *why != 0)
     }
 
     /// How many appends were reserved and are not given back: without its daemon, nobody knows what became of these.
@@ -281,10 +328,22 @@ impl Look<'_> {
     pub fn refused(&self) -> u64 {
         board::refused(&*self.board)
     }
+
+    /// As [`Producer::log`].
+    #[must_use]
+    pub fn log(&self) -> ([u8; 16], u32) {
+        board::log(&*self.board)
+    }
+
+    /// What was given back before there was this board: all appends below. (0 on those of daemons that did not say it.)
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        board::first(&*self.board)
+    }
 }
 
 /// `None`: the drain gave the space up.
-#[inline]
+#[inline(always)]
 pub(crate) fn push_once<M: Memory>(
     ring: &M,
     shape: Shape,

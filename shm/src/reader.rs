@@ -21,14 +21,14 @@ use crate::allowance::Allowance;
 use crate::checksum;
 use crate::entry::{HEADER, Header, TRAILER};
 use crate::error::{Corrupt, OpenError};
+use crate::islands;
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
 use crate::memory::{Memory, Ordering};
 use crate::space::Island;
+use crate::tail::{Log, Stored, Tail};
 
 /// Slots that one call looks at.
 pub const LOOK: u64 = 1024;
-/// No ring lives to see so many: a tail beyond is nonsense, and numbers below it can be added to.
-const MOST_APPENDS: u64 = 1 << 62;
 /// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
 const FUTURE_NS: u64 = 1_000_000_000;
 
@@ -131,19 +131,13 @@ pub(crate) struct Reader {
     /// What lies between tail and next.
     passed: VecDeque<Passed>,
     tail: Tail,
+    /// Where what was given back lies.
+    log: Log,
     /// The time of the last entry that was given back.
     tail_time: u64,
     gone: bool,
     /// Nothing from this append on is ever taken: the ring was closed there.
     end: u64,
-}
-
-/// Up to where space was given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tail {
-    append: u64,
-    place: u32,
-    sequence: u64,
 }
 
 impl Reader {
@@ -156,25 +150,17 @@ impl Reader {
         // The other one must not match the same tail.
         ring.store(at::CHECKPOINTS[1], u64::MAX, Ordering::Relaxed);
         ring.store(at::MAGIC, RING_MAGIC, Ordering::Release);
-        Self::at_tail(shape, Tail { append: 0, place: 0, sequence: first_sequence })
+        Self::at_tail(shape, Tail { append: 0, place: 0, sequence: first_sequence, end: 0 }, Log::default())
     }
 
     /// Reads on where the last drain of this ring gave space back.
     pub(crate) fn adopt<M: Memory>(ring: &M, shape: Shape) -> Result<Self, OpenError> {
-        let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
-        for checkpoint in at::CHECKPOINTS {
-            let word = ring.load(checkpoint, Ordering::Acquire);
-            let append = ring.load(checkpoint + 8, Ordering::Relaxed);
-            let sequence = ring.load(checkpoint + 16, Ordering::Relaxed);
-            if word == tail.0 && Cursor::new(append, tail.place()) == tail && append < MOST_APPENDS {
-                ring.store(at::RELEASED, append, Ordering::Relaxed);
-                return Ok(Self::at_tail(shape, Tail { append, place: tail.place(), sequence }));
-            }
-        }
-        Err(Corrupt::Tail.into())
+        let tail = Tail::left(ring)?;
+        ring.store(at::RELEASED, tail.append, Ordering::Relaxed);
+        Ok(Self::at_tail(shape, tail, Log::left(ring, &tail)))
     }
 
-    fn at_tail(shape: Shape, tail: Tail) -> Self {
+    fn at_tail(shape: Shape, tail: Tail, log: Log) -> Self {
         Self {
             shape,
             allowance: Allowance::default(),
@@ -189,6 +175,7 @@ impl Reader {
             hold: None,
             passed: VecDeque::new(),
             tail,
+            log,
             tail_time: 0,
             gone: false,
             end: u64::MAX,
@@ -251,6 +238,16 @@ impl Reader {
     /// One past the last sequence of what was given back.
     pub(crate) fn released_sequence(&self) -> u64 {
         self.tail.sequence
+    }
+
+    /// Where what was given back is stored, if that is known.
+    pub(crate) fn stored(&self) -> Option<Stored> {
+        self.log.stored()
+    }
+
+    /// What is given back from now on is stored there, and so is all that was before.
+    pub(crate) fn note_stored(&mut self, stored: Stored) {
+        self.log.note(stored);
     }
 
     /// Looks at the front; `before` is the time of the pass.
@@ -443,7 +440,8 @@ impl Reader {
 
     /// Gives back the space of all appends below `upto`; says whether any was.
     pub(crate) fn release<M: Memory>(&mut self, ring: &M, upto: u64) -> bool {
-        self.clear_islands(ring);
+        islands::clear(ring, self.gone);
+        let stored_below = self.log.stored().map_or(self.tail.end, |stored| stored.end);
         let upto = upto.min(self.next);
         let (mut tail, mut tail_time) = (self.tail, self.tail_time);
         let mut done = 0; // of `passed`, what lies below `tail`
@@ -454,13 +452,15 @@ impl Reader {
                 continue;
             };
             let abandoned = tail.append..tail.append + (index - done) as u64;
-            if !self.leave_islands(ring, abandoned, Island { start: tail.place, end: start }) {
+            let space = Island { start: tail.place, end: start };
+            if !self.gone && !islands::leave(ring, self.shape, abandoned, space) {
                 break;
             }
             tail = Tail {
                 append: tail.append + (index - done) as u64 + 1,
                 place: end,
                 sequence: tail.sequence.wrapping_add(u64::from(records)),
+                end: stored_below,
             };
             tail_time = time;
             index += 1;
@@ -471,61 +471,8 @@ impl Reader {
         }
         self.passed.drain(..done);
         (self.tail, self.tail_time) = (tail, tail_time);
-        publish_tail(ring, tail);
+        self.log.publish(ring, tail);
         true
-    }
-
-    /// Makes islands of the space between two entries, for each writer that may still be in it. `false`: no room.
-    fn leave_islands<M: Memory>(&self, ring: &M, abandoned: std::ops::Range<u64>, space: Island) -> bool {
-        let mask = self.shape.units() - 1;
-        let space = Island { start: space.start & mask, end: space.end & mask };
-        if self.gone || abandoned.is_empty() || (space.start == space.end) {
-            return true;
-        }
-        for append in abandoned {
-            if self.has_left(ring, append) || (0..M::ISLANDS).any(|index| island_of(ring, index) == append + 1) {
-                continue;
-            }
-            let Some(index) = (0..M::ISLANDS).find(|index| island_of(ring, *index) == 0) else { return false };
-            // The number last: a drain that comes after us believes an island that has one to be whole.
-            ring.store(at::ISLAND_COUNT, M::ISLANDS as u64, Ordering::Release);
-            ring.point("island: announced");
-            ring.store(at::ISLANDS + index * 16, space.encode(), Ordering::Release);
-            ring.point("island: range, no number");
-            ring.store(at::ISLANDS + index * 16 + 8, append + 1, Ordering::Release);
-            ring.point("island: made");
-            // See `leave` in writer.rs: one of the two sees the other.
-            ring.fence();
-            if self.has_left(ring, append) {
-                remove_island(ring, index);
-            }
-        }
-        true
-    }
-
-    fn has_left<M: Memory>(&self, ring: &M, append: u64) -> bool {
-        self.state(ring, append) == State::Left
-    }
-
-    /// Removes the islands whose writers have left, and what a drain that died half-way left of one.
-    fn clear_islands<M: Memory>(&self, ring: &M) {
-        if ring.load(at::ISLAND_COUNT, Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut any = false;
-        for index in 0..M::ISLANDS {
-            let append = island_of(ring, index);
-            let left = self.gone || ring.load(at::LEFT + index * 8, Ordering::Acquire) == append;
-            if append != 0 && !left {
-                any = true;
-            } else if append != 0 || ring.load(at::ISLANDS + index * 16, Ordering::Relaxed) != 0 {
-                remove_island(ring, index);
-            }
-        }
-        if !any {
-            ring.store(at::ISLAND_COUNT, 0, Ordering::Release);
-            ring.point("island: none");
-        }
     }
 }
 
@@ -567,36 +514,4 @@ fn past(stamp: u64) -> Option<u64> {
 
 fn verdict(time: u64, before: u64) -> Peek {
     if time < before { Peek::Ready { time } } else { Peek::Later { time } }
-}
-
-fn island_of<M: Memory>(ring: &M, index: usize) -> u64 {
-    ring.load(at::ISLANDS + index * 16 + 8, Ordering::Acquire)
-}
-
-fn remove_island<M: Memory>(ring: &M, index: usize) {
-    ring.store(at::ISLANDS + index * 16 + 8, 0, Ordering::Release);
-    ring.point("island: range, number gone");
-    ring.store(at::ISLANDS + index * 16, 0, Ordering::Release);
-    ring.point("island: gone");
-}
-
-/// Tells the client, and whoever drains after us.
-fn publish_tail<M: Memory>(ring: &M, tail: Tail) {
-    let word = Cursor::new(tail.append, tail.place).0;
-    let current = ring.load(at::TAIL, Ordering::Relaxed);
-    // The checkpoint of the current tail stays until the tail has moved.
-    let spare = usize::from(ring.load(at::CHECKPOINTS[0], Ordering::Relaxed) == current);
-    let checkpoint = at::CHECKPOINTS[spare];
-    ring.store(checkpoint, u64::MAX, Ordering::Relaxed);
-    ring.point("release: checkpoint open");
-    ring.store(checkpoint + 8, tail.append, Ordering::Relaxed);
-    ring.point("release: checkpoint append");
-    ring.store(checkpoint + 16, tail.sequence, Ordering::Relaxed);
-    ring.point("release: checkpoint sequence");
-    ring.store(checkpoint, word, Ordering::Release);
-    ring.point("release: checkpoint, no tail");
-    ring.store(at::RELEASED, tail.append, Ordering::Relaxed);
-    ring.point("release: hint, no tail");
-    ring.store(at::TAIL, word, Ordering::Release);
-    ring.point("release: tail");
 }

@@ -15,6 +15,9 @@ pub(crate) struct Island {
 }
 
 impl Island {
+    /// Nothing yet, where islands are to be written.
+    pub(crate) const NONE: Self = Self { start: 0, end: 0 };
+
     /// As a word; never 0, which says that there is none.
     pub(crate) const fn encode(self) -> u64 {
         1 << 63 | (self.start as u64) << 32 | self.end as u64
@@ -41,6 +44,12 @@ impl Island {
         }
         None
     }
+}
+
+/// Whether [`place`] gives the head itself where there is no island.
+#[inline]
+pub(crate) const fn fits_at_head(head: u32, tail: u32, size: u32, need: u32) -> bool {
+    (head & (size - 1)) + need <= size && head.wrapping_add(need).wrapping_sub(tail) <= size
 }
 
 /// Where an entry of `need` units starts, with the head and tail at these places: at the head, or behind what it cannot

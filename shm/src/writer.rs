@@ -24,7 +24,7 @@ use crate::checksum;
 use crate::entry::{HEADER, Header, TRAILER};
 use crate::layout::{Cursor, ISLANDS, Shape, Slot, State, at, units_of};
 use crate::memory::{Memory, Ordering};
-use crate::space::{Island, place};
+use crate::space::{Island, fits_at_head, place};
 
 /// Why there is no reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +39,12 @@ pub(crate) enum NoSpace {
 pub(crate) enum Content<'a> {
     /// One part after the other.
     Parts(&'a [&'a [u8]]),
-    /// Bytes whose CRC-32C is known, and the trailer behind them.
-    Summed { bytes: &'a [u8], sum: u32, trailer: [u8; TRAILER] },
+    /// Bytes and the trailer behind them (little-endian), whose CRC-32C is known.
+    Summed { bytes: &'a [u8], sum: u32, trailer: u64 },
 }
 
 impl Content<'_> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
@@ -63,8 +63,11 @@ pub(crate) struct Reserved {
     stamp: u64,
 }
 
+// A push is inlined whole, but for what is rare: behind an instruction that locks the processor loads nothing before that is
+// done, so whatever lies on the stack meanwhile is waited for.
+
 /// Takes an append number and space for `payload` bytes; `stamp` was read from the clock before.
-#[inline]
+#[inline(always)]
 pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: u64) -> Result<Reserved, NoSpace> {
     let need = units_of(payload);
     let mut head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
@@ -78,23 +81,16 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: 
         let append = head.append(near);
         let held = head.ahead_of(tail.append(near));
         if held >= u64::from(shape.slots()) || head.place().wrapping_sub(tail.place()) > shape.units() {
-            // Another thread may have moved on and the drain have given back between our two loads.
-            let now = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
-            if now != head {
-                head = now;
-                continue;
-            }
-            let full = held == u64::from(shape.slots());
-            return Err(if full { NoSpace::Full } else { NoSpace::Damaged });
+            head = moved_on(ring, shape, head, held)?;
+            continue;
         }
         // Acquire, as for the tail: a space that is no island any more was left by its writer before.
-        let start = if ring.load(at::ISLAND_COUNT, Ordering::Acquire) == 0 {
-            place(head.place(), tail.place(), shape.units(), need, &[])
+        let no_islands = ring.load(at::ISLAND_COUNT, Ordering::Acquire) == 0;
+        let start = if no_islands && fits_at_head(head.place(), tail.place(), shape.units(), need) {
+            head.place()
         } else {
-            let (islands, count) = islands(ring);
-            place(head.place(), tail.place(), shape.units(), need, &islands[..count])
+            place_further(ring, shape, (head, tail), need)?
         };
-        let Some(start) = start else { return Err(NoSpace::Full) };
         let next = Cursor::new(append.wrapping_add(1), start.wrapping_add(need));
         // Relaxed: the reservation hands over no data; the slot's exchange does.
         match ring.exchange(at::HEAD, head.0, next.0, Ordering::Relaxed, Ordering::Relaxed) {
@@ -102,6 +98,28 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: 
             Err(now) => head = Cursor(now),
         }
     }
+}
+
+/// What head and tail say together cannot be: another thread may have moved on and the drain have given back between our two
+/// loads. Gives the head now, or why there is no space.
+#[cold]
+fn moved_on<M: Memory>(ring: &M, shape: Shape, head: Cursor, held: u64) -> Result<Cursor, NoSpace> {
+    let now = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
+    if now != head {
+        return Ok(now);
+    }
+    let full = held == u64::from(shape.slots());
+    Err(if full { NoSpace::Full } else { NoSpace::Damaged })
+}
+
+/// Where the entry starts that has no space just at the head, or not for certain.
+#[cold]
+fn place_further<M: Memory>(ring: &M, shape: Shape, (head, tail): (Cursor, Cursor), need: u32) -> Result<u32, NoSpace> {
+    let (islands, count) = match ring.load(at::ISLAND_COUNT, Ordering::Acquire) {
+        0 => ([Island::NONE; ISLANDS], 0),
+        _ => islands(ring),
+    };
+    place(head.place(), tail.place(), shape.units(), need, &islands[..count]).ok_or(NoSpace::Full)
 }
 
 /// Whether an append of `payload` bytes could be reserved now, or never will be because the ring is closed or damaged.
@@ -116,7 +134,7 @@ pub(crate) fn has_space<M: Memory>(ring: &M, shape: Shape, payload: usize) -> bo
 
 #[cold]
 fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
-    let mut found = [Island { start: 0, end: 0 }; ISLANDS];
+    let mut found = [Island::NONE; ISLANDS];
     let mut count = 0;
     for index in 0..M::ISLANDS {
         if let Some(island) = Island::decode(ring.load(at::ISLANDS + index * 16, Ordering::Acquire)) {
@@ -128,7 +146,7 @@ fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
 }
 
 /// Copies the entry into its space.
-#[inline]
+#[inline(always)]
 pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, content: Content<'_>, records: u32) {
     let base = shape.place_at(reserved.start) + HEADER;
     let (len, sum) = match content {
@@ -149,8 +167,8 @@ pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, conten
         Content::Summed { bytes, sum, trailer } => {
             ring.write(base, bytes);
             ring.point("fill: between two parts");
-            ring.write(base + bytes.len(), &trailer);
-            (bytes.len() + TRAILER, checksum::extend_word(sum, u64::from_le_bytes(trailer)))
+            ring.write(base + bytes.len(), &trailer.to_le_bytes());
+            (bytes.len() + TRAILER, sum)
         }
     };
     ring.point("fill: payload, no header");
@@ -164,7 +182,7 @@ pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, conten
 }
 
 /// Commits the entry. `false`: the drain has given it up before; nothing of it will ever be read.
-#[inline]
+#[inline(always)]
 pub(crate) fn commit<M: Memory>(ring: &M, shape: Shape, reserved: Reserved) -> bool {
     let slot = shape.slot_at(reserved.append);
     let new = Slot::committed(reserved.append, reserved.start);

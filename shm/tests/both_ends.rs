@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, Producer, PushError, Shape, WaitError, clock};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, Producer, PushError, Shape, Stored, WaitError, clock};
 
 const LOG: [u8; 16] = *b"the log's own id";
 
@@ -132,6 +132,22 @@ fn levels_and_answers() {
 }
 
 #[test]
+fn why_a_ring_waits_is_on_the_board_of_the_drain_that_says_it() {
+    let (mut drain, producer) = pair(4096, 16);
+    assert_eq!(producer.waits(), None);
+    drain.set_waits(17);
+    assert_eq!(producer.waits(), Some(17));
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+    let next =
+        Drain::adopt(own(drain.client_fds().ring), own(drain.client_fds().waker), LOG, 8).expect("the same ring");
+    producer.attach_board(&own(next.client_fds().board), drop).expect("the new board");
+    assert_eq!(producer.waits(), None, "another daemon");
+    producer.attach_board(&own(drain.client_fds().board), drop).expect("the old board");
+    drain.set_waits(0);
+    assert_eq!(producer.waits(), None);
+}
+
+#[test]
 fn a_later_drain_finds_what_was_not_given_back() {
     let (mut drain, producer) = pair(4096, 16);
     for n in 0..10_u8 {
@@ -155,10 +171,44 @@ fn a_later_drain_finds_what_was_not_given_back() {
     assert_eq!(again[7].0.sequence, 22);
     assert_eq!(producer.marks().received, 0, "still the old board");
     let board = drain.client_fds().board.try_clone_to_owned().expect("a descriptor");
-    producer.attach_board(&board).expect("the new board");
+    let mut told = None;
+    producer.attach_board(&board, |log| told = Some(log)).expect("the new board");
+    assert_eq!((told, producer.look().log(), producer.look().first()), (Some((LOG, 8)), (LOG, 8), 4));
     assert_eq!((producer.marks().received, producer.log().1, producer.epoch()), (4, 8, 8));
     drain.set_epoch(9);
     assert_eq!((producer.log().1, producer.epoch()), (9, 9));
+}
+
+/// Each drain finds where lies what was given back before it, until it gives back something of its own log.
+#[test]
+fn a_ring_says_which_log_has_what_it_gave_back() {
+    const OTHER: [u8; 16] = *b"of another log's";
+    let (mut drain, producer) = pair(4096, 16);
+    let adopted = |drain: &Drain, log: [u8; 16], epoch| {
+        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+        Drain::adopt(own(drain.client_fds().ring), own(drain.client_fds().waker), log, epoch).expect("a sound ring")
+    };
+    for n in 0..4_u8 {
+        assert_eq!(producer.push(&[&[n + 1]], 1), Ok(u64::from(n)));
+    }
+    assert_eq!(take_all(&mut drain).len(), 4);
+    drain.stored_below(40);
+    assert_eq!(adopted(&drain, LOG, 8).stored(), None, "nothing was given back");
+    drain.release(2);
+    let before = Some(Stored { log_id: LOG, epoch: 7, end: 40 });
+    let mut next = adopted(&drain, OTHER, 1);
+    assert_eq!((next.released(), next.stored()), (2, before));
+    assert_eq!(take_all(&mut next).len(), 2);
+    next.release(3); // it was refused: no log has it
+    assert_eq!((adopted(&next, OTHER, 1).released(), adopted(&next, OTHER, 1).stored()), (3, before));
+    next.set_epoch(2);
+    next.stored_below(5);
+    next.release(4);
+    assert_eq!(adopted(&next, LOG, 9).stored(), Some(Stored { log_id: OTHER, epoch: 2, end: 5 }));
+    for lost in [true, false] {
+        next.set_lost(lost);
+        assert_eq!((next.has_lost(), adopted(&next, LOG, 9).has_lost()), (lost, lost));
+    }
 }
 
 /// What was summed before is in the ring as if it had not been, at every length; a sum that is wrong is nonsense.

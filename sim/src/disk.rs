@@ -24,7 +24,8 @@
 //!    them, only a new write does. Those lost in the page cache can be evicted, and read around it they are old at
 //!    once.
 //! 8. *Errors are told once* for each open file description that was open when they happened, and to a later one only if
-//!    nobody was told before. A write-back that fails in the background is told by the next sync.
+//!    nobody was told before. A write-back that fails in the background is told by the next sync; it may take along what the
+//!    sectors held before ([`SimDisk::destroy_in_writeback`]).
 //! 9. *Operation k fails*: with EIO, ENOSPC, a write of zero bytes, a short write (it goes on, as a second operation that
 //!    can fail in turn), or the power cut or kill comes in the middle of it. After a failed write any part of it may
 //!    have landed.
@@ -309,6 +310,15 @@ impl SimDisk {
     /// If there is no such file.
     pub fn fail_writeback(&self, name: &str) {
         self.shared.lock().fail_writeback(name);
+    }
+
+    /// The kernel fails to write back the unsynced pages of a file, and the device loses what it held there: the sectors cannot
+    /// be read until they are written again. The next sync tells. Whether there was any such page.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn destroy_in_writeback(&self, name: &str) -> bool {
+        self.shared.lock().destroy_in_writeback(name)
     }
 
     /// The page cache drops every clean page.

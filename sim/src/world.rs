@@ -12,6 +12,8 @@
 //! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`); with [`Settings::worn`] sectors go bad for
 //! good as well, and `clad.meta` as a whole (`worn.rs`).
 //!
+//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`vouches.rs`).
+//!
 //! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one
 //! operation. The bytes on the disk at the end are part of the digest.
 
@@ -23,6 +25,7 @@ mod rot;
 mod settings;
 mod start;
 mod tap;
+mod vouches;
 mod worn;
 
 use std::collections::BTreeMap;
@@ -104,6 +107,8 @@ pub struct Stats {
     pub repaired: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
+    /// Blocks that were lost with the write-back of a vouch.
+    pub vouches_lost: u64,
     /// Range syncs that the disk was asked for.
     pub range_syncs: u64,
     /// The whole history in a number.
@@ -138,6 +143,7 @@ impl Stats {
         self.removed += o.removed;
         self.recycled += o.recycled;
         self.bursts += o.bursts;
+        self.vouches_lost += o.vouches_lost;
         self.rotten += o.rotten;
         self.gaps += o.gaps;
         self.bad_sectors += o.bad_sectors;
@@ -166,6 +172,8 @@ pub struct World {
     worn: worn::Worn,
     /// Where the next start may cut the log, because of rot.
     cut: Option<u64>,
+    /// What the media proved since the process died, at some time at which nothing was on its way to them.
+    proven: u64,
     inspector: Option<Inspector>,
     stats: Stats,
     trace: Vec<(u64, String)>,
@@ -214,6 +222,7 @@ impl World {
             meta_spots: Vec::new(),
             worn: worn::Worn::default(),
             cut: None,
+            proven: 0,
             inspector: None,
             stats: Stats { digest: 0xCBF2_9CE4_8422_2325, ..Stats::default() },
             trace: Vec::new(),
@@ -330,7 +339,8 @@ impl World {
 
     /// Every now and then the files are looked at without the journal.
     fn inspect(&mut self) -> Check {
-        let chosen = self.rng.chance(1, 16); // a copy to a real disk takes longer than a whole life here
+        // A copy to a real disk takes longer than a whole life here.
+        let chosen = self.rng.chance(1, self.settings.look_every.unwrap_or(16));
         let nothing_lost = self.settings.rot || self.model.lost.is_empty();
         let whole = self.model.was_opened() && nothing_lost && self.model.maybe_lost.is_empty();
         // On a real disk the bad sectors would be sound.

@@ -42,6 +42,9 @@ fn scene(fault: Fault) -> Option<Scene> {
         Fault::RetentionBeforeMeta => ("retention_cut_anywhere_leaves_no_segment_missing", scenes::retention),
         Fault::SaltNotUsed => ("no_two_segments_have_one_salt", scenes::salt),
         Fault::RescueStartsTooHigh => ("a_failed_write_costs_nothing_that_shared_its_block", scenes::shared_block),
+        Fault::VouchForgotten => {
+            ("a_vouch_that_cannot_be_written_back_costs_nothing_that_shared_its_block", scenes::unsynced::vouched_block)
+        }
         Fault::DamagedUsedAgain => ("a_damaged_segment_is_not_used_again", scenes::damaged_goes),
         Fault::RecycledNotToldApart => ("a_segment_used_again_holds_nothing_of_what_it_was", scenes::used_again),
         Fault::LockNotTaken => ("a_late_write_of_a_dead_process_is_waited_for", scenes::late_write),

@@ -35,6 +35,36 @@ fn a_failed_write_costs_nothing_that_shared_its_block() {
 }
 
 #[test]
+fn a_failed_sync_costs_nothing_that_shared_its_block() {
+    scenes::unsynced::repeated_block(Faults::default());
+}
+
+#[test]
+fn a_vouch_that_cannot_be_written_back_costs_nothing_that_shared_its_block() {
+    scenes::unsynced::vouched_block(Faults::default());
+}
+
+#[test]
+fn what_is_written_over_a_vouch_and_synced_is_not_written_again() {
+    scenes::unsynced::written_over(Faults::default());
+}
+
+#[test]
+fn the_age_of_what_is_not_durable_is_not_that_of_a_vouch() {
+    scenes::unsynced::age(Faults::default());
+}
+
+#[test]
+fn who_is_overtaken_by_retention_is_told_of_no_damage() {
+    scenes::overtaken::retention(Faults::default());
+}
+
+#[test]
+fn retention_by_free_space_removes_no_more_than_makes_the_room() {
+    scenes::room::held_open(Faults::default());
+}
+
+#[test]
 fn a_recovery_that_failed_goes_on_whatever_retention_took_meanwhile() {
     scenes::recovery_again(Faults::default());
 }

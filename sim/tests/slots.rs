@@ -10,16 +10,18 @@
 mod scenes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clad_journal::format::META_NAME;
+use clad_journal::format::footer::Damage;
 use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
 use clad_journal::recovery::scan::scan;
 use clad_journal::stepper::Stepper;
-use clad_journal::{Faults, OpenError, Retention};
+use clad_journal::{Faults, OpenError, Policy, Retention};
 use clad_sim::SimClock;
-use clad_sim::disk::Fault;
+use clad_sim::disk::{Fault, OpKind};
 use scenes::Stage;
 
 const RECORD: usize = 3000;
@@ -269,10 +271,8 @@ fn the_slot_that_is_left_is_not_put_at_risk() {
     assert!(ops > 20, "{ops} operations");
 }
 
-/// What proves that the last record was durable is a vouch, which lies where the start that misses it writes the footer, and
-/// that start is cut at each of its operations: the next one comes to the same log.
-#[test]
-fn a_start_that_names_damage_is_cut_anywhere() {
+/// Two records in the newest segment, of which the second has rotted: that it was durable a vouch alone proves.
+fn rotten_before_its_vouch() -> (Stage, Shown, String) {
     let mut stage = stage();
     append(&mut stage);
     append(&mut stage);
@@ -284,6 +284,14 @@ fn a_start_that_names_damage_is_cut_anywhere() {
     stage.disk.install(&active, &bytes); // the vouch too, which nobody syncs
     let second = bytes.windows(RECORD).position(|w| w.iter().all(|b| *b == 2)).expect("the second record");
     stage.disk.flip(&active, second as u64, 1);
+    (stage, before, active)
+}
+
+/// What proves that the last record was durable is a vouch, which lies where the start that misses it writes the footer, and
+/// that start is cut at each of its operations: the next one comes to the same log.
+#[test]
+fn a_start_that_names_damage_is_cut_anywhere() {
+    let (mut stage, before, _) = rotten_before_its_vouch();
     let (left, boot) = (stage.disk.clone(), stage.clock.clone());
     for fault in [Fault::Kill, Fault::PowerCut, Fault::Io] {
         let mut ops = u64::MAX;
@@ -303,7 +311,11 @@ fn a_start_that_names_damage_is_cut_anywhere() {
             stage.disk.clear_faults();
             stage.clock = SimClock::new(stage.disk.boot_id());
             stage.start();
-            let what = format!("{fault:?} at operation {k}, seed {seed}: {}", stage.journal().report());
+            let report = stage.journal().report();
+            let what = format!("{fault:?} at operation {k}, seed {seed}: {report}");
+            // Unless that one had raised the epoch: then it was about to say so itself.
+            let told = report.damage == [Damage { from: 1, to: 2 }] || report.epoch > before.epoch + 2;
+            assert!(told, "{what}");
             assert_eq!(shown(&stage).end, before.end, "{what}");
             assert!(stage.read(0).is_some() && stage.read(1).is_none(), "{what}");
             assert!(shown(&stage).epoch >= before.epoch + 2, "{what}");
@@ -311,6 +323,39 @@ fn a_start_that_names_damage_is_cut_anywhere() {
         }
         assert!((30..1000).contains(&ops), "{ops} operations");
     }
+}
+
+/// The same, and what that start was about to seal is gone when the next one comes: no offset that was found proven is given
+/// again, and all of them are named.
+#[test]
+fn what_a_start_found_proven_that_was_cut_is_named_where_the_segment_is_gone() {
+    let (mut stage, before, active) = rotten_before_its_vouch();
+    let (left, boot) = (stage.disk.clone(), stage.clock.clone());
+    let mut announced = 0;
+    for k in 0.. {
+        (stage.disk, stage.clock) = (left.fork(k), boot.clone());
+        stage.disk.fail_at(stage.disk.ops() + k, Fault::Kill);
+        let through = open(&mut stage).is_ok();
+        stage.disk.kill();
+        stage.disk.clear_faults();
+        let bytes = stage.disk.peek(META_NAME).expect("it is there");
+        let said = |slot: &[u8]| Meta::decode(slot).is_ok_and(|meta| meta.proof.is_some());
+        if bytes.chunks(SLOT).all(said) {
+            let hand = stage.disk.reopen();
+            hand.remove(&active).and_then(|()| hand.sync_dir("")).expect("removed");
+            hand.kill();
+            stage.start();
+            let report = stage.journal().report();
+            let lost: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).collect();
+            assert_eq!((lost.as_slice(), report.next_offset), (&[(0, before.end)][..], before.end), "{report}");
+            assert!(report.missing.len() == 1 && report.epoch >= before.epoch + 2, "{report}");
+            announced += 1;
+        }
+        if through {
+            break;
+        }
+    }
+    assert!(announced > 5, "{announced} starts had found it");
 }
 
 /// A rotation is cut at each of its operations, and then the last record rots: as soon as the footer is durable it is proven
@@ -343,6 +388,39 @@ fn what_a_footer_proves_is_told_before_the_file_ends_behind_it() {
         assert!(footer.is_none() || shown(&stage).end == 2, "{what}");
     }
     assert!(in_the_middle > 0, "none was cut between the footer and the length");
+}
+
+/// The write that names the next segment fails and is on the disk all the same; then that segment turns out to be unfit, and
+/// another cannot be made in its place. It never held a record, and is not called missing.
+#[test]
+fn what_a_failed_write_may_have_named_is_not_taken_away() {
+    let mut landed = 0;
+    for seed in 0..16 {
+        let mut stage = stage();
+        append(&mut stage);
+        stage.die();
+        stage.disk = stage.disk.fork(seed);
+        stage.start();
+        append(&mut stage);
+        stage.journal().prepare();
+        let next = slots(&stage)[newest(&stage) as usize].highest_segment + 1;
+        stage.disk.fail_next(OpKind::SyncedWrite, META_NAME, Fault::Io);
+        rotate(&mut stage);
+        let named = || slots(&stage)[newest(&stage) as usize].highest_segment == next;
+        if !named() {
+            continue;
+        }
+        landed += 1;
+        (64..66).for_each(|at| stage.disk.flip(&name(next), at, 1));
+        stage.disk.fail_next(OpKind::Write, &name(next), Fault::NoSpace);
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        stage.die();
+        stage.start();
+        let report = stage.journal().report();
+        assert!(report.missing.is_empty() && report.next_offset == 2, "seed {seed}: {report}");
+    }
+    assert!(landed > 2, "{landed} failed writes were on the disk");
 }
 
 /// The header of the last segment with records rots after a clean end, in an epoch that gave no offset. The start that finds
@@ -384,4 +462,79 @@ fn a_start_that_finds_a_header_lost_is_cut_anywhere() {
         }
     }
     assert!(ops > 30, "{ops} operations");
+}
+
+/// A start finds damage at the end of the log, leaves word of what proves it, and is cut at each of its operations. Then a
+/// lower segment rots as well, which it had found sealed: a recovery in the process had ended it, and the next one repeats
+/// its end. What the start that finds both says of the lower one takes nothing from what was proven of the end.
+#[test]
+fn what_a_cut_start_had_proven_is_not_replaced_by_less() {
+    let in_use = |stage: &Stage| slots(stage)[newest(stage) as usize].highest_segment;
+    for (policy, faults) in [
+        (Policy::PerMessage, [Fault::Kill, Fault::PowerCut].as_slice()),
+        (Policy::FireAndForget { sync_interval: Duration::from_secs(3600) }, &[Fault::Kill]),
+    ] {
+        let mut stage = stage();
+        stage.config.policy = policy;
+        die(&mut stage);
+        for _ in 0..4 {
+            stage.append(RECORD, None);
+            stage.run();
+        }
+        stage.journal().request_sync();
+        stage.run();
+        let lower = name(in_use(&stage));
+        stage.disk.fail_next(OpKind::Write, ".clog", Fault::Io);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", Fault::Io);
+        stage.append(RECORD, None);
+        stage.run();
+        stage.disk.clear_faults();
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        rotate(&mut stage);
+        append(&mut stage);
+        append(&mut stage);
+        assert_eq!(lower, name(in_use(&stage) - 2), "one that repeats the end of the lower one lies between");
+        let before = stage.journal().marks();
+        stage.die();
+        let last = name(in_use(&stage));
+        let bytes = stage.disk.peek(&last).expect("it is there");
+        stage.disk.install(&last, &bytes); // the vouch too, which nobody syncs
+        let at = |bytes: &[u8], offset: u64| {
+            let found = bytes.windows(RECORD).position(|w| w.iter().all(|b| u64::from(*b) == offset + 1));
+            found.expect("the record") as u64
+        };
+        stage.disk.flip(&last, at(&bytes, before.written - 1), 1);
+        let (left, boot) = (stage.disk.clone(), stage.clock.clone());
+        for fault in faults {
+            let mut ops = u64::MAX;
+            for k in 0.. {
+                if k > ops {
+                    break;
+                }
+                (stage.disk, stage.clock) = (left.fork(k), boot.clone());
+                let began = stage.disk.ops();
+                stage.disk.fail_at(began + k, *fault);
+                let opened = open(&mut stage);
+                if opened.is_ok() {
+                    ops = stage.disk.ops() - began;
+                }
+                drop(opened);
+                stage.disk.kill();
+                stage.disk.clear_faults();
+                let below = stage.disk.peek(&lower).expect("it is there");
+                stage.disk.flip(&lower, at(&below, 1), 1);
+                (1..=4).for_each(|n| stage.disk.flip(&lower, below.len() as u64 - 8 * n, 0xff)); // its footer
+                stage.clock = SimClock::new(stage.disk.boot_id());
+                stage.start();
+                let what = format!("{policy:?}, {fault:?} at operation {k}: {}", stage.journal().report());
+                assert_eq!(stage.journal().marks().durable, before.written, "{what}");
+                for offset in 0..before.written {
+                    let rotten = offset == 1 || offset == before.written - 1;
+                    assert_eq!(stage.read(offset).is_none(), rotten, "{offset}, {what}");
+                }
+            }
+            assert!((30..1000).contains(&ops), "{ops} operations");
+        }
+    }
 }

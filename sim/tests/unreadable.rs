@@ -10,9 +10,14 @@
 mod scenes;
 
 use clad_journal::clock::Clock;
+use clad_journal::format::META_NAME;
+use clad_journal::format::meta::SLOT;
+use clad_journal::io::Storage;
 use clad_journal::repair::{Action, Left, repair_storage};
 use clad_journal::stepper::Stepper;
 use clad_journal::{Faults, Level, OpenError, ReadError};
+use clad_sim::SimClock;
+use clad_sim::disk::{Fault, OpKind, Survival};
 use scenes::Stage;
 
 fn name(segment: u64) -> String {
@@ -82,6 +87,60 @@ fn a_header_that_the_start_needs() {
         stage.rest();
         assert_eq!(stage.read(next), Some(vec![payload; 3000]));
     }
+}
+
+/// A repair has moved a segment, and failed before that was durable. A start that tells it to be missing makes it so: the power
+/// fails, and it is still gone.
+#[test]
+fn what_is_told_to_be_missing_is_not_back_after_a_power_cut() {
+    for at in 1..3 {
+        let mut stage = killed();
+        stage.disk.spoil(&name(3), 0);
+        stage.disk = stage.disk.reopen();
+        (0..at).for_each(|n| {
+            stage.disk.fail_next(OpKind::SyncDir, "", if n + 1 == at { Fault::Io } else { Fault::ShortWrite })
+        });
+        let clock: &dyn Clock = stage.clock.as_ref();
+        let done = repair_storage(&stage.disk, "simulated", clock, false);
+        assert!(done.is_err(), "{done:?}");
+        // No further segment is made, and no name synced for it.
+        let space = stage.disk.space().expect("it is known");
+        stage.disk.set_capacity(space.total - space.free);
+        stage.die();
+        stage.start();
+        assert_eq!(stage.journal().report().missing, [3], "{}", stage.journal().report());
+        stage.disk.power_cut_as(Survival::None);
+        stage.clock = SimClock::new(stage.disk.boot_id());
+        assert!(!stage.disk.names().contains(&name(3)), "its name is back: {:?}", stage.disk.names());
+        stage.start();
+        assert_eq!(found(&stage), [0, 1, 2, 3, 4, 5], "{}", stage.journal().report());
+    }
+}
+
+/// `repair` takes them all away, and then `clad.meta` goes as well: there was a log, and a start says so.
+#[test]
+fn all_headers_and_then_clad_meta() {
+    let mut stage = killed();
+    let all: Vec<_> = stage.disk.names().into_iter().filter(|name| name.ends_with(".clog")).collect();
+    all.iter().for_each(|name| stage.disk.spoil(name, 0));
+    stage.disk = stage.disk.reopen();
+    let clock: &dyn Clock = stage.clock.as_ref();
+    repair_storage(&stage.disk, "simulated", clock, false).expect("a report");
+    stage.disk.kill();
+    assert!(!stage.disk.names().iter().any(|name| name.ends_with(".clog") && !name.contains('/')));
+    (0..2).for_each(|slot| stage.disk.flip(META_NAME, slot * SLOT as u64 + 48, 1));
+    let before = stage.disk.digest();
+    let error = refused(&mut stage);
+    assert!(matches!(error, OpenError::Remains { .. }) && error.to_string().contains("quarantine/"), "{error}");
+    assert_eq!(stage.disk.digest(), before, "the start has changed something");
+    // With open eyes: a new log.
+    let hand = stage.disk.reopen();
+    for entry in hand.list("quarantine").expect("a list") {
+        hand.remove(&format!("quarantine/{}", entry.name)).expect("removed");
+    }
+    hand.kill();
+    stage.start();
+    assert!(stage.journal().report().fresh);
 }
 
 #[test]

@@ -32,7 +32,8 @@ pub(super) async fn connect(path: &Path) -> Result<Admin, Stop> {
     drop(open(path.to_owned()).await.map_err(|error| unreachable(path, &error))?);
     let channel = endpoint.connect_with_connector(connector).await;
     let channel = channel.map_err(|error| Stop::Failed(anyhow::anyhow!("{}: {error}", path.display())))?;
-    Ok(Admin::new(channel))
+    // Of the daemon's own: a list of segments has no bound but the log's.
+    Ok(Admin::new(channel).max_decoding_message_size(usize::MAX))
 }
 
 async fn open(path: PathBuf) -> std::io::Result<TokioIo<UnixStream>> {

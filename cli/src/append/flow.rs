@@ -137,7 +137,7 @@ impl<'a> Flow<'a> {
                     (more, until, trouble) = (false, Some(deadlines()), Some(interruption()));
                 }
                 () = tokio::time::sleep_until(until.map_or_else(Instant::now, |(next, _)| next)), if until.is_some() => {
-                    let why = self.producer.why_waiting().map_or_else(String::new, |why| format!(": the daemon said {why}"));
+                    let why = self.producer.why_waiting().map_or_else(String::new, |why| format!(": {why}"));
                     let lines = counted(self.lines(), "line");
                     let error = anyhow!("interrupted, and no ack for {lines}, which may be stored{why}");
                     return Err(Trouble { at: None, error });

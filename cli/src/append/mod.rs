@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop, told};
 use crate::format::human::{bytes, count, counted};
 use crate::interrupt::Interrupt;
-use crate::output::Progress;
+use crate::output::{Progress, say};
 use crate::reach::unreachable;
 
 /// The largest append when no size is asked for.
@@ -69,18 +69,22 @@ pub(crate) struct AppendArgs {
 pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     let address = context.which.server(&context.around)?;
     let done = context.block_on(append(args, address))?;
+    let exit = context.output.ends(if done.trouble.is_none() { Exit::Done } else { Exit::Failed });
     if let Some(why) = &done.no_ring {
         context.output.note(&format!("clactl: no ring of shared memory, the lines went over the socket: {why}"))?;
     }
-    let exit = if done.trouble.is_none() { Exit::Done } else { Exit::Failed };
-    match args.output {
-        Form::Json => context.output.line(&done.json())?,
-        Form::Text => match done.told() {
-            (text, Exit::Done) => context.output.line(&text)?,
-            (text, _) => context.output.note(&text)?,
-        },
+    let (text, _) = done.told();
+    let printed = match (args.output, exit) {
+        (Form::Json, _) => context.output.line(&done.json()),
+        (Form::Text, Exit::Done) => context.output.line(&text),
+        (Form::Text, _) => return context.output.note(&text).map(|()| exit),
+    };
+    // Who is told only that stdout is full would send all of it again.
+    let printed = printed.and_then(|()| context.output.flush());
+    if let Err(Stop::Failed(_)) = printed {
+        say(&text);
     }
-    Ok(exit)
+    printed.map(|()| exit)
 }
 
 /// How it ended.
@@ -97,7 +101,11 @@ struct Done {
 
 async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
-    let builder = Producer::builder(address).component(&args.component).name("clactl append");
+    let mut builder = Producer::builder(address).component(&args.component).name("clactl append");
+    // The end asks for no more than the lines did. At lower levels it is where a refusal is heard of.
+    if let Some(level) = args.ack.filter(|level| *level >= AckLevel::Received) {
+        builder = builder.level(level);
+    }
     let connected = interrupt.or(builder.max_buffered_bytes(BUFFER).connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;

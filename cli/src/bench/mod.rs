@@ -149,15 +149,15 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         set: &args.set,
         peak_memory: spawned.as_ref().and_then(|spawned| spawned.memory.peak()),
     };
+    let exit = context.output.ends(if report.is_good() { Exit::Done } else { Exit::Failed });
     let text = match args.output {
         Form::Text => report.text(),
         Form::Json => format!("{}\n", report.json()),
     };
     context.output.write(text.as_bytes())?;
     context.output.flush()?;
-    let good = report.is_good();
     spawned.map_or(Ok(()), Spawned::stop)?;
-    Ok(if good { Exit::Done } else { Exit::Failed })
+    Ok(exit)
 }
 
 fn processors() -> usize {

@@ -113,10 +113,11 @@ impl Form {
     }
 
     /// What a gap leaves in the stream.
-    pub(super) fn gap(&self, gap: &Gap, epoch: u32) -> Vec<u8> {
+    pub(super) fn gap(&self, gap: &Gap) -> Vec<u8> {
         let mut out = BytesMut::new();
         if let Self::Raw(_) = self {
-            frame::Gap { request_id: 0, from: gap.from, to: gap.to, epoch, reason: gap.reason }.encode(&mut out);
+            // The epoch of a GAP is that of the time of the question: another for the call that goes on.
+            frame::Gap { request_id: 0, from: gap.from, to: gap.to, epoch: 0, reason: gap.reason }.encode(&mut out);
         }
         out.to_vec()
     }

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use bytesize::ByteSize;
 use clad_client::Start;
+use clad_journal::format::META_NAME;
 use clad_journal::io::device::{Reach, discover};
 use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor};
@@ -121,6 +122,13 @@ impl ExportArgs {
     }
 }
 
+/// Whether the folder that the file is in, or would be made in, is a log's.
+fn lies_in_a_log(path: &Path) -> bool {
+    let file = path.canonicalize();
+    let path = file.as_deref().unwrap_or(path);
+    path.parent().is_some_and(|folder| folder.join(META_NAME).exists())
+}
+
 /// `clactl export`.
 pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
     if args.dir.is_some() && (context.which.server.is_some() || context.which.instance.is_some()) {
@@ -131,6 +139,13 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
     }
     if args.fresh && args.path().is_none() {
         return Err(Stop::usage("--fresh begins a FILE anew, and there is none"));
+    }
+    if let Some(path) = args.path().filter(|path| lies_in_a_log(path)) {
+        return Err(Stop::usage(format!(
+            "{} would lie in the data folder of a log, and no daemon starts on a folder with files of others in it: name \
+             another place",
+            path.display()
+        )));
     }
     let now = times::timestamp(clock::unix_nanos()).to_zoned(TimeZone::system());
     let mut filter = args.filter.filter(&now)?;
@@ -144,10 +159,13 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
         (filter.since, filter.until) = (earlier.since_unix_ns, earlier.until_unix_ns);
     }
     let (source, notes) = open(context, args, &filter)?;
+    let damaged = notes.iter().any(|(_, damage)| *damage);
+    if damaged {
+        context.output.fail();
+    }
     for (note, _) in &notes {
         context.output.note(note)?;
     }
-    let damaged = notes.iter().any(|(_, damage)| *damage);
     let Context { runtime, output, .. } = context;
     runtime.block_on(async {
         let planned = interrupt.or(plan(args, filter, &source, earlier)).await;
@@ -323,11 +341,12 @@ impl Export<'_> {
             Event::Gap(gap) if gap.from >= to => Ok(true),
             Event::Gap(gap) => {
                 let gap = Gap { to: gap.to.min(to), ..*gap };
-                self.sink.note(&gap.note())?;
                 if gap.reason == GapReason::Damage {
                     self.plan.state.damaged = true;
+                    self.sink.fail();
                 }
-                let out = self.form.gap(&gap, self.plan.standing.end.epoch);
+                self.sink.note(&gap.note())?;
+                let out = self.form.gap(&gap);
                 self.sink.write(&out)?;
                 Ok(gap.to >= to)
             }
@@ -351,6 +370,9 @@ impl Export<'_> {
 
     /// Keeps what was done, and says how it ended. A failed write keeps nothing: what was synced before it is noted.
     fn end(mut self, ended: Result<Ended, Stop>) -> Outcome {
+        if self.plan.state.damaged || matches!(ended, Ok(Ended::Interrupted)) {
+            self.sink.fail();
+        }
         if !matches!(ended, Err(Stop::ReaderGone)) {
             let kept = self.sink.checkpoint(&mut self.plan.state);
             if ended.is_ok() {

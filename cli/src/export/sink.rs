@@ -96,6 +96,11 @@ impl<'a> Sink<'a> {
         self.output.note(text)
     }
 
+    /// Notes that it will not end in 0.
+    pub(super) const fn fail(&mut self) {
+        self.output.fail();
+    }
+
     /// Whether so much was written that it should be made durable.
     pub(super) fn is_due(&self) -> bool {
         self.file.as_ref().is_some_and(|file| file.writer.position() - file.synced >= file.sync_every)

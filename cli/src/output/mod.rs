@@ -1,7 +1,8 @@
 //! The only place that prints.
 //!
 //! What must hold: stdout carries what was asked for and nothing else; notes, progress and errors go to stderr. A
-//! stdout that nobody reads any more is [`Stop::ReaderGone`], which ends the command quietly. Colour is for a terminal
+//! stdout that nobody reads any more is [`Stop::ReaderGone`], which ends the command quietly; what is known to have failed
+//! by then still says so. Colour is for a terminal
 //! whose user has not set `NO_COLOR`; progress is for a terminal; everywhere else output is plain.
 
 mod gone;
@@ -10,7 +11,7 @@ pub(crate) mod table;
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 
-use crate::exit::Stop;
+use crate::exit::{Exit, Stop};
 use crate::format::escape;
 
 pub(crate) use gone::reader_gone;
@@ -24,6 +25,7 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) struct Output {
     stdout: BufWriter<StdoutLock<'static>>,
     colour: bool,
+    failed: bool,
 }
 
 impl Output {
@@ -33,7 +35,7 @@ impl Output {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let colour = stdout.is_terminal() && set("NO_COLOR").is_none() && !dumb;
-        Self { stdout: BufWriter::with_capacity(BUFFER, stdout), colour }
+        Self { stdout: BufWriter::with_capacity(BUFFER, stdout), colour, failed: false }
     }
 
     /// Whether stdout may be coloured.
@@ -68,11 +70,33 @@ impl Output {
         self.stdout.flush().map_err(stopped)
     }
 
-    /// Says something beside the result, on stderr, after what stdout has so far.
+    /// Says something beside the result, on stderr, after what stdout has so far. Where nobody reads that any more, only what
+    /// tells of a failure.
     pub(crate) fn note(&mut self, text: &str) -> Result<(), Stop> {
-        self.flush()?;
-        say(text);
-        Ok(())
+        let flushed = self.flush();
+        if flushed.is_ok() || self.failed {
+            say(text);
+        }
+        flushed
+    }
+
+    /// Notes that something failed, or that damage was found: the command will not end in 0, whoever reads its output. To be
+    /// called before anything is printed of it.
+    pub(crate) const fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Notes how it will end, and gives that back.
+    pub(crate) fn ends(&mut self, exit: Exit) -> Exit {
+        if exit == Exit::Failed {
+            self.fail();
+        }
+        exit
+    }
+
+    /// Whether something failed.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.failed
     }
 }
 

@@ -51,6 +51,9 @@ impl<'a> Show<'a> {
     /// Says something that is no record.
     pub(super) fn note(&mut self, text: &str, damage: bool) -> Result<(), Stop> {
         self.damaged |= damage;
+        if damage {
+            self.output.fail();
+        }
         self.output.note(text)
     }
 

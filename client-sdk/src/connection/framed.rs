@@ -30,6 +30,7 @@ impl Framed {
         let mut framed = Self {
             address: address.clone(),
             stream,
+            // What lies in the log was taken under the limit of its day, which WELCOME does not tell.
             decoder: FrameDecoder::default(),
             input: BytesMut::with_capacity(READ_BYTES),
             out: OutBuffer::default(),
@@ -44,7 +45,6 @@ impl Framed {
         if !(hello.min_version..=hello.max_version).contains(&welcome.version) {
             return Err(framed.protocol(format!("it chose version {}, which was not offered", welcome.version)));
         }
-        framed.decoder.set_max_append_bytes(welcome.max_append_bytes);
         Ok((framed, welcome))
     }
 

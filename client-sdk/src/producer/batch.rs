@@ -94,6 +94,7 @@ impl Batch {
     }
 
     /// What is in, and the ring with this number; where it went into another one, or none, `find` gives it.
+    #[inline]
     pub(crate) fn with_ring(
         &mut self,
         number: u64,
@@ -103,6 +104,11 @@ impl Batch {
             self.kept = find();
         }
         Some((&self.builder, self.kept.as_ref()?))
+    }
+
+    /// The ring that it went into last.
+    pub(crate) const fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
     }
 
     pub(crate) fn take(&mut self) -> Result<Payload, SubmitError> {

@@ -1,10 +1,10 @@
 //! How a producer is made.
 
 use super::{Producer, shared::Shared, task::Task};
-use crate::{Address, ConnectError, backoff::random};
+use crate::{Address, ConnectError, backoff::random, clock::bounded};
 use clad_proto::{
     AckLevel, Group, ProducerId, Scope,
-    limits::{DEFAULT_MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_WINDOW},
+    limits::{DEFAULT_MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_CLIENT_NAME_BYTES, MAX_WINDOW},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -69,8 +69,8 @@ impl ProducerBuilder {
         })
     }
 
-    /// The name by which a person finds this client in the daemon's own messages; at most 128 bytes. Default: the
-    /// component.
+    /// The name by which a person finds this client in the daemon's own messages; what is longer than 128 bytes
+    /// is cut. Default: the component.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.0.name = name.into();
         self
@@ -228,9 +228,14 @@ impl ProducerBuilder {
 
     pub(crate) fn finish(self) -> Options {
         let mut options = self.0;
+        let Options { give_up_after, linger, drop_timeout, backoff: (first, most), connect_timeout, .. } = &mut options;
+        for wait in [give_up_after, linger, drop_timeout, first, most, connect_timeout] {
+            *wait = bounded(*wait);
+        }
         if options.name.is_empty() {
             options.name = options.group.component().unwrap_or("clad-client").to_owned();
         }
+        options.name.truncate(options.name.floor_char_boundary(MAX_CLIENT_NAME_BYTES));
         options
     }
 }
@@ -243,4 +248,16 @@ fn spawn(shared: &Arc<Shared>, task: Task) {
         true => std::task::Poll::Pending,
         false => run.as_mut().poll(cx),
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_as_long_as_one_may_be_on_any_transport() {
+        let named = |name: String| ProducerBuilder::new(Address::unix("/clad.sock")).component(name).finish().name;
+        assert_eq!(named("n".repeat(128)).len(), 128);
+        assert_eq!(named(format!("n{}", "\u{e4}".repeat(100))).len(), 127, "a letter is whole");
+    }
 }

@@ -8,7 +8,7 @@ use super::{
     stats::{Stats, Summary},
     ticket::{Receipt, Ticket},
 };
-use crate::{Address, AppendError, LogInfo, ReserveError, SendError, SubmitError};
+use crate::{Address, AppendError, LogInfo, ReserveError, SendError, SubmitError, ring::Unsettled};
 use clad_proto::{AckLevel, ProducerId, Record};
 use std::sync::Arc;
 use tokio::sync::TryAcquireError;
@@ -99,11 +99,23 @@ impl Producer {
     ///
     /// # Errors
     /// As those two; the batch is as before where there was no room.
-    #[inline]
     pub fn try_append_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Result<Ticket, SendError> {
         self.shared.is_here()?;
         let level = level.or(self.shared.options.level);
-        if let Some(ticket) = self.shared.push_batch(batch, level) {
+        match self.shared.post_batch(batch, level) {
+            Ok(receipt) => Ok(Ticket::from(receipt)),
+            Err(why) => self.append_otherwise(batch, level, why),
+        }
+    }
+
+    #[inline(never)]
+    fn append_otherwise(
+        &self,
+        batch: &mut Batch,
+        level: Option<AckLevel>,
+        why: Option<Unsettled>,
+    ) -> Result<Ticket, SendError> {
+        if let Some(ticket) = why.and_then(|why| self.shared.settle_batch(batch, why)) {
             return Ok(ticket?);
         }
         let reserved = self.try_reserve(batch.len_bytes())?;
@@ -185,10 +197,10 @@ impl Producer {
     ///
     /// # Errors
     /// When it cannot be reached, or one of the records ended with an error that nobody was told: its ticket was
-    /// dropped, or there was none. Each such error is told once.
+    /// dropped, or there was none. Such an error is told once; of several, the worst is.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, nothing changes.
+    /// Dropped before it is done, nothing changes: what it was to tell, the next one tells.
     pub async fn flush(&self, level: AckLevel) -> Result<(), AppendError> {
         self.shared.flush(Some(level)).await
     }
@@ -232,8 +244,8 @@ impl Producer {
     }
 
     /// Why nothing goes forward, in words for a person: what the daemon says when it refuses for now (no space, too much in
-    /// flight), or what became of the connection. Nothing while appends are taken, and nothing of what waits in a ring: its
-    /// daemon tells nobody (`clactl status` and `/readyz` do).
+    /// flight), or what became of the connection. Nothing while appends are taken. By a ring: also what its board says of an
+    /// append that waits for its answer (the daemon has not come to it, or waits for its disk), however short it has waited.
     #[must_use]
     pub fn why_waiting(&self) -> Option<String> {
         self.shared.why_waiting()

@@ -21,6 +21,7 @@ mod shared;
 mod stats;
 mod task;
 mod ticket;
+mod unheard;
 mod waiters;
 
 pub use batch::Batch;

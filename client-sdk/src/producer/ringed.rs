@@ -13,8 +13,9 @@ use clad_proto::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    shared::{FlushSender, Item, Life, Shared},
+    shared::{Item, Life, Shared},
     task::{End, Task, failed},
+    unheard::{FlushSender, Sweep},
     waiters::Claim,
 };
 use crate::{
@@ -59,12 +60,11 @@ pub(super) struct Ringed {
     backlog: VecDeque<Item>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
+    sweep: Sweep,
     /// Since when there is no daemon.
     alone: Option<Instant>,
     /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
     given_up: bool,
-    /// An append ended with this and nobody was there to hear it.
-    unheard: Option<AppendError>,
 }
 
 impl Ringed {
@@ -86,7 +86,25 @@ impl Ringed {
     }
 
     pub(super) fn take_in(&mut self, items: impl Iterator<Item = Item>) {
-        self.backlog.extend(items);
+        for item in items {
+            let is_due = matches!(item, Item::Flush(..)) && self.sweep.is_due();
+            self.backlog.push_back(item);
+            if is_due {
+                self.forget_flushes();
+            }
+        }
+    }
+
+    /// Lets go of the flushes that nobody waits for and the daemon does not have.
+    fn forget_flushes(&mut self) {
+        let mut left = 0;
+        self.backlog.retain(|item| {
+            let Item::Flush(_, sender, _) = item else { return true };
+            left += usize::from(!sender.is_closed());
+            !sender.is_closed()
+        });
+        self.flushes.retain(|flush| !matches!(flush.state, Asking::Not(_)) || !flush.sender.is_closed());
+        self.sweep.done(left + self.flushes.len());
     }
 
     /// What waits here, for who goes on without a ring.
@@ -146,7 +164,7 @@ impl Ringed {
     }
 
     /// Ends what has waited for too long: for room, or for a daemon. What lies in the ring is for the daemon to end.
-    fn give_up(&mut self, shared: &Shared, now: Instant, why: &str) {
+    fn give_up(&mut self, shared: &Shared, now: Instant) {
         let patience = shared.options.give_up_after;
         while self
             .flushes
@@ -154,25 +172,37 @@ impl Ringed {
             .is_some_and(|flush| self.flush_due(flush.since, patience).is_some_and(|due| due <= now))
         {
             let Some(flush) = self.flushes.pop_front() else { return };
-            self.give_up_flush(flush.sender, patience);
+            self.give_up_flush(shared, flush.sender, patience);
         }
         while self.front_due(patience).is_some_and(|due| due <= now) {
             match self.backlog.pop_front() {
                 Some(Item::Append(append, claim)) => {
-                    let error = AppendError::GivenUp { waited: patience, reason: why.to_owned(), maybe_written: false };
-                    self.end_append(shared, &append, claim, error);
+                    let error = self.no_room(patience);
+                    Self::end_append(shared, &append, claim, error);
                 }
-                Some(Item::Flush(_, sender, _)) => self.give_up_flush(sender, patience),
+                Some(Item::Flush(_, sender, _)) => self.give_up_flush(shared, sender, patience),
                 None => return,
             }
         }
     }
 
-    fn give_up_flush(&mut self, sender: FlushSender, patience: Duration) {
+    /// Why an append found no room for so long. Without a daemon that is the reason, whatever it said before it went.
+    fn no_room(&self, waited: Duration) -> AppendError {
+        let given_up = |reason: &str| AppendError::GivenUp { waited, reason: reason.to_owned(), maybe_written: false };
+        match &self.port {
+            Some(port) if self.alone.is_none() => match port.refused_for_now() {
+                Some(error) => AppendError::Refused { error: Box::new(error), maybe_written: false },
+                None => given_up("the ring is full"),
+            },
+            _ => given_up("there is no daemon"),
+        }
+    }
+
+    fn give_up_flush(&mut self, shared: &Shared, sender: FlushSender, patience: Duration) {
         let reason = "there is no daemon to take what lies in the ring".to_owned();
         self.given_up = true;
-        // Nobody listens any more if this fails; then nobody is told.
-        let _ = sender.send(Err(AppendError::GivenUp { waited: patience, reason, maybe_written: true }));
+        let error = AppendError::GivenUp { waited: patience, reason, maybe_written: true };
+        shared.unheard.tell(sender, Err(error));
     }
 
     /// When a flush is given up; never while there is a daemon, which answers it.
@@ -189,11 +219,13 @@ impl Ringed {
     }
 
     /// An append that never was in the ring ends.
-    fn end_append(&mut self, shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
+    fn end_append(shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
         shared.counters.failed.add(append.count.into());
         let outcome = Err(error);
-        if !claim.resolve(&outcome) {
-            self.unheard = self.unheard.take().or(outcome.err());
+        if !claim.resolve(&outcome)
+            && let Err(error) = outcome
+        {
+            shared.unheard.keep(error);
         }
     }
 
@@ -204,7 +236,7 @@ impl Ringed {
     }
 
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
-    fn flush(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+    fn flush(&mut self, shared: &Shared, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
         let due = |flush: &&mut Flush| matches!(flush.state, Asking::Not(at) if at.is_none_or(|at| at <= now));
         for flush in self.flushes.iter_mut().filter(due) {
             flush.state = Asking::Sent;
@@ -218,9 +250,10 @@ impl Ringed {
         {
             let Some(flush) = self.flushes.pop_front() else { break };
             self.given_up = false;
-            let unheard = self.unheard.take().or_else(|| port.take_unheard()).map_or(Ok(()), Err);
-            // Nobody listens any more if this fails; then nobody is told.
-            let _ = flush.sender.send(unheard);
+            if let Some(error) = port.take_unheard() {
+                shared.unheard.keep(error);
+            }
+            shared.unheard.tell(flush.sender, Ok(()));
         }
         if !self.flushes.is_empty() {
             port.want();
@@ -243,12 +276,12 @@ impl Ringed {
             self.flushes[at].state = Asking::Not(Some(now + pause.min(FLUSH_AGAIN)));
         } else if error.code == ErrorCode::JournalFailed && !error.retryable && !error.maybe_written {
             // It is told once: the ring goes on, and so does who flushes again.
-            let lost = self.flushes.remove(at);
-            drop(lost.map(|flush| flush.sender.send(Err(AppendError::Lost))));
+            let Some(flush) = self.flushes.remove(at) else { return };
+            shared.unheard.tell(flush.sender, Err(AppendError::Lost));
         } else if let Some(flush) = self.flushes.remove(at) {
             self.given_up = true;
-            let maybe_written = error.maybe_written;
-            let _ = flush.sender.send(Err(AppendError::Refused { error: Box::new(error), maybe_written }));
+            let error = AppendError::Refused { error: Box::new(error), maybe_written: true };
+            shared.unheard.tell(flush.sender, Err(error));
         }
     }
 
@@ -265,24 +298,24 @@ impl Ringed {
     }
 
     /// The ring is given up. What nobody heard of it is told by the next flush: also of what has its receipt as `posted`.
-    fn end_port(&mut self, error: &AppendError) {
+    fn end_port(&mut self, shared: &Shared, error: &AppendError) {
         let Some(port) = self.port.take() else { return };
         port.end(error);
         let posted = (!port.is_given_back()).then(|| error.clone());
-        self.unheard = self.unheard.take().or_else(|| port.take_unheard()).or(posted);
+        port.take_unheard().into_iter().chain(posted).for_each(|error| shared.unheard.keep(error));
         // All that they waited for has its outcome; the next ring counts anew.
         self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
     }
 
     /// Everything ends.
     pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
-        self.end_port(&error.clone().with_maybe_written(true)); // whatever daemon comes takes it
+        self.end_port(shared, &error.clone().with_maybe_written(true)); // whatever daemon comes takes it
         for item in self.take_backlog() {
             match item {
                 Item::Append(append, claim) => {
-                    self.end_append(shared, &append, claim, error.clone().with_maybe_written(false));
+                    Self::end_append(shared, &append, claim, error.clone().with_maybe_written(false));
                 }
-                Item::Flush(_, sender, _) => drop(sender.send(Err(error.clone()))),
+                Item::Flush(_, sender, _) => shared.unheard.tell(sender, Err(error.clone().with_maybe_written(true))),
             }
         }
     }
@@ -297,7 +330,7 @@ impl Task {
         if let (Asked::Refused(why), Some(port)) = (&asked, &ringed.port) {
             tracing::warn!(ring = %port.id, %why, "the ring is gone; what was not answered may be written");
             self.shared.set_port(None);
-            ringed.end_port(&AppendError::Forgotten);
+            ringed.end_port(&self.shared, &AppendError::Forgotten);
             asked = ask(framed, None).await?;
         }
         match asked {
@@ -321,6 +354,7 @@ impl Task {
             Asked::Refused(why) => {
                 tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
                 self.shared.has_no_ring(why);
+                self.shared.waits_because(None);
                 self.leave_ring();
                 return Ok(false);
             }
@@ -330,13 +364,13 @@ impl Task {
             self.shared.set_port(Some(port.clone()));
         }
         ringed.alone = None;
+        self.shared.waits_because(None);
         Ok(true)
     }
 
     /// From now on there is no ring.
     fn leave_ring(&mut self) {
         let Some(mut ringed) = self.ringed.take() else { return };
-        self.unheard = self.unheard.take().or(ringed.unheard.take());
         for item in ringed.take_backlog() {
             match item {
                 Item::Append(append, claim) => self.session.submit(append, claim),
@@ -398,8 +432,8 @@ impl Task {
             }
         }
         ringed.feed(&shared);
-        ringed.give_up(&shared, now, "the ring is full, or there is no daemon");
-        ringed.flush(connection, now)?;
+        ringed.give_up(&shared, now);
+        ringed.flush(&shared, connection, now)?;
         if ringed.port.as_ref().is_some_and(|port| port.is_closed()) {
             return Err(ConnectError::Closed { address: shared.options.address.clone() });
         }
@@ -423,10 +457,10 @@ impl Task {
     }
 
     /// Gives up what waits for a daemon.
-    pub(super) fn tick_ring(&mut self, now: Instant, why: &str) {
+    pub(super) fn tick_ring(&mut self, now: Instant) {
         let shared = self.shared.clone();
         if let Some(ringed) = &mut self.ringed {
-            ringed.give_up(&shared, now, why);
+            ringed.give_up(&shared, now);
         }
     }
 

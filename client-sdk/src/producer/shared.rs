@@ -4,48 +4,39 @@
 //!   in that order. Nothing waits under the lock; encoding a single record does happen there, so that its buffer is
 //!   used again.
 //! * Every item in the inbox holds permits of the budget, so the inbox needs no bound of its own.
+//! * Appends go past it, straight into a ring, while nothing waits in it (`direct`).
 //! * Once it has ended nothing goes in, and what was in has been told so.
 //! * A child of `fork` has none of the threads that serve this, and the locks as they were at that moment: whoever comes from
 //!   a handle looks at [`Shared::is_forked`] before he takes one.
 
+mod direct;
+
 use super::{
-    batch::{Batch, Kept},
+    batch::Batch,
     builder::Options,
-    stats::{Book, Counters, Stats, Summary},
-    ticket::{Ticket, TicketSender},
+    stats::{Counters, Stats, Summary},
+    ticket::TicketSender,
+    unheard::{FlushSender, Unheard},
     waiters::{Claim, Share, Waiters},
 };
-use crate::{
-    AppendError, ConnectError, LogInfo, SubmitError,
-    clock::now,
-    ring::{Due, Port, Posted, Pushed},
-    session::Append,
-};
+use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, ring::Port, session::Append};
 use clad_proto::{
     AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, PayloadView, Record,
     frame::Welcome,
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
 };
 use clad_shm::ForkMark;
-use std::collections::VecDeque;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock,
     atomic::{AtomicU64, Ordering},
 };
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 
 /// What an append costs of the budget besides its payload: its place in queues, its ticket.
 pub(crate) const APPEND_OVERHEAD: usize = 256;
-
-/// Items that the task handles while nobody can put any in.
-const LATE: usize = 64;
-/// Batches that are kept.
-const SPARE_BATCHES: usize = 64;
-
-pub(crate) type FlushSender = oneshot::Sender<Result<(), AppendError>>;
 
 /// What the task takes out of the inbox.
 #[derive(Debug)]
@@ -90,6 +81,7 @@ pub(crate) struct Shared {
     mark: ForkMark,
     pub(crate) budget: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) unheard: Unheard,
     pub(crate) wake: Arc<Notify>,
     /// The ring that there is now.
     port: RwLock<Option<Arc<Port>>>,
@@ -106,7 +98,7 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics between two states of these.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -126,6 +118,7 @@ impl Shared {
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
             options,
             counters: Arc::default(),
+            unheard: Unheard::default(),
             wake: Arc::default(),
             port: RwLock::default(),
             direct: AtomicU64::new(0),
@@ -265,7 +258,8 @@ impl Shared {
         if let Some(open) = inbox.open.take() {
             let payload = inbox.builder.finish();
             // Whoever is refused here holds a ticket that says so.
-            let _ = self.put(inbox, payload, open.level, open.permit, Waiters::Shares(open.shares));
+            let waiters = Waiters::Shares(open.shares, payload.count);
+            let _ = self.put(inbox, payload, open.level, open.permit, waiters);
         }
     }
 
@@ -308,143 +302,6 @@ impl Shared {
         self.enqueue(inbox, Item::Append(append, claim));
     }
 
-    /// The ring, if submits may go there at once.
-    fn direct(&self) -> Option<Arc<Port>> {
-        match self.direct.load(Ordering::Acquire) {
-            0 => None,
-            number => self.port_of(number),
-        }
-    }
-
-    #[cold]
-    fn port_of(&self, number: u64) -> Option<Arc<Port>> {
-        self.port().filter(|port| port.number() == number)
-    }
-
-    /// The ring that there is now. Never waits: where it changes just now, there is none.
-    pub(crate) fn port(&self) -> Option<Arc<Port>> {
-        self.port.try_read().ok()?.clone()
-    }
-
-    /// An append goes to the ring; given back where it must wait.
-    fn try_post(&self, port: &Arc<Port>, append: Append, claim: Claim) -> Result<Option<(Append, Claim)>, SubmitError> {
-        match port.post(append, claim) {
-            Posted::Done => Ok(None),
-            Posted::Forked(append, _) => {
-                self.counters.submitted.take_back(append.count.into());
-                Err(SubmitError::Forked)
-            }
-            Posted::Wait(append, claim) if self.options.drop_when_full && !claim.is_shared() && !port.is_closed() => {
-                self.counters.dropped.add(append.count.into());
-                Err(SubmitError::RingFull)
-            }
-            Posted::Wait(append, claim) => Ok(Some((append, claim))),
-        }
-    }
-
-    /// Puts one append into the ring in the calling thread, if submits may go there and it has room. No permit is needed:
-    /// what bounds it is the ring's own space. Nothing: it goes the long way.
-    #[inline]
-    pub(crate) fn push(
-        &self,
-        payload: &[u8],
-        count: u32,
-        level: Option<AckLevel>,
-    ) -> Option<Result<Ticket, SubmitError>> {
-        let port = if self.options.max_records > 1 { None } else { self.direct() };
-        self.push_to(&port?, payload, count, level, Book::Common(&self.counters))
-    }
-
-    #[inline(always)]
-    fn push_to(
-        &self,
-        port: &Arc<Port>,
-        payload: &[u8],
-        count: u32,
-        level: Option<AckLevel>,
-        book: Book<'_>,
-    ) -> Option<Result<Ticket, SubmitError>> {
-        book.submitted(count.into());
-        match port.push(payload, count, level, book) {
-            Pushed::Done(due) => Some(Ok(Ticket::from(due))),
-            Pushed::Ended(error) => Some(Ok(Ticket::from(Due::Known(Err(error))))),
-            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
-                self.counters.dropped.add(count.into());
-                Some(Err(SubmitError::RingFull))
-            }
-            Pushed::Wait => {
-                book.take_back(count.into()); // the long way counts it
-                None
-            }
-            Pushed::Forked => {
-                book.take_back(count.into());
-                Some(Err(SubmitError::Forked))
-            }
-        }
-    }
-
-    /// As [`Self::push`], of a batch, which is empty then.
-    #[inline]
-    pub(crate) fn push_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
-        let number = self.direct.load(Ordering::Acquire);
-        if number == 0 || self.options.max_records > 1 || batch.is_empty() {
-            return None;
-        }
-        let find = || Some(Kept::new(self.port_of(number)?, &self.counters));
-        let (payload, Kept { ring, tally, .. }) = batch.with_ring(number, find)?;
-        let ticket = self.push_to(ring, payload.as_bytes(), payload.count(), level, Book::Own(tally))?;
-        batch.clear();
-        Some(ticket)
-    }
-
-    /// As [`Self::push`], of a record, which is encoded without the inbox: several threads at once do not wait for each
-    /// other.
-    pub(crate) fn push_record(&self, record: &Record, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
-        if self.direct.load(Ordering::Acquire) == 0 || self.options.max_records > 1 {
-            return None;
-        }
-        let spare = self.batches.try_lock().ok().and_then(|mut batches| batches.pop());
-        let mut batch = spare.unwrap_or_else(|| Batch::new(self.new_builder()));
-        if let Err(error) = batch.push(record) {
-            return Some(Err(SubmitError::Record { index: 0, error }));
-        }
-        let ticket = self.push_batch(&mut batch, level);
-        batch.clear();
-        if let Ok(mut batches) = self.batches.try_lock()
-            && batches.len() < SPARE_BATCHES
-        {
-            batches.push(batch);
-        }
-        ticket
-    }
-
-    /// Another ring, or none.
-    pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
-        self.direct.store(0, Ordering::Release);
-        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
-        lock(&self.batches).clear(); // with them goes the ring that was
-        // Whoever looked for it while it changed found none, and may never look again.
-        if let Some(port) = port {
-            port.want_for_waiting();
-        }
-    }
-
-    /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
-    pub(crate) fn late(&self, into: &mut VecDeque<Item>) -> Option<Late<'_>> {
-        let mut inbox = lock(&self.inbox);
-        let few = inbox.items.len() <= LATE;
-        into.extend(inbox.items.drain(..));
-        few.then_some(Late { direct: &self.direct, inbox })
-    }
-
-    /// The board of the ring is looked at for whoever waits for room or for an answer.
-    pub(crate) fn look_at_board(&self) {
-        if let Some(port) = self.port().filter(|_| !self.is_forked()) {
-            port.pump();
-            port.want();
-        }
-    }
-
     /// A ring was asked for, and there is none.
     pub(crate) fn has_no_ring(&self, why: ErrorInfo) {
         *lock(&self.no_ring) = Some(why);
@@ -455,7 +312,11 @@ impl Shared {
     }
 
     pub(crate) fn why_waiting(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+        if self.is_forked() {
+            return None;
+        }
+        let trouble = lock(&self.trouble).clone();
+        trouble.or_else(|| self.port()?.why_waiting())
     }
 
     pub(crate) fn why_no_ring(&self) -> Option<ErrorInfo> {
@@ -493,20 +354,20 @@ impl Shared {
     }
 
     pub(crate) async fn flush(&self, level: Option<AckLevel>) -> Result<(), AppendError> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, listener) = self.unheard.listen();
         {
-            let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
+            let mut inbox = self.open_inbox().map_err(|_| self.why_not_flushed())?;
             self.close_group(&mut inbox);
             self.enqueue(&mut inbox, Item::Flush(level, sender, now()));
         }
-        receiver.await.unwrap_or_else(|_| Err(self.why_ended()))
+        listener.hear().await.unwrap_or_else(|| Err(self.why_not_flushed()))
     }
 
     /// Asks for a last flush and waits until the task is gone.
     pub(crate) async fn close(&self) -> Result<(), AppendError> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, listener) = self.unheard.listen();
         {
-            let mut inbox = self.open_inbox().map_err(|_| self.why_ended())?;
+            let mut inbox = self.open_inbox().map_err(|_| self.why_not_flushed())?;
             self.close_group(&mut inbox);
             self.enqueue(&mut inbox, Item::Flush(self.options.level, sender, now()));
             inbox.life = Life::Closing(None);
@@ -514,10 +375,10 @@ impl Shared {
             self.budget.close();
         }
         self.wake.notify_one();
-        let flushed = receiver.await;
+        let flushed = listener.hear().await;
         // The sender lives in `self`, so waiting cannot fail.
         let _ = self.done.subscribe().wait_for(|done| *done).await;
-        flushed.unwrap_or_else(|_| Err(self.why_ended()))
+        flushed.unwrap_or_else(|| Err(self.why_not_flushed()))
     }
 
     /// The last handle is gone.
@@ -550,6 +411,11 @@ impl Shared {
 
     pub(crate) fn gone(&self) {
         self.done.send_replace(true);
+    }
+
+    /// Why there will be no answer to a flush. Of what was submitted before it nothing is certain by that.
+    fn why_not_flushed(&self) -> AppendError {
+        self.why_ended().with_maybe_written(true)
     }
 
     pub(crate) fn why_ended(&self) -> AppendError {
@@ -591,21 +457,6 @@ impl Shared {
     pub(crate) fn summary(&self) -> Summary {
         let log_id = lock(&self.log).as_ref().map(|log| log.log_id);
         Summary { producer_id: self.options.producer_id, log_id, stats: self.stats() }
-    }
-}
-
-/// The inbox, shut.
-pub(crate) struct Late<'a> {
-    direct: &'a AtomicU64,
-    inbox: MutexGuard<'a, Inbox>,
-}
-
-impl Late<'_> {
-    /// Nothing waits for room in this ring any more: from here on submits go there at once.
-    pub(crate) fn post_directly(self, to: &Port) {
-        if matches!(self.inbox.life, Life::Open) {
-            self.direct.store(to.number(), Ordering::Release);
-        }
     }
 }
 

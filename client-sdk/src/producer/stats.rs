@@ -128,7 +128,6 @@ impl Book<'_> {
         }
     }
 
-    #[inline]
     pub(crate) fn sent(self, n: u64) {
         match self {
             Self::Common(counters) => counters.sent.add(n),

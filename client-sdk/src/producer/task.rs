@@ -8,7 +8,8 @@
 use super::{
     dial::greeting,
     ringed::Ringed,
-    shared::{FlushSender, Item, Life, Shared},
+    shared::{Item, Life, Shared},
+    unheard::{FlushSender, Sweep},
     waiters::Claim,
 };
 use crate::{
@@ -51,6 +52,7 @@ pub(super) struct Task {
     /// With a ring, or before it is known whether there is one.
     pub(super) ringed: Option<Ringed>,
     connection: Option<Connection>,
+    sweep: Sweep,
     backoff: Backoff,
     retry_at: Option<Instant>,
     dialled: bool,
@@ -58,8 +60,6 @@ pub(super) struct Task {
     pub(super) answers: Vec<Answer>,
     /// When what is being grouped is due.
     pub(super) linger: Option<Instant>,
-    /// An append ended with this and nobody was there to hear it.
-    pub(super) unheard: Option<AppendError>,
     /// The trouble of the session that was told last.
     trouble: Option<(Instant, String)>,
     heard_at: Instant,
@@ -73,6 +73,7 @@ impl Task {
         Self {
             session: Session::new(options.max_in_flight, options.give_up_after, backoff()),
             backoff: backoff(),
+            sweep: Sweep::default(),
             ringed: matches!(options.address, Address::Shm(_)).then(Ringed::default),
             connection: None,
             retry_at: None,
@@ -80,7 +81,6 @@ impl Task {
             items: Vec::new(),
             answers: Vec::new(),
             linger: None,
-            unheard: None,
             trouble: None,
             heard_at: now(),
             pinged_at: None,
@@ -193,6 +193,7 @@ impl Task {
         self.session.disconnected(now, &error.to_string());
         if let Some(ringed) = &mut self.ringed {
             ringed.lost_connection(now);
+            self.shared.waits_because(Some(error.to_string()));
         }
         self.retry_at = Some(now + self.backoff.next());
     }
@@ -222,8 +223,10 @@ impl Task {
             // What came before the end still counts; on the next connection it would be out of place.
             let _ = self.hear(now);
             self.answers.clear();
-            if error.is_final() {
-                return ControlFlow::Break(failed(error));
+            match error.of_an_append() {
+                Some(refusal) => self.session.ended_by_append(refusal),
+                None if error.is_final() => return ControlFlow::Break(failed(error)),
+                None => {}
             }
             self.lost_connection(&error);
             self.deliver();
@@ -288,12 +291,17 @@ impl Task {
                 for item in self.items.drain(..) {
                     match item {
                         Item::Append(append, claim) => self.session.submit(append, claim),
-                        Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
+                        Item::Flush(level, sender, since) => {
+                            self.session.flush(level, sender, since);
+                            if self.sweep.is_due() {
+                                self.sweep.done(self.session.forget_flushes(FlushSender::is_closed));
+                            }
+                        }
                     }
                 }
             }
         }
-        self.tick_ring(now, "the ring is full, or there is no daemon");
+        self.tick_ring(now);
         self.session.tick(now);
         self.deliver();
         self.over(&life, now)
@@ -329,15 +337,10 @@ impl Task {
                     if !waiter.resolve(&result)
                         && let Err(error) = result
                     {
-                        self.unheard.get_or_insert(error);
+                        self.shared.unheard.keep(error);
                     }
                 }
-                Outcome::Flush { waiter, result } if !waiter.is_closed() => {
-                    let unheard = self.unheard.take().map_or(Ok(()), Err);
-                    // Nobody listens any more if this fails; then nobody is told.
-                    let _ = waiter.send(result.and(unheard));
-                }
-                Outcome::Flush { .. } => {}
+                Outcome::Flush { waiter, result } => self.shared.unheard.tell(waiter, result),
             }
         }
         if self.ringed.is_none() {

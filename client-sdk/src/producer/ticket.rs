@@ -3,7 +3,7 @@
 use super::shared::Shared;
 use crate::{
     Address, AppendError,
-    ring::{Due, Later, Port},
+    ring::{Later, Port},
 };
 use clad_proto::{AckLevel, LogId};
 use std::{
@@ -95,12 +95,21 @@ impl Ticket {
     }
 }
 
-impl From<Due> for Ticket {
-    fn from(due: Due) -> Self {
-        Self(match due {
-            Due::Known(outcome) => Way::Known(outcome),
-            Due::Later(later) => Way::Ring(later),
-        })
+impl From<Receipt> for Ticket {
+    fn from(receipt: Receipt) -> Self {
+        Self(Way::Known(Ok(receipt)))
+    }
+}
+
+impl From<AppendError> for Ticket {
+    fn from(error: AppendError) -> Self {
+        Self(Way::Known(Err(error)))
+    }
+}
+
+impl From<Later> for Ticket {
+    fn from(later: Later) -> Self {
+        Self(Way::Ring(later))
     }
 }
 

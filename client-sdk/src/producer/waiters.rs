@@ -18,8 +18,8 @@ pub(crate) enum Waiters {
     Nobody,
     /// The whole append has one ticket.
     Whole(TicketSender),
-    /// Records that were submitted one by one.
-    Shares(Vec<Share>),
+    /// Records that were submitted one by one, so many; some of them without a ticket, perhaps.
+    Shares(Vec<Share>, u32),
 }
 
 /// Travels with an append through the session; its room is free when it is gone.
@@ -32,7 +32,7 @@ pub(crate) struct Claim {
 impl Claim {
     /// Whether records that were submitted one by one wait for it.
     pub(crate) const fn is_shared(&self) -> bool {
-        matches!(self.waiters, Waiters::Shares(_))
+        matches!(self.waiters, Waiters::Shares(..))
     }
 
     /// Tells everybody. False when it was an error and somebody was not there to hear it.
@@ -42,8 +42,8 @@ impl Claim {
         match self.waiters {
             Waiters::Nobody => outcome.is_ok(),
             Waiters::Whole(ticket) => ticket.send(outcome.clone()).is_ok() || outcome.is_ok(),
-            Waiters::Shares(shares) => {
-                let mut heard = true;
+            Waiters::Shares(shares, records) => {
+                let mut heard = outcome.is_ok() || shares.len() == records as usize;
                 for share in shares {
                     let own = outcome.clone().map(|receipt| Receipt {
                         first_offset: receipt.first_offset.map(|first| first + u64::from(share.index)),
@@ -53,6 +53,36 @@ impl Claim {
                     heard &= share.ticket.send(own).is_ok() || outcome.is_ok();
                 }
                 heard
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tokio::sync::{Semaphore, oneshot};
+
+    /// A group in which some have no ticket, or let it go: then somebody has not heard of its error.
+    #[test]
+    fn an_error_is_heard_where_each_record_has_a_ticket_that_is_held() {
+        for (tickets, held, heard) in [(2, 2, true), (2, 1, false), (1, 1, false), (0, 0, false)] {
+            for fails in [true, false] {
+                let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("room");
+                let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..tickets).map(|_| oneshot::channel()).unzip();
+                receivers.truncate(held);
+                let shares = (0..).zip(senders).map(|(index, sender)| Share { index, ticket: sender }).collect();
+                let claim = Claim { waiters: Waiters::Shares(shares, 2), permit };
+                let receipt = Receipt {
+                    log_id: clad_proto::LogId::from_bytes([1; 16]),
+                    epoch: 1,
+                    first_offset: Some(7),
+                    count: 2,
+                    level: clad_proto::AckLevel::Durable,
+                };
+                let outcome = if fails { Err(AppendError::Forgotten) } else { Ok(receipt) };
+                assert_eq!(claim.resolve(&outcome), heard || !fails, "{tickets} tickets, {held} held");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How a reader is made.
 
 use super::handle::Reader;
-use crate::{Address, ReadError};
+use crate::{Address, ReadError, clock::bounded};
 use clad_proto::{AckLevel, Cursor};
 use std::{num::NonZeroU64, time::Duration};
 
@@ -130,6 +130,11 @@ impl ReaderBuilder {
     /// # Cancel safety
     /// Dropped before it is done, nothing is left.
     pub async fn open(self) -> Result<Reader, ReadError> {
-        Reader::open(self.0).await
+        let mut plan = self.0;
+        let Plan { give_up_after, backoff: (first, most), connect_timeout, .. } = &mut plan;
+        for wait in [give_up_after, first, most, connect_timeout] {
+            *wait = bounded(*wait);
+        }
+        Reader::open(plan).await
     }
 }

@@ -23,9 +23,8 @@ use clad_proto::{
 use std::num::NonZeroU64;
 use tonic::{Status, Streaming, transport::Channel};
 
-/// The longest message that is taken. An append of the greatest length takes up to four times as much in OTLP, where
-/// each value has a message of its own around it.
-const MAX_MESSAGE_BYTES: usize = 4 * MAX_APPEND_BYTES as usize;
+/// The longest message that is taken: an append of the greatest length, as long as OTLP can make it.
+const MAX_MESSAGE_BYTES: usize = otlp::Logs::PER_PAYLOAD_BYTE * MAX_APPEND_BYTES as usize;
 
 pub(super) struct GrpcSource {
     responses: Streaming<v1::ReadResponse>,

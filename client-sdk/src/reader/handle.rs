@@ -10,7 +10,7 @@
 use super::{
     builder::{Plan, ReaderBuilder, Start},
     event::Event,
-    source::{Next, Source},
+    source::{Next, Opened, Source},
 };
 use crate::{
     Address, ConnectError, LogInfo, ReadError,
@@ -19,6 +19,8 @@ use crate::{
 };
 use clad_proto::{Cursor, LogId};
 use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use tokio::time::{Instant, sleep_until};
 
 /// Reads a log. Made by [`Reader::builder`].
@@ -46,6 +48,7 @@ use tokio::time::{Instant, sleep_until};
 pub struct Reader {
     plan: Plan,
     source: Option<Source>,
+    opening: Option<Opening>,
     log: Option<LogInfo>,
     log_id: Option<LogId>,
     cursor: Option<Cursor>,
@@ -56,6 +59,35 @@ pub struct Reader {
     outage: Option<Instant>,
     retry_at: Option<Instant>,
     ended: bool,
+}
+
+/// A connection that is being made: it is the reader's, and not that of a call which may be dropped. (A lock makes what can be
+/// sent something that can be shared; nobody takes it.)
+struct Opening(Mutex<Pin<Box<Attempt>>>);
+
+type Attempt = dyn Future<Output = Result<Opened, ReadError>> + Send;
+
+impl std::fmt::Debug for Opening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opening")
+    }
+}
+
+impl Opening {
+    fn begin(plan: Plan, start: Start, limit: Option<NonZeroU64>) -> Self {
+        Self(Mutex::new(Box::pin(async move {
+            let timeout = plan.connect_timeout;
+            match tokio::time::timeout(timeout, Source::open(&plan, start, limit)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(ConnectError::Timeout { address: plan.address, timeout }.into()),
+            }
+        })))
+    }
+
+    /// Cancel safe: the next call goes on.
+    async fn end(&mut self) -> Result<Opened, ReadError> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).await
+    }
 }
 
 impl Reader {
@@ -69,6 +101,7 @@ impl Reader {
         let mut reader = Self {
             plan,
             source: None,
+            opening: None,
             log: None,
             log_id: None,
             cursor: None,
@@ -82,15 +115,14 @@ impl Reader {
         Ok(reader)
     }
 
+    /// Cancel safe.
     async fn connect(&mut self) -> Result<(), ReadError> {
         let start = self.cursor.map_or(self.plan.start, Start::Cursor);
         let limit = self.plan.limit.and_then(|limit| NonZeroU64::new(limit.get().saturating_sub(self.given)));
-        let (address, timeout) = (self.plan.address.clone(), self.plan.connect_timeout);
-        let opening = Box::pin(Source::open(&self.plan, start, limit));
-        let opened = match tokio::time::timeout(timeout, opening).await {
-            Ok(opened) => opened?,
-            Err(_) => return Err(ConnectError::Timeout { address, timeout }.into()),
-        };
+        let opening = self.opening.get_or_insert_with(|| Opening::begin(self.plan.clone(), start, limit));
+        let opened = opening.end().await;
+        self.opening = None;
+        let opened = opened?;
         self.log_id = Some(opened.log_id);
         self.log = opened.log;
         self.source = Some(opened.source);

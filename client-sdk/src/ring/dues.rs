@@ -10,13 +10,14 @@
 //! - Threads come here in another order than to the ring: what comes late is settled by the next look all the same.
 //! - A waker is kept for as long as its append waits for its outcome, or has one that was not fetched. It is somebody else's
 //!   code that runs when one is dropped, which may come here again: none is dropped here, under the lock.
+//! - An outcome is of the log whose board told it, however late its ticket fetches it.
 //! - What a log call does here does not grow with the tickets that are held: those that were answered are walked by nobody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::task::Waker;
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 use clad_shm::Marks;
 
 use crate::AppendError;
@@ -57,15 +58,27 @@ thread_local! {
     pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Where an append lies (epoch and offset, if that is known), how many records it has, and the level that it has reached.
-pub(super) type Reached = (Option<(u32, u64)>, u32, AckLevel);
+/// A log, and the epoch in which it was.
+pub(super) type Log = (LogId, u32);
+
+/// What became of an append that has its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// Epoch and offset, if they are known.
+    pub(super) place: Option<(u32, u64)>,
+    /// Records.
+    pub(super) count: u32,
+    pub(super) level: AckLevel,
+    /// Whose board has told it.
+    pub(super) log: Log,
+}
 
 /// An append whose outcome is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) append: u64,
-    pub(super) count: u32,
-    pub(super) level: AckLevel,
+pub(crate) struct Asked {
+    pub(crate) append: u64,
+    pub(crate) count: u32,
+    pub(crate) level: AckLevel,
 }
 
 /// What a look has settled.
@@ -99,6 +112,10 @@ pub(super) struct Dues {
     /// Those beside that wait: few, where of the others there may be as many as tickets.
     beside_waiting: BTreeSet<u64>,
     errors: HashMap<u64, AppendError>,
+    /// The log of the board that was looked at last. What was told by the board of another one before, and was not fetched,
+    /// lies in `elsewhere`: nothing, mostly.
+    log: Log,
+    elsewhere: HashMap<u64, Log>,
     wakers: HashMap<u64, Waker>,
     /// How many wait, by level.
     waiting: [usize; 3],
@@ -122,8 +139,10 @@ const fn index(level: AckLevel) -> usize {
 
 impl Dues {
     /// None, for a ring with so many slots.
-    pub(super) fn new(slots: u32) -> Self {
+    pub(super) fn new(slots: u32, log: Log) -> Self {
         Self {
+            log,
+            elsewhere: HashMap::new(),
             base: 0,
             row: VecDeque::new(),
             most: 2 * slots as usize,
@@ -214,6 +233,9 @@ impl Dues {
 
     /// It is over.
     fn remove(&mut self, append: u64) {
+        if !self.elsewhere.is_empty() {
+            self.elsewhere.remove(&append);
+        }
         if append < self.base {
             self.beside.remove(&append);
         } else if let Some(due) = self.get(append) {
@@ -227,10 +249,13 @@ impl Dues {
         }
     }
 
-    /// Takes the outcome of an append, if it is there: its place, records and level. And a waker that came behind it.
+    /// Takes the outcome of an append, if it is there. And a waker that came behind it.
     pub(super) fn take(&mut self, append: u64) -> Option<(Result<Reached, AppendError>, Option<Waker>)> {
         let outcome = match *self.get(append)? {
-            Due::Reached { count, level, place } => Ok((place, count, level)),
+            Due::Reached { count, level, place } => {
+                let log = self.elsewhere.get(&append).copied().unwrap_or(self.log);
+                Ok(Reached { place, count, level, log })
+            }
             Due::Failed => Err(self.errors.remove(&append).unwrap_or(AppendError::Forgotten)),
             Due::Waits { .. } | Due::None => return None,
         };
@@ -285,6 +310,17 @@ impl Dues {
     pub(super) fn is_due(&self, marks: &Marks, refused: u64) -> bool {
         let covered = |level: AckLevel| self.waiting[index(level)] > 0 && mark(marks, level) > self.seen[index(level)];
         LEVELS.into_iter().any(covered) || (self.len() > 0 && self.looked < refused.min(marks.received))
+    }
+
+    /// What is settled from now on is told by the board of this log.
+    pub(super) fn set_log(&mut self, log: Log) {
+        if log.0 != self.log.0 {
+            let row = (self.base..).zip(&self.row).chain(self.beside.iter().map(|(append, due)| (*append, due)));
+            for (append, _) in row.filter(|(_, due)| matches!(due, Due::Reached { .. })) {
+                self.elsewhere.entry(append).or_insert(self.log);
+            }
+        }
+        self.log = log;
     }
 
     /// Settles what the marks cover, and what was refused. `answer` reads the board: the place of an append, or why it has

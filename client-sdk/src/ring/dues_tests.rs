@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use super::dues::{Asked, Dues, LOOKS, Settled};
+use super::dues::{Asked, Dues, LOOKS, Log, Reached, Settled};
 use crate::AppendError;
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 use clad_shm::Marks;
+
+const LOG: Log = (LogId::from_bytes([7; 16]), 1);
 
 /// What is known of an append by the plain account.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +39,7 @@ fn of(marks: &Marks, level: AckLevel) -> u64 {
 impl Both {
     fn new(slots: u32) -> Self {
         Self {
-            dues: Dues::new(slots),
+            dues: Dues::new(slots, LOG),
             plain: BTreeMap::new(),
             refusals: Vec::new(),
             marks: Marks::default(),
@@ -88,7 +90,7 @@ impl Both {
 
     fn fetch(&mut self, append: u64) {
         match (self.dues.take(append).map(|(outcome, _)| outcome), self.plain.get(&append)) {
-            (Some(Ok((place, 1, _))), Some(Known::Reached)) => {
+            (Some(Ok(Reached { place, count: 1, log: LOG, .. })), Some(Known::Reached)) => {
                 assert_eq!(place, Some((1, 1000 + append)));
                 self.plain.remove(&append);
             }
@@ -198,7 +200,7 @@ fn a_log_call_looks_at_no_ticket_that_was_answered_before() {
     const HELD: u64 = 100_000;
     const BEHIND: u64 = 5;
     for waits in [None, Some(HELD / 2)] {
-        let (mut dues, mut settled, before) = (Dues::new(64), Settled::default(), LOOKS.get());
+        let (mut dues, mut settled, before) = (Dues::new(64, LOG), Settled::default(), LOOKS.get());
         for append in 0..HELD {
             let level = if waits == Some(append) { AckLevel::Durable } else { AckLevel::Written };
             dues.insert(Asked { append, count: 1, level });

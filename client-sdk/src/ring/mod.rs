@@ -12,8 +12,8 @@
 //!   or the ring is just being exchanged. So the thread is wanted by whoever polls and finds a ring, and by the task for
 //!   whatever it posts, and for whatever waits in a ring when it is shown to all.
 //! - A submit makes no system call, but one where the daemon sleeps, and what the allocator asks for. What it does: the
-//!   record is encoded into a buffer that is used again (the one copy), its checksum is taken, it is copied into the ring
-//!   with a second checksum over the entry, and where an answer is due an entry is made in a row ([`dues`]). Its permit is
+//!   record is encoded into a buffer that is used again (the one copy), its checksum is taken behind the clock's read,
+//!   which costs nothing there, it is copied into the ring with a second checksum over the entry, and where an answer is due an entry is made in a row ([`dues`]). Its permit is
 //!   free at once: the ring's own space bounds what is in it. What had to wait for room has a permit, and a channel for
 //!   its ticket, until it is answered.
 //! - What is longer than a quarter of the ring is refused where it is encoded or, encoded before the ring was known, by its
@@ -21,8 +21,10 @@
 //! - A child of `fork` is told so by every submit.
 //! - The order of submits is the order in the ring: while anything waits for room, everything queues behind it.
 
+mod answers;
 mod attach;
 mod dues;
+mod later;
 mod port;
 mod waiting;
 
@@ -32,4 +34,5 @@ mod dues_tests;
 mod tests;
 
 pub(crate) use attach::{Asked, ask};
-pub(crate) use port::{Due, Later, Port, Posted, Pushed};
+pub(crate) use later::Later;
+pub(crate) use port::{Port, Posted, Pushed, Pushing, Unsettled};

@@ -4,20 +4,20 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
-use std::task::{Context, Poll};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clad_proto::{
-    AckLevel, ErrorCode, ErrorInfo, LogId,
+    AckLevel, LogId,
     frame::{RingAppendTrailer, RingId},
-    payload_checksum,
 };
-use clad_shm::{Look, Marks, Producer, PushError, clock};
+use clad_shm::{Marks, Producer, PushError, clock};
 
 use tokio::sync::Notify;
 
+use super::answers::mark;
 use super::dues::{Asked, Dues, Settled};
+use super::later::Later;
 use super::waiting::{Queues, Waiting};
 use crate::{
     AppendError,
@@ -38,11 +38,11 @@ pub(crate) enum Posted {
     Forked(Append, Claim),
 }
 
-/// What became of a push in its caller's thread.
+/// What became of a push that has no receipt at once.
 pub(crate) enum Pushed {
     /// It is in the ring: what is due for it.
-    Done(Due),
-    /// It will never be in the ring, and that is its outcome.
+    Due(Later),
+    /// It will never be in the ring, or nobody will hear of it, and that is its outcome.
     Ended(AppendError),
     /// There is no room for it now, or no ring any more: it must wait.
     Wait,
@@ -50,11 +50,39 @@ pub(crate) enum Pushed {
     Forked,
 }
 
+/// Why a push has no receipt at once. Nothing but numbers, so that the way of those that have one is short.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unsettled {
+    /// It is in the ring, and an answer is due.
+    Asked(Asked),
+    /// It is not: its level is more than the log offers.
+    Unreachable(AckLevel),
+    /// It is not.
+    Not(PushError),
+}
+
+/// An append that its caller's thread pushes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pushing<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Of the first so many bytes, this is the checksum.
+    pub(crate) known: (usize, u32),
+    /// Records.
+    pub(crate) count: u32,
+}
+
+impl<'a> Pushing<'a> {
+    /// One of which no checksum is known.
+    pub(crate) const fn new(bytes: &'a [u8], count: u32) -> Self {
+        Self { bytes, known: (0, 0), count }
+    }
+}
+
 /// Who waits: for what was pushed, and for what came through the queue.
 #[derive(Debug)]
-struct Waiters {
-    dues: Dues,
-    queues: Queues,
+pub(super) struct Waiters {
+    pub(super) dues: Dues,
+    pub(super) queues: Queues,
 }
 
 impl Waiters {
@@ -62,9 +90,16 @@ impl Waiters {
         self.dues.len() + self.queues.len()
     }
 
-    fn oldest(&mut self) -> Option<u64> {
+    pub(super) fn oldest(&mut self) -> Option<u64> {
         self.dues.oldest().into_iter().chain(self.queues.oldest()).min()
     }
+}
+
+/// The log of the newest board, and of the one before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub(super) now: LogId,
+    pub(super) before: LogId,
 }
 
 /// Numbers for ports, all of a process.
@@ -77,36 +112,41 @@ pub(crate) struct Port {
     number: u64,
     /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
     pub(crate) other_clock: bool,
-    ring: Producer,
+    pub(super) ring: Producer,
     /// The log that the daemon had when it gave the ring out.
     log_id: LogId,
-    /// The one that it has now, where that is or was another one after it came back. (A receipt looks here without a lock
-    /// for as long as there is none, and never sees a part of an id.)
-    other_log: OnceLock<RwLock<LogId>>,
+    /// The one that it has now, where that is or was another one after it came back, and the one that it had before. (A
+    /// receipt looks here without a lock for as long as there is none, and never sees a part of an id.)
+    other_log: OnceLock<RwLock<Other>>,
     /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
     /// offer another.
     highest: AtomicU8,
-    waiting: Mutex<Waiters>,
+    pub(super) waiting: Mutex<Waiters>,
     /// One past the last append of which a ticket is due: for flushes.
-    last: AtomicU64,
+    pub(super) last: AtomicU64,
     /// Appends below it, if they still wait, were not refused.
-    looked: AtomicU64,
+    pub(super) looked: AtomicU64,
     /// Appends below it were in the ring when another daemon came to it: what that one refuses, the one before may have
     /// stored.
-    met: AtomicU64,
+    pub(super) met: AtomicU64,
     /// Somebody waits for the board, so that the thread has to.
     wanted: AtomicBool,
     over: AtomicBool,
     thread: Mutex<Option<Thread>>,
     pub(super) counters: Arc<Counters>,
     /// An append ended with this and nobody was there to hear it.
-    unheard: Mutex<Option<AppendError>>,
+    pub(super) unheard: Mutex<Option<AppendError>>,
     /// Woken by the thread when something was answered.
     answered: Arc<Notify>,
 }
 
+#[cold]
+fn read(other: &RwLock<Other>) -> Other {
+    *other.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Locks of plain state that nothing panics in.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -123,7 +163,10 @@ impl Port {
             id,
             number: PORTS.fetch_add(1, Ordering::Relaxed),
             other_clock,
-            waiting: Mutex::new(Waiters { dues: Dues::new(ring.shape().slots()), queues: Queues::default() }),
+            waiting: Mutex::new(Waiters {
+                dues: Dues::new(ring.shape().slots(), (log_id, ring.epoch())),
+                queues: Queues::default(),
+            }),
             ring,
             log_id,
             other_log: OnceLock::new(),
@@ -184,43 +227,42 @@ impl Port {
         }
     }
 
-    /// Puts an append into the ring in its caller's thread. Never waits. Its caller has counted it as submitted.
-    // Inlined, as what calls it: an outcome that is handed up from call to call is copied at each.
+    /// Puts an append into the ring in its caller's thread. Never waits. Gives the receipt where no more is asked for than
+    /// that, which is to be counted. Else [`Port::settle`] is to follow. It was counted as submitted.
     #[inline(always)]
-    pub(crate) fn push(
-        self: &Arc<Self>,
-        payload: &[u8],
-        count: u32,
-        level: Option<AckLevel>,
-        book: Book<'_>,
-    ) -> Pushed {
+    pub(crate) fn push(&self, payload: Pushing<'_>, level: Option<AckLevel>) -> Result<Receipt, Unsettled> {
+        let Pushing { bytes, known, count } = payload;
         let highest = self.highest();
         let level = level.unwrap_or(highest);
-        let ended = |error| {
-            self.counters.failed.add(count.into());
-            Pushed::Ended(error)
-        };
         if level > highest {
-            return ended(unreachable_level(level));
+            return Err(Unsettled::Unreachable(level));
         }
-        let payload_crc = payload_checksum(payload);
-        let trailer = RingAppendTrailer { level, payload_crc }.encode();
-        match self.ring.push_summed(payload, payload_crc, trailer, count) {
-            Ok(append) => {
-                if level >= AckLevel::Received {
-                    book.sent(count.into());
-                    return self.pushed(Asked { append, count, level });
-                }
-                book.posted(count.into());
-                Pushed::Done(Due::Known(Ok(self.receipt(None, count, level))))
+        let trailer = |payload_crc| RingAppendTrailer { level, payload_crc }.encode();
+        match self.ring.push_trailed(bytes, known, trailer, count) {
+            Ok(_) if level < AckLevel::Received => Ok(self.receipt(count, level)),
+            Ok(append) => Err(Unsettled::Asked(Asked { append, count, level })),
+            Err(error) => Err(Unsettled::Not(error)),
+        }
+    }
+
+    /// What becomes of a push of so many records that has no receipt at once; counts it, but where it must wait, or is a
+    /// fork's.
+    pub(crate) fn settle(self: &Arc<Self>, unsettled: Unsettled, count: u32, book: Book<'_>) -> Pushed {
+        let error = match unsettled {
+            Unsettled::Asked(asked) => {
+                book.sent(count.into());
+                return self.pushed(asked);
             }
-            Err(PushError::Forked) => Pushed::Forked,
-            Err(PushError::Size { len, max }) => {
+            Unsettled::Unreachable(level) => unreachable_level(level),
+            Unsettled::Not(PushError::Size { len, max }) => {
                 let trailer = RingAppendTrailer::BYTES as u64;
-                ended(AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer })
+                AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer }
             }
-            Err(_) => Pushed::Wait,
-        }
+            Unsettled::Not(PushError::Forked) => return Pushed::Forked,
+            Unsettled::Not(_) => return Pushed::Wait,
+        };
+        self.counters.failed.add(count.into());
+        Pushed::Ended(error)
     }
 
     /// An append is in the ring, and an answer is due.
@@ -238,7 +280,7 @@ impl Port {
         let late = self.is_late(&mut waiting, append);
         drop(waiting);
         self.look_behind(append, asked.level, late);
-        Pushed::Done(Due::Later(Later { port: self.clone(), append, fetched: false }))
+        Pushed::Due(Later::new(self.clone(), append))
     }
 
     /// An answer is kept for as many appends as the ring has slots: it is to be fetched well before.
@@ -258,7 +300,7 @@ impl Port {
     pub(super) fn posted(self: &Arc<Self>, waiting: Waiting) {
         let (number, level) = (waiting.append, waiting.level);
         if level < AckLevel::Received {
-            let receipt = self.receipt(None, waiting.count, level);
+            let receipt = self.receipt(waiting.count, level);
             return self.resolve(waiting.claim, waiting.count, Ok(receipt));
         }
         self.last.fetch_max(number + 1, Ordering::AcqRel);
@@ -278,145 +320,30 @@ impl Port {
         self.look_behind(number, level, late || refused);
     }
 
-    /// Looks at the board and tells those whose level is reached. True when anybody was told.
-    pub(crate) fn pump(&self) -> bool {
-        let mut covered = Vec::new();
-        let mut settled = Settled::default();
-        let look = self.ring.look();
-        let (marks, refusals) = (look.marks(), look.refused());
-        {
-            let mut waiting = lock(&self.waiting);
-            let Waiters { dues, queues } = &mut *waiting;
-            if dues.is_due(&marks, refusals) {
-                let answer = |append| self.place(&look, append);
-                dues.settle(&marks, refusals, answer, |append| is_refused(&look, append), &mut settled);
-            }
-            queues.covered(&marks, &mut covered);
-            // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
-            let refused = refusals.min(marks.received);
-            let looked = self.looked.load(Ordering::Acquire);
-            if looked < refused {
-                self.looked.store(refused, Ordering::Release);
-                queues.refused(looked..refused, |append| is_refused(&look, append), &mut covered);
-            }
-        }
-        let any = !covered.is_empty() || !settled.is_nothing();
-        let places: Vec<_> = covered.iter().map(|waiting| self.place(&look, waiting.append)).collect();
-        drop(look); // a receipt may look once more
-        for (waiting, place) in covered.into_iter().zip(places) {
-            let result = place.map(|place| self.receipt(place, waiting.count, waiting.level));
-            self.resolve(waiting.claim, waiting.count, result);
-        }
-        self.tell(settled);
-        any
-    }
-
-    fn tell(&self, settled: Settled) {
-        let Settled { acked, failed, unheard, wakers } = settled;
-        if acked > 0 {
-            self.counters.acked.add(acked);
-        }
-        if failed > 0 {
-            self.counters.failed.add(failed);
-        }
-        if let Some(error) = unheard {
-            lock(&self.unheard).get_or_insert(error);
-        }
-        wakers.into_iter().for_each(std::task::Waker::wake);
-    }
-
-    /// Where an append is whose mark has passed it, or why it is not.
-    fn place(&self, look: &Look<'_>, append: u64) -> Result<Option<(u32, u64)>, AppendError> {
-        let Some(answer) = look.answer(append) else {
-            if append < look.refused() {
-                // The answer went with the daemon that gave it, or is overwritten, and it may have been a refusal.
-                return Err(AppendError::Forgotten);
-            }
-            // It is as safe as was asked for; where it lies was overwritten by later answers.
-            return Ok(None);
-        };
-        let code = ErrorCode::from_number(u16::try_from(answer.code).unwrap_or(u16::MAX));
-        match (answer.code, code) {
-            (0, _) => Ok(Some((answer.epoch, answer.first_offset))),
-            // Stored by a daemon before this one, so long ago that the offset is not known any more.
-            (_, ErrorCode::SequenceTooOld) => Ok(None),
-            _ => {
-                let mut error = ErrorInfo::new(code, "the daemon refused it as it drained the ring");
-                error.record_index = (code == ErrorCode::BadRecord || code == ErrorCode::RecordTooLarge)
-                    .then(|| u32::try_from(answer.detail).unwrap_or(u32::MAX));
-                error.maybe_written |= append < self.met.load(Ordering::Acquire);
-                let maybe_written = error.maybe_written;
-                Err(AppendError::Refused { error: Box::new(error), maybe_written })
-            }
-        }
+    /// That an append is in the ring.
+    #[inline]
+    fn receipt(&self, count: u32, level: AckLevel) -> Receipt {
+        Receipt { log_id: self.log_id(), epoch: self.ring.epoch(), first_offset: None, count, level }
     }
 
     #[inline]
-    fn receipt(&self, place: Option<(u32, u64)>, count: u32, level: AckLevel) -> Receipt {
-        let epoch = place.map_or_else(|| self.ring.epoch(), |(epoch, _)| epoch);
-        Receipt { log_id: self.log_id(), epoch, first_offset: place.map(|(_, offset)| offset), count, level }
+    pub(super) fn other(&self) -> Option<Other> {
+        self.other_log.get().map(read)
     }
 
     /// The log that the daemon has now.
     #[inline]
     pub(super) fn log_id(&self) -> LogId {
-        let other = self.other_log.get();
-        other.map_or(self.log_id, |other| *other.read().unwrap_or_else(PoisonError::into_inner))
+        self.other().map_or(self.log_id, |other| other.now)
     }
 
     /// The daemon came back with this one.
     fn set_log_id(&self, now: LogId) {
-        if now != self.log_id() {
-            let other = self.other_log.get_or_init(|| RwLock::new(now));
-            *other.write().unwrap_or_else(PoisonError::into_inner) = now;
+        let before = self.log_id();
+        if now != before || self.other_log.get().is_some() {
+            let other = self.other_log.get_or_init(|| RwLock::new(Other { now, before }));
+            *other.write().unwrap_or_else(PoisonError::into_inner) = Other { now, before };
         }
-    }
-
-    /// The outcome of an append that was pushed, if it is there.
-    fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
-        // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
-        // (A waker goes without the lock, too: what it drops may be another ticket.)
-        let taken = lock(&self.waiting).dues.take(append);
-        let (outcome, _waker) = taken?;
-        Some(outcome.map(|(place, count, level)| self.receipt(place, count, level)))
-    }
-
-    /// As [`Port::outcome`], with a look at the board.
-    fn outcome_now(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
-        self.outcome(append).or_else(|| {
-            self.pump();
-            self.outcome(append)
-        })
-    }
-
-    pub(crate) fn resolve(&self, claim: Claim, count: u32, result: Result<Receipt, AppendError>) {
-        let counter = if result.is_ok() { &self.counters.acked } else { &self.counters.failed };
-        counter.add(count.into());
-        if !claim.resolve(&result)
-            && let Err(error) = result
-        {
-            lock(&self.unheard).get_or_insert(error);
-        }
-    }
-
-    /// An error that nobody has heard yet.
-    pub(crate) fn take_unheard(&self) -> Option<AppendError> {
-        lock(&self.unheard).take()
-    }
-
-    /// One past the last append whose ticket is due, so far.
-    pub(crate) fn last(&self) -> u64 {
-        self.last.load(Ordering::Acquire)
-    }
-
-    /// Whether every append below has its outcome.
-    pub(crate) fn is_answered_below(&self, append: u64) -> bool {
-        lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
-    }
-
-    /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
-    pub(crate) fn is_given_back(&self) -> bool {
-        self.ring.unreleased() == 0
     }
 
     /// How many appends wait for their answer.
@@ -454,8 +381,8 @@ impl Port {
         self.met.fetch_max(self.last(), Ordering::AcqRel);
         self.highest.store(highest.code(), Ordering::Release);
         self.looked.store(0, Ordering::Release);
-        self.ring.attach_board(board)?;
-        self.set_log_id(LogId::from_bytes(self.ring.log().0));
+        // Known before anybody looks there.
+        self.ring.attach_board(board, |(log_id, _)| self.set_log_id(LogId::from_bytes(log_id)))?;
         lock(&self.waiting).dues.board_is_new();
         self.pump();
         Ok(())
@@ -524,99 +451,5 @@ impl Port {
         if let Some(thread) = &*lock(&self.thread) {
             thread.unpark();
         }
-    }
-}
-
-/// What is due for an append that was pushed.
-#[derive(Debug)]
-pub(crate) enum Due {
-    /// It is there already.
-    Known(Result<Receipt, AppendError>),
-    Later(Later),
-}
-
-/// The outcome of an append that is in the ring. Dropped before it was fetched, an error is the next flush's to tell.
-#[derive(Debug)]
-pub(crate) struct Later {
-    port: Arc<Port>,
-    append: u64,
-    fetched: bool,
-}
-
-impl Later {
-    /// Waits in the calling thread; looks without sleeping for `spin`, then sleeps until the board changes, for `most` at
-    /// a time.
-    pub(crate) fn wait(mut self, spin: Duration, most: Duration) -> Result<Receipt, AppendError> {
-        // A fork has the locks as they were.
-        if self.port.is_forked() {
-            return Err(AppendError::Forked);
-        }
-        // Who looked at the board before has settled others, too.
-        if let Some(outcome) = self.fetch(Port::outcome) {
-            return outcome;
-        }
-        let mut start = None;
-        loop {
-            let seen = self.port.marks();
-            if let Some(outcome) = self.fetch(Port::outcome_now) {
-                return outcome;
-            }
-            let now = Instant::now();
-            match now - *start.get_or_insert(now) < spin {
-                true => std::thread::yield_now(),
-                // It may be told by another's look, or the ring end: then nothing on the board says so.
-                false => self.port.wait_change(seen, most),
-            }
-        }
-    }
-
-    /// As a future is polled.
-    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Receipt, AppendError>> {
-        if self.port.is_forked() {
-            return Poll::Ready(Err(AppendError::Forked));
-        }
-        if let Some(outcome) = self.fetch(Port::outcome_now) {
-            return Poll::Ready(outcome);
-        }
-        let before = lock(&self.port.waiting).dues.set_waker(self.append, cx.waker());
-        drop(before);
-        self.port.want();
-        // It may have come since.
-        self.fetch(Port::outcome_now).map_or(Poll::Pending, Poll::Ready)
-    }
-
-    fn fetch(
-        &mut self,
-        by: impl FnOnce(&Port, u64) -> Option<Result<Receipt, AppendError>>,
-    ) -> Option<Result<Receipt, AppendError>> {
-        let outcome = by(&self.port, self.append);
-        self.fetched |= outcome.is_some();
-        outcome
-    }
-}
-
-impl Drop for Later {
-    fn drop(&mut self) {
-        if self.fetched || self.port.is_forked() {
-            return;
-        }
-        let let_go = lock(&self.port.waiting).dues.let_go(self.append);
-        let (error, _waker) = let_go;
-        if let Some(error) = error {
-            lock(&self.port.unheard).get_or_insert(error);
-        }
-    }
-}
-
-fn is_refused(look: &Look<'_>, append: u64) -> bool {
-    let code = look.answer(append).map_or(0, |answer| answer.code);
-    code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
-}
-
-fn mark(marks: &Marks, level: AckLevel) -> u64 {
-    match level {
-        AckLevel::Durable => marks.durable,
-        AckLevel::Written => marks.written,
-        _ => marks.received,
     }
 }

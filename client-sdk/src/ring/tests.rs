@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
-use clad_shm::{Drain, Level, Peek, Producer, Shape, clock};
+use clad_shm::{Answer, Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::port::Port;
 use super::waiting::Waiting;
-use super::{Due, Later, Posted, Pushed};
+use super::{Later, Posted, Pushed, Pushing};
 use crate::producer::{Book, Claim, Shared, Waiters};
 use crate::session::Append;
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
+
+/// As a log call does; nothing where the receipt is there at once.
+fn push(port: &Arc<Port>, payload: &[u8], level: AckLevel) -> Option<Pushed> {
+    let unsettled = port.push(Pushing::new(payload, 1), Some(level)).err()?;
+    Some(port.settle(unsettled, 1, Book::Common(&port.counters)))
+}
 
 type Told = oneshot::Receiver<Result<Receipt, AppendError>>;
 
@@ -128,8 +134,8 @@ impl Wake for Task {
 #[test]
 fn a_waker_is_dropped_without_the_lock() {
     let (mut drain, port) = ring();
-    let pushed = || match port.push(b"a record", 1, Some(AckLevel::Written), Book::Common(&port.counters)) {
-        Pushed::Done(Due::Later(later)) => later,
+    let pushed = || match push(&port, b"a record", AckLevel::Written) {
+        Some(Pushed::Due(later)) => later,
         _ => panic!("there is room"),
     };
     let task = || Waker::from(Arc::new(Task(pushed())));
@@ -182,4 +188,72 @@ fn a_log_id_is_never_half_of_one_and_half_of_another() {
         port.end(&AppendError::Forgotten);
         reader.join().expect("whole ones alone");
     });
+}
+
+/// The next daemon's end of the ring, with another log or the same; its board is the port's from now on.
+fn adopted(drain: &Drain, port: &Port, log: [u8; 16]) -> Drain {
+    let fds = drain.client_fds();
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+    let next = Drain::adopt(own(fds.ring), own(fds.waker), log, 9).expect("a sound ring");
+    port.attach_board(&own(next.client_fds().board), AckLevel::Durable).expect("its board");
+    next
+}
+
+/// Takes and answers all that is there; says that it is written.
+fn write(drain: &mut Drain, epoch: u32) {
+    while let Ok(Peek::Ready { .. }) = drain.peek(clock::now()) {
+        let entry = drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
+        drain.answer(entry.append, Answer { first_offset: 40 + entry.append, epoch, code: 0, detail: 1 });
+    }
+    for level in [Level::Received, Level::Written] {
+        drain.raise(level, drain.next());
+    }
+}
+
+/// A ticket that is asked late has its answer of the log that gave it, and one that the next log answers has it of that.
+#[test]
+fn a_receipt_that_is_fetched_late_names_the_log_that_has_the_record() {
+    let (mut drain, port) = ring();
+    let pushed = || match push(&port, b"a record", AckLevel::Written) {
+        Some(Pushed::Due(later)) => later,
+        _ => panic!("there is room"),
+    };
+    let late = [pushed(), pushed()];
+    write(&mut drain, 1);
+    port.pump();
+    let unseen = pushed();
+    write(&mut drain, 1);
+    drain.release(drain.next());
+    let waits = pushed();
+    let mut next = adopted(&drain, &port, [8; 16]);
+    write(&mut next, 9);
+    let receipt = |later: Later| later.wait(Duration::ZERO, Duration::from_secs(60)).expect("written");
+    let waits = receipt(waits); // and the board of the other log was looked at
+    let [first, second] = late.map(receipt);
+    let told = [first, second, receipt(unseen), waits].map(|told| (told.log_id, told.epoch, told.first_offset));
+    let log = |log: u8| LogId::from_bytes([log; 16]);
+    assert_eq!(told, [(log(7), 1, Some(40)), (log(7), 1, Some(41)), (log(7), 1, Some(42)), (log(8), 9, Some(43))]);
+}
+
+/// A thread that was stopped behind its push, while the record was written, its space given back, and the daemon exchanged for
+/// another: with the same log it has its receipt, with another one it is told which log has the record.
+#[test]
+fn what_a_log_that_is_gone_had_given_back_is_not_the_next_ones() {
+    for other in [false, true] {
+        let (mut drain, port) = ring();
+        let payload = [&b"a record"[..], &[0; 8]].concat();
+        push(&port, &payload, AckLevel::Posted);
+        write(&mut drain, 1);
+        drain.release(drain.next());
+        let _next = adopted(&drain, &port, if other { [8; 16] } else { [7; 16] });
+        let (late, heard) = claim();
+        port.posted(Waiting { append: 0, count: 1, level: AckLevel::Written, claim: late });
+        port.pump();
+        let (before, after) = (LogId::from_bytes([7; 16]), LogId::from_bytes([8; 16]));
+        match soon(heard) {
+            Ok(receipt) => assert!(!other && (receipt.log_id, receipt.first_offset) == (before, None), "{receipt:?}"),
+            Err(AppendError::LogChanged { before: was, now }) => assert!(other && (was, now) == (before, after)),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::{Broken, Link, Session, Stage};
 use crate::{AppendError, producer::Receipt};
 use clad_proto::{
     AckLevel, ErrorCode,
-    frame::{Accepted, Refused, Watermark},
+    frame::{Accepted, Refused, Watermark, Welcome},
 };
 use tokio::time::Instant;
 
@@ -162,6 +162,17 @@ impl<W, F> Session<W, F> {
     pub(super) fn check_receipts(&mut self, expected: u64) {
         if let Some(known) = &mut self.known
             && known.receipts_end.is_some_and(|(end, _)| end > expected)
+        {
+            known.receipts_end = None;
+            self.lost = true;
+        }
+    }
+
+    /// The same by their places: the sequence alone says nothing where a gap mark has passed over what is gone.
+    pub(super) fn check_places(&mut self, welcome: &Welcome) {
+        if let Some(known) = &mut self.known
+            && let Some(from) = welcome.given_up_since(known.epoch)
+            && known.receipts_end.is_some_and(|(_, end)| end > from)
         {
             known.receipts_end = None;
             self.lost = true;

@@ -52,6 +52,13 @@ impl<W, F> Session<W, F> {
         });
     }
 
+    /// Lets go of the flushes that nobody waits for; not of what the daemon has, for its answer may be told once. Says how many
+    /// are left.
+    pub(crate) fn forget_flushes(&mut self, given_up: impl Fn(&F) -> bool) -> usize {
+        self.flushes.retain(|flush| flush.is_sent() || !given_up(&flush.waiter));
+        self.flushes.len()
+    }
+
     /// Ends the flushes that need no asking, and gives the next one that does.
     pub(super) fn next_flush(&mut self, now: Instant) -> Option<Out> {
         let mut at = 0;
@@ -61,13 +68,20 @@ impl<W, F> Session<W, F> {
             }
             let highest = self.known.map(|known| known.highest);
             let level = flush.level.or(highest);
+            if let Some(lowest) = self.left_behind
+                && level? > lowest
+            {
+                self.left_behind = None;
+                self.flush_ends(at, Err(AppendError::Lost));
+                continue;
+            }
             if self.unflushed.is_none_or(|lowest| level.is_some_and(|level| level <= lowest)) {
                 self.flush_ends(at, Ok(()));
                 continue;
             }
             let (Some(level), Some(_)) = (level, &self.link) else { return None };
             if level == AckLevel::Posted || highest.is_some_and(|highest| level > highest) {
-                self.flush_ends(at, Err(unreachable_level(level)));
+                self.flush_ends(at, Err(unreachable_level(level).with_maybe_written(true)));
                 continue;
             }
             if flush.is_sent() || flush.not_before.is_some_and(|time| time > now) {
@@ -108,7 +122,7 @@ impl<W, F> Session<W, F> {
         if error.retryable && !overdue {
             self.ask_again(at, now);
         } else {
-            self.flush_ends(at, Err(AppendError::Refused { error: Box::new(error), maybe_written: false }));
+            self.flush_ends(at, Err(AppendError::Refused { error: Box::new(error), maybe_written: true }));
         }
     }
 
@@ -122,9 +136,10 @@ impl<W, F> Session<W, F> {
 
     pub(super) fn flush_ends(&mut self, at: usize, result: Result<(), AppendError>) {
         let Some(flush) = self.flushes.remove(at) else { return };
-        let result = match std::mem::take(&mut self.lost) {
-            true if result.is_ok() => Err(AppendError::Lost),
-            _ => result,
+        // Who is told that it was given up is not told of a loss: the next one is.
+        let result = match result {
+            Ok(()) if std::mem::take(&mut self.lost) => Err(AppendError::Lost),
+            result => result,
         };
         self.outcomes.push(Outcome::Flush { waiter: flush.waiter, result });
     }

@@ -38,7 +38,7 @@ impl<W, F> Session<W, F> {
         while self.link.is_none()
             && self.flushes.front().is_some_and(|flush| since.max(flush.since) + self.give_up_after <= now)
         {
-            self.flush_ends(0, Err(self.gave_up(None, why)));
+            self.flush_ends(0, Err(self.gave_up(None, why).with_maybe_written(true)));
         }
     }
 
@@ -75,7 +75,7 @@ impl<W, F> Session<W, F> {
         }
         self.trim();
         while !self.flushes.is_empty() {
-            self.flush_ends(0, Err(error.clone()));
+            self.flush_ends(0, Err(error.clone().with_maybe_written(true)));
         }
     }
 }

@@ -32,6 +32,12 @@
 //! be dropped in silence too. So what follows it carries the mark where rule 1 allows; where not, it goes without, and a
 //! `sequence_gap` that comes of it is answered as any other.
 //!
+//! # One that ends the connection
+//! A daemon, or what is between, may end a connection for the sake of one append and not say of which. Where only one is in
+//! flight it is that one, and it alone ends with that error. Else all that were in flight are sent again one at a time. An
+//! append of level `none` may be it, too, and is not sent again: while one was sent and nothing behind it accepted, nobody
+//! else is blamed.
+//!
 //! # Coming back
 //! WELCOME says the last sequence that is stored. What is behind it is sent again from the oldest on; what is before it
 //! too, unless a watermark of the same epoch covers it already: the daemon then answers with the offset it has.
@@ -151,8 +157,13 @@ pub(crate) struct Session<W, F> {
     not_before: Option<Instant>,
     /// Since when nothing goes forward, and why.
     trouble: Option<(Instant, String)>,
+    /// What lies before this index is sent one at a time: one of it has ended a connection.
+    alone_below: Option<u64>,
     /// Records with a receipt are gone after a crash; the next flush says so.
     lost: bool,
+    /// The lowest level at which something ended well, and no flush has covered it, in a log that another has taken the place
+    /// of, or in an epoch before this one of a log that has forgotten us.
+    left_behind: Option<AckLevel>,
     pub(crate) outcomes: Vec<Outcome<W, F>>,
 }
 
@@ -175,7 +186,9 @@ impl<W, F> Session<W, F> {
             backoff,
             not_before: None,
             trouble: None,
+            alone_below: None,
             lost: false,
+            left_behind: None,
             outcomes: Vec::new(),
         }
     }

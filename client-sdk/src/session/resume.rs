@@ -14,9 +14,9 @@
 //! Forgotten means that the daemon cannot tell a resend from something new: to send what may be stored could store it
 //! twice.
 
-use super::{Known, Link, Session, Stage};
+use super::{Entry, Known, Link, Session, Stage};
 use crate::AppendError;
-use clad_proto::{LogId, frame::Welcome};
+use clad_proto::{ErrorInfo, LogId, frame::Welcome};
 use tokio::time::Instant;
 
 /// The daemon has more of this producer than was ever sent: up to this sequence.
@@ -72,8 +72,16 @@ impl<W, F> Session<W, F> {
         let Some(known) = self.known.filter(|known| known.log_id != welcome.log_id) else { return };
         let (before, now): (LogId, LogId) = (known.log_id, welcome.log_id);
         self.fail_maybe_written(&AppendError::LogChanged { before, now });
-        // Receipts were given for the other log; nothing of them can be lost in this one.
+        // Receipts were given for the other log; nothing of them can be lost in this one, and nothing of them gets any safer.
         self.known = None;
+        self.leave_behind();
+    }
+
+    /// What has a receipt gets no further that anybody could tell of.
+    fn leave_behind(&mut self) {
+        if let Some(level) = self.unflushed.take() {
+            self.left_behind = Some(self.left_behind.map_or(level, |before| before.min(level)));
+        }
     }
 
     fn compare_sequences(&mut self, welcome: &Welcome, expected: u64) -> Result<(), SharedProducer> {
@@ -85,7 +93,10 @@ impl<W, F> Session<W, F> {
         };
         match welcome.last {
             Some(last) if last.sequence >= sent_end => return Err(SharedProducer(last.sequence)),
-            Some(_) => self.check_receipts(expected),
+            Some(_) => {
+                self.check_places(welcome);
+                self.check_receipts(expected);
+            }
             None => {
                 if let Some((first_epoch, first_offset)) = first_place {
                     let given_up = welcome.given_up_since(epoch.max(first_epoch));
@@ -93,6 +104,9 @@ impl<W, F> Session<W, F> {
                         self.check_receipts(expected);
                     } else {
                         self.fail_maybe_written(&AppendError::Forgotten);
+                        if given_up.is_some() {
+                            self.leave_behind(); // in epochs of which we are not told all, and nobody knows us who could
+                        }
                     }
                 }
                 if let Some(known) = &mut self.known {
@@ -110,6 +124,26 @@ impl<W, F> Session<W, F> {
             }
         }
         self.trim();
+    }
+
+    /// The connection ends for the sake of an append; [`Self::disconnected`] is still to be told.
+    pub(crate) fn ended_by_append(&mut self, error: &ErrorInfo) {
+        let Some(link) = &self.link else { return };
+        let is_sent = |(_, entry): &(usize, &Entry<W>)| entry.stage == Stage::Sent;
+        let mut sent = self.entries.iter().enumerate().take(self.frontier).filter(is_sent);
+        match (sent.next(), sent.last()) {
+            (Some((at, _)), None) if link.unsure_below.is_none() => {
+                let Some(entry) = self.entries.get_mut(at) else { return };
+                (entry.stage, entry.lost) = (Stage::Queued, entry.lost || error.maybe_written);
+                let error = AppendError::Refused { error: Box::new(error.clone()), maybe_written: error.maybe_written };
+                self.finish(at, Err(error));
+                self.trim();
+            }
+            (first, last) => {
+                let end = last.or(first).map(|(_, entry)| entry.index + 1);
+                self.alone_below = self.alone_below.max(end);
+            }
+        }
     }
 
     /// The connection is gone, or there is still none.

@@ -28,7 +28,14 @@ impl<W, F> Session<W, F> {
             if at >= link.window.min(self.max_in_flight) {
                 return None;
             }
-            let append = &self.entries.get(at)?.append;
+            let entry = self.entries.get(at)?;
+            if let Some(end) = self.alone_below {
+                if link.in_flight > 0 {
+                    return None;
+                }
+                self.alone_below = (entry.index < end).then_some(end);
+            }
+            let append = &entry.append;
             let (len, max) = (append.payload.len() as u64, u64::from(link.max_append_bytes));
             let error = if append.level == Some(AckLevel::Posted) {
                 unreachable_level(AckLevel::Posted) // shared memory only; a socket has no word for it

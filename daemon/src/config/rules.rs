@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clad_proto::limits::{MAX_APPEND_BYTES, MAX_RECORD_BYTES};
+
 use super::types::Config;
 use super::units::{show_duration, show_size};
 
@@ -28,6 +30,9 @@ pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 pub const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const MIN_BYTES: u64 = 1 << 10;
+
+/// Most bytes in flight: more than any host has, and little enough to be counted with whatever is a multiple of it.
+pub(super) const MAX_INFLIGHT_BYTES: u64 = 1 << 40;
 
 /// Smallest and largest ring.
 pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=256 << 20;
@@ -140,10 +145,22 @@ fn sizes() -> Vec<Rule> {
             move |value| format!("{} is too small; the least is {least}", show_size(*value)),
         )
     };
+    let most = |field: Field<u64>, most: u64| {
+        let shown = show_size(most);
+        alone(
+            field,
+            format!("at most {shown}"),
+            move |value| *value <= most,
+            move |value| format!("{} is more than {}", show_size(*value), show_size(most)),
+        )
+    };
     vec![
         least(field!(journal.max_record_bytes)),
+        most(field!(journal.max_record_bytes), MAX_RECORD_BYTES.into()),
         least(field!(journal.group_commit.max_bytes)),
         least(field!(limits.max_append_bytes)),
+        most(field!(limits.max_append_bytes), MAX_APPEND_BYTES.into()),
+        most(field!(limits.max_inflight_bytes), MAX_INFLIGHT_BYTES),
         at_least(field!(limits.max_append_bytes), field!(journal.max_record_bytes)),
         at_least(field!(limits.max_connection_inflight_bytes), field!(limits.max_append_bytes)),
         at_least(field!(limits.max_inflight_bytes), field!(limits.max_connection_inflight_bytes)),
@@ -200,6 +217,30 @@ fn at_most(field: Field<Duration>, most: Duration, shown: String) -> Rule {
     )
 }
 
+/// No further segment is made with less free than the two others together; a rule that begins to remove below that would
+/// never come to it, and the log would refuse appends beside it.
+fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>) -> Rule {
+    let broken = move |config: &Config| {
+        let (value, least) = ((free.of)(config), (reserve.of)(config).saturating_add((segment.of)(config)));
+        (value > 0 && value < least).then(|| {
+            format!(
+                "{} never comes to anything: with less than `{}` + `{}` = {} free no further segment is begun, so set at least \
+                 that; 0 is off",
+                show_size(value),
+                reserve.key,
+                segment.key,
+                show_size(least)
+            )
+        })
+    };
+    Rule {
+        key: free.key,
+        beside: vec![reserve.key, segment.key],
+        must: format!("0, or at least `{}` + `{}`", reserve.key, segment.key),
+        broken: Box::new(broken),
+    }
+}
+
 fn retention() -> Vec<Rule> {
     let segment = field!(journal.segment_bytes);
     let (most, name) = (field!(retention.max_bytes), segment.key);
@@ -217,6 +258,7 @@ fn retention() -> Vec<Rule> {
                 )
             },
         ),
+        room_for_a_segment(field!(retention.min_free), field!(journal.reserve_free), segment),
         beside(
             (field!(retention.keep_bytes), most),
             format!("at most `{}`, where that is not 0", most.key),

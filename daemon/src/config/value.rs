@@ -140,7 +140,7 @@ impl Setting for u32 {
             Raw::Word(word) => word.trim().parse().ok(),
             _ => None,
         };
-        count.map_or_else(|| expected("a number from 0 to 4294967295", raw), Ok)
+        count.map_or_else(|| expected("a number up to 4294967295", raw), Ok)
     }
 
     fn show(&self) -> Shown {

@@ -3,27 +3,36 @@
 //! What must hold:
 //! - A stream is a connection of the framed protocol: the same door, the same session, the same answers in the same
 //!   order; answers are released while the stream waits for anything else, so that no ack waits for an append.
-//! - One message is one append; it is encoded once, here, and its checksum is made of what was encoded.
-//! - An error of one append is told in Refused, one of a flush in FlushRefused, and the stream goes on; any other ends it
-//!   with a status.
+//! - One message is one append; it is encoded once, here, from the bytes as they came, and its checksum is made of what was
+//!   encoded. It is never decoded: what it takes in memory is bounded by its length, whatever is in it.
+//! - An error of one append is told in Refused, in its turn, one of a flush in FlushRefused, and the stream goes on; any
+//!   other ends it with a status.
 //! - A level `none` is never answered: what is refused of it is counted as dropped.
 //! - On the way down no further message is taken, and what was taken is answered while the drain lasts.
 
+use std::convert::Infallible;
 use std::future::Future;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clad_journal::{Accepted, Watcher};
 use clad_proto::frame::{AppendHead, Flush, Hello};
-use clad_proto::grpc::{to_status, v1};
-use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload, otlp};
+use clad_proto::grpc::{Asked, AskedAppend, to_status, v1};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
-use v1::append_request::Message as Asked;
+use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
+use tonic::codegen::{Service, http};
+use tonic::metadata::GRPC_CONTENT_TYPE;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tonic_prost::ProstEncoder;
 use v1::append_response::Message as Told;
 
 use super::LAST_WORDS;
-use super::assembly::{PATIENCE, Share};
+use super::assembly::{Limits, Message, Messages, PATIENCE, Share};
 use super::calls::Calls;
 use super::listen::Caller;
 use crate::ingest::{ADMISSION_WAIT, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
@@ -33,31 +42,50 @@ const ANSWERS: usize = 64;
 
 type Out = mpsc::Sender<Result<v1::AppendResponse, Status>>;
 
-/// The service.
+/// The service. tonic's own would decode each message before it is asked what may be taken of it.
+#[derive(Clone)]
 pub(super) struct Ingest {
     pub(super) current: Current,
     pub(super) may_read: bool,
     pub(super) calls: Calls,
 }
 
-#[tonic::async_trait]
-impl v1::ingest_server::Ingest for Ingest {
-    type AppendStream = ReceiverStream<Result<v1::AppendResponse, Status>>;
+impl NamedService for Ingest {
+    const NAME: &'static str = v1::ingest_server::SERVICE_NAME;
+}
 
-    async fn append(
-        &self,
-        request: Request<Streaming<v1::AppendRequest>>,
-    ) -> Result<Response<Self::AppendStream>, Status> {
+impl Service<http::Request<tonic::body::Body>> for Ingest {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        std::future::ready(Ok(match request.uri().path().rsplit('/').next() {
+            Some("Append") => self.append(request),
+            _ => Status::new(Code::Unimplemented, "clad.v1.Ingest has Append alone").into_http(),
+        }))
+    }
+}
+
+impl Ingest {
+    fn append(&self, request: http::Request<tonic::body::Body>) -> http::Response<tonic::body::Body> {
         let address = request.extensions().get::<Caller>().map_or_else(String::new, |caller| caller.address.clone());
         let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, self.may_read);
         let (out, answers) = mpsc::channel(ANSWERS);
-        let service = request.extensions().get::<FramedService>().cloned().unwrap_or_else(|| self.current.service());
+        // The same limits to its end, whatever a reload does meanwhile.
+        let (service, share) = (self.current.service(), Share::default());
+        let body = axum::body::Body::new(request.into_body()).into_data_stream();
+        let messages = Messages::new(body, Limits::of(&service), share.clone());
         let session = Session::begin(&service.door.journal.marks());
         let conversation = Conversation {
             marks: service.door.journal.watcher(),
             service,
             peer,
-            share: request.extensions().get::<Share>().cloned().unwrap_or_default(),
+            share,
             session,
             released: Vec::new(),
             out,
@@ -65,9 +93,13 @@ impl v1::ingest_server::Ingest for Ingest {
         let call = self.calls.begin();
         tokio::spawn(async move {
             let _call = call;
-            conversation.serve(request.into_inner()).await;
+            conversation.serve(messages).await;
         });
-        Ok(Response::new(ReceiverStream::new(answers)))
+        let (encoder, never) = (ProstEncoder::default(), SingleMessageCompressionOverride::Disable);
+        let body = EncodeBody::new_server(encoder, ReceiverStream::new(answers), None, never, None);
+        let mut response = http::Response::new(tonic::body::Body::new(body));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        response
     }
 }
 
@@ -89,6 +121,12 @@ impl From<ErrorInfo> for End {
     }
 }
 
+/// An append that is ready for the journal, or why it is not taken.
+struct Encoded {
+    head: AppendHead,
+    payload: Result<Payload, ErrorInfo>,
+}
+
 struct Conversation {
     service: FramedService,
     peer: Peer,
@@ -100,7 +138,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    async fn serve(mut self, mut asked: Streaming<v1::AppendRequest>) {
+    async fn serve(mut self, mut asked: Messages) {
         let Err(end) = self.converse(&mut asked).await;
         let status = match end {
             End::Done | End::Gone => return,
@@ -116,24 +154,35 @@ impl Conversation {
         let _ = self.out.send_timeout(Err(status), LAST_WORDS).await;
     }
 
-    async fn converse(&mut self, asked: &mut Streaming<v1::AppendRequest>) -> Result<std::convert::Infallible, End> {
+    async fn converse(&mut self, asked: &mut Messages) -> Result<Infallible, End> {
         let mut producer = self.handshake(asked).await?;
         loop {
             match self.next(asked).await? {
-                Asked::Append(append) => self.append(&producer, append).await?,
-                Asked::Flush(flush) => self.flush(flush).await?,
-                Asked::Hello(_) => return Err(malformed("a second Hello")),
-                Asked::Bye(v1::Bye {}) => {
-                    if self.session.unanswered() == 0 {
-                        producer.forget();
+                Message::Whole(message) => match parse(&message)? {
+                    Asked::Append(append) => {
+                        let append = self.encode(&append).await?;
+                        drop(message);
+                        self.append(&producer, append).await?;
                     }
-                    return Err(End::Done);
+                    Asked::Flush(flush) => self.flush(flush).await?,
+                    Asked::Hello(_) => return Err(malformed("a second Hello")),
+                    Asked::Bye(v1::Bye {}) => {
+                        if self.session.unanswered() == 0 {
+                            producer.forget();
+                        }
+                        return Err(End::Done);
+                    }
+                },
+                Message::TooLong(skimmed, error) => {
+                    let level = skimmed.level.unwrap_or(AckLevel::Received);
+                    let error = self.service.door.unless_stored(&producer, skimmed.first_seq, error);
+                    self.refuse(skimmed.first_seq, skimmed.records, level, error).await?;
                 }
             }
         }
     }
 
-    async fn handshake(&mut self, asked: &mut Streaming<v1::AppendRequest>) -> Result<Producer, End> {
+    async fn handshake(&mut self, asked: &mut Messages) -> Result<Producer, End> {
         let patience = self.service.handshake_timeout;
         let hello = match tokio::time::timeout(patience, self.next(asked)).await {
             Ok(asked) => asked?,
@@ -142,27 +191,27 @@ impl Conversation {
                 return Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, text).into());
             }
         };
-        let Asked::Hello(hello) = hello else { return Err(malformed("the first message must be Hello")) };
+        let Message::Whole(hello) = hello else { return Err(malformed("the first message must be Hello")) };
+        let Asked::Hello(hello) = parse(&hello)? else { return Err(malformed("the first message must be Hello")) };
         let (welcome, producer) = self.service.door.welcome(&Hello::try_from(hello)?, &self.peer)?;
         self.tell(Told::Welcome(welcome.into())).await?;
         producer.ok_or_else(|| malformed("a stream that does not append"))
     }
 
     /// The next message. After the last one, and on the way down, what is still due is answered, and that is the end.
-    async fn next(&mut self, asked: &mut Streaming<v1::AppendRequest>) -> Result<Asked, End> {
+    async fn next(&mut self, asked: &mut Messages) -> Result<Message, End> {
         let mut stop = self.service.stop.clone();
         let next = async {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => None,
-                message = asked.message() => Some(message),
+                message = asked.next() => Some(message),
             }
         };
         match self.meanwhile(next).await? {
-            Some(Ok(Some(v1::AppendRequest { message: Some(message) }))) => Ok(message),
-            Some(Ok(Some(v1::AppendRequest { message: None }))) => Err(malformed("a message that says nothing")),
-            Some(Err(status)) => Err(End::Status(status)),
-            Some(Ok(None)) => {
+            Some(Some(Ok(message))) => Ok(message),
+            Some(Some(Err(status))) => Err(End::Status(status)),
+            Some(None) => {
                 self.answer_all().await?;
                 Err(End::Done)
             }
@@ -223,66 +272,63 @@ impl Conversation {
         Ok(())
     }
 
-    async fn append(&mut self, producer: &Producer, append: v1::Append) -> Result<(), End> {
+    /// Encodes an append, which gives its message's share back.
+    async fn encode(&mut self, append: &AskedAppend<'_>) -> Result<Encoded, End> {
         // What was logged by a ring before this came goes to the journal before it.
         let rings = self.service.rings.clone();
         let caught_up = self.meanwhile(rings.catch_up(None)).await?;
-        let stated = append.level().level();
-        let level = stated.unwrap_or(AckLevel::Received);
-        let first_seq = append.first_seq;
-        let scopes = append.resource_logs.iter().flat_map(|logs| &logs.scope_logs);
-        let records = scopes.map(|scope| scope.log_records.len()).sum::<usize>();
-        let mut head = AppendHead { first_seq, count: records as u32, level, gap: append.gap, payload_crc: 0 };
-        let encoded = match stated {
-            Some(_) => self.encode(append, level),
+        let level = append.level.unwrap_or(AckLevel::Received);
+        let count = append.logs.count();
+        let mut head = AppendHead { first_seq: append.first_seq, count, level, gap: append.gap, payload_crc: 0 };
+        let payload = match append.level {
+            Some(_) => caught_up.and(self.payload(append, level)),
             None => {
                 let text = "the level must be stated, and be one that this version knows";
                 Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
             }
         };
         self.share.give_back();
-        let taken = match caught_up.and(encoded) {
-            Ok(payload) => {
-                (head.count, head.payload_crc) = (payload.count, payload.checksum());
-                self.take(producer, &head, &payload).await?
-            }
-            Err(error) => Err(error),
-        };
-        match taken {
-            Ok((accepted, bytes, since)) => {
-                self.session.given(first_seq, &accepted, level, bytes, since);
-                if level != AckLevel::None {
-                    self.tell(Told::Accepted(v1::Accepted {
-                        first_seq,
-                        first_offset: accepted.first_offset,
-                        count: accepted.count,
-                        epoch: accepted.epoch,
-                        duplicate: accepted.duplicate,
-                    }))
-                    .await?;
-                }
-            }
-            Err(error) => {
-                count_refusal(level, error.code, head.count);
-                if level != AckLevel::None {
-                    self.tell(Told::Refused(v1::Refused { first_seq, count: head.count, error: Some(error.into()) }))
-                        .await?;
-                }
-            }
+        if let Ok(payload) = &payload {
+            (head.count, head.payload_crc) = (payload.count, payload.checksum());
         }
-        Ok(())
+        Ok(Encoded { head, payload })
     }
 
-    /// The payload of an append. The message is gone after it: it is many times as large in memory.
-    fn encode(&self, append: v1::Append, level: AckLevel) -> Result<Payload, ErrorInfo> {
+    fn payload(&self, append: &AskedAppend<'_>, level: AckLevel) -> Result<Payload, ErrorInfo> {
         let door = &self.service.door;
         door.check_level(level)?;
         if self.session.unanswered() >= door.window as usize {
             let text = format!("more than {} appends are unanswered", door.window);
             return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(door.window.into()));
         }
-        let logs = append.resource_logs.unwrap_or_default();
-        otlp::encode(&logs, door.max_append, door.max_record).map_err(Into::into)
+        append.logs.encode(door.max_append, door.max_record).map_err(Into::into)
+    }
+
+    async fn append(&mut self, producer: &Producer, append: Encoded) -> Result<(), End> {
+        let Encoded { head, payload } = append;
+        let AppendHead { first_seq, count, level, .. } = head;
+        let taken = match payload {
+            Ok(payload) => self.take(producer, &head, &payload).await?,
+            Err(error) => Err(self.service.door.unless_stored(producer, first_seq, error)),
+        };
+        let (accepted, bytes, since) = match taken {
+            Ok(taken) => taken,
+            Err(error) => return self.refuse(first_seq, count, level, error).await,
+        };
+        self.session.given(first_seq, &accepted, level, bytes, since);
+        if level == AckLevel::None {
+            return Ok(());
+        }
+        let Accepted { first_offset, count, epoch, duplicate, .. } = accepted;
+        self.tell(Told::Accepted(v1::Accepted { first_seq, first_offset, count, epoch, duplicate })).await
+    }
+
+    async fn refuse(&mut self, first_seq: u64, count: u32, level: AckLevel, error: ErrorInfo) -> Result<(), End> {
+        count_refusal(level, error.code, count);
+        if level == AckLevel::None {
+            return Ok(());
+        }
+        self.tell(Told::Refused(v1::Refused { first_seq, count, error: Some(error.into()) })).await
     }
 
     /// Waits for the connection's share and for the budget of all, then hands the append over.
@@ -360,6 +406,14 @@ impl Conversation {
 async fn stopped_for(mut stop: watch::Receiver<bool>, time: Duration) {
     let _ = stop.wait_for(|stop| *stop).await;
     tokio::time::sleep(time).await;
+}
+
+fn parse(message: &Bytes) -> Result<Asked<'_>, End> {
+    match Asked::parse(message) {
+        Ok(Some(asked)) => Ok(asked),
+        Ok(None) => Err(malformed("a message that says nothing")),
+        Err(error) => Err(ErrorInfo::new(ErrorCode::MalformedFrame, error.to_string()).into()),
+    }
 }
 
 fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {

@@ -1,38 +1,34 @@
 //! Messages on their way in, before they are whole.
 //!
 //! What must hold:
-//! - A message's length is judged when its five bytes of header are there, before any memory is taken for it; what it
-//!   takes decoded is judged when it is whole, before it is decoded.
+//! - A message's length is judged when its five bytes of header are there, before any memory is taken for it. One that is
+//!   too long is let go by as it comes; what it says of itself is kept, so that its sender is told, and the stream goes on.
 //! - A large message is put together only with a share of the assembly budget that the framed connections use, too. The
 //!   handler gives the share back once the message is encoded; nobody keeps one for longer than [`PATIENCE`] while it
 //!   waits for its peer.
 //! - Half a message is given [`PATIENCE`] to become whole.
 //!
-//! It works because tonic asks for bytes only when it has no whole message, and this hands out one message at a time:
-//! when it is asked again, what it gave was handled.
+//! One message is handed out at a time: when the next is asked for, what was given before was handled.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream};
+use axum::body::BodyDataStream;
 use bytes::{Bytes, BytesMut};
 use clad_proto::grpc::to_status;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::Status;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
 
-use super::weight::weight;
-use super::{WEIGHT, max_message_bytes};
+use super::max_message_bytes;
+use super::skim::{Skim, Skimmed};
 use crate::ingest::BEGUN;
 use crate::ingest::parts::{Held, Owner, Part};
-use crate::ingest::{Current, FramedService, count_refusal};
+use crate::ingest::{FramedService, count_refusal};
 
 /// Flag and length before each message.
 const HEADER: usize = 5;
@@ -68,72 +64,37 @@ impl Share {
     }
 }
 
-/// What all messages share.
+/// What all messages of a stream share.
 #[derive(Clone)]
-struct Limits {
+pub(super) struct Limits {
     budget: Part,
     max: usize,
-    max_weight: usize,
     patience: Duration,
 }
 
 impl Limits {
-    fn of(service: &FramedService) -> Self {
-        let max_append = service.door.max_append as usize;
+    pub(super) fn of(service: &FramedService) -> Self {
         Self {
             budget: service.assembly.part(Owner::Network),
-            max: max_message_bytes(max_append),
-            max_weight: WEIGHT * max_append,
+            max: max_message_bytes(service.door.max_append as usize),
             patience: PATIENCE,
         }
     }
 }
 
-/// A service whose requests come through [`Messages`].
-#[derive(Clone)]
-pub(super) struct Assembling<S> {
-    inner: S,
-    current: Current,
-}
-
-impl<S> Assembling<S> {
-    pub(super) fn new(inner: S, current: Current) -> Self {
-        Self { inner, current }
-    }
-}
-
-impl<S: NamedService> NamedService for Assembling<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> Service<http::Request<tonic::body::Body>> for Assembling<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<tonic::body::Body>, Error = Infallible>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
-        let (service, share) = (self.current.service(), Share::default());
-        let limits = Limits::of(&service);
-        // The handler is to go by the same limits, whatever a reload does in between.
-        request.extensions_mut().insert(service);
-        request.extensions_mut().insert(share.clone());
-        let body = |body| Body::from_stream(Messages::new(Body::new(body).into_data_stream(), limits, share));
-        Box::pin(self.inner.call(request.map(body)))
-    }
+/// A message.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// All of it, without its header.
+    Whole(Bytes),
+    /// An append that was too long and is gone, and why.
+    TooLong(Skimmed, ErrorInfo),
 }
 
 type Acquiring = Pin<Box<dyn Future<Output = Option<Held>> + Send>>;
 
-/// The bytes of a request, handed out message by message.
-struct Messages {
+/// The messages of a request. Dropped between two of them, a wait for the next one loses nothing.
+pub(super) struct Messages {
     body: BodyDataStream,
     limits: Limits,
     share: Share,
@@ -141,29 +102,70 @@ struct Messages {
     rest: BytesMut,
     /// Length of the message under way, with its header; 0 before that is known.
     whole: usize,
+    /// There while one goes by that is too long.
+    skim: Option<Skim>,
     /// A share was asked for the message under way.
     asked: bool,
     acquiring: Option<Acquiring>,
     patience: Option<Pin<Box<Sleep>>>,
 }
 
+type Handed = Option<Result<Message, Status>>;
+
 impl Messages {
-    fn new(body: BodyDataStream, limits: Limits, share: Share) -> Self {
-        Self { body, limits, share, rest: BytesMut::new(), whole: 0, asked: false, acquiring: None, patience: None }
+    pub(super) fn new(body: BodyDataStream, limits: Limits, share: Share) -> Self {
+        Self {
+            body,
+            limits,
+            share,
+            rest: BytesMut::new(),
+            whole: 0,
+            skim: None,
+            asked: false,
+            acquiring: None,
+            patience: None,
+        }
     }
 
     /// Looks at the header of the next message, if it is there.
-    fn begin(&mut self) -> Result<(), ErrorInfo> {
+    fn begin(&mut self) -> Result<(), Status> {
         self.share.give_back();
-        let Some(&[_, a, b, c, d]) = self.rest.first_chunk::<HEADER>() else { return Ok(()) };
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if len > self.limits.max {
-            let text = format!("a message of {len} bytes, of {} at most: split the append", self.limits.max);
-            return Err(ErrorInfo::new(ErrorCode::FrameTooLarge, text).limited_to(self.limits.max as u64));
+        let Some(&[flag, a, b, c, d]) = self.rest.first_chunk::<HEADER>() else { return Ok(()) };
+        if flag != 0 {
+            return Err(Status::unimplemented("messages are taken uncompressed"));
         }
-        self.whole = HEADER + len;
+        let len = u32::from_be_bytes([a, b, c, d]);
+        if len as usize > self.limits.max {
+            let _ = self.rest.split_to(HEADER);
+            self.skim = Some(Skim::new(len.into()));
+            self.whole = len as usize;
+            return Ok(());
+        }
+        self.whole = HEADER + len as usize;
         self.asked = false;
         Ok(())
+    }
+
+    /// Lets go of what has come of a message that is too long; gives it when it is over.
+    fn let_go(&mut self) -> Option<Result<Message, Status>> {
+        let skim = self.skim.as_mut()?;
+        let here = self.rest.len().min(usize::try_from(skim.left()).unwrap_or(usize::MAX));
+        skim.read(&self.rest.split_to(here));
+        if skim.left() > 0 {
+            return None;
+        }
+        let found = skim.found();
+        self.skim = None;
+        self.patience = None;
+        let (len, max) = (std::mem::take(&mut self.whole), self.limits.max);
+        let text = format!("a message of {len} bytes, of {max} at most: split the append");
+        Some(match found {
+            Some(found) => {
+                let error = ErrorInfo::new(ErrorCode::AppendTooLarge, text).limited_to(max as u64);
+                Ok(Message::TooLong(found, error))
+            }
+            None => Err(self.end(&ErrorInfo::new(ErrorCode::FrameTooLarge, text).limited_to(max as u64))),
+        })
     }
 
     /// Whether the message under way is to have a share now: it is large, and has begun to come.
@@ -171,22 +173,23 @@ impl Messages {
         !self.asked && self.whole > HEADER + BEGUN && self.rest.len() >= BEGUN
     }
 
-    /// Takes the message under way, which is whole.
-    fn hand_out(&mut self) -> Result<Bytes, ErrorInfo> {
-        let message = self.rest.split_to(std::mem::take(&mut self.whole)).freeze();
-        self.patience = None;
-        let (weight, max) = (weight(&message[HEADER..]), self.limits.max_weight);
-        if weight > max {
-            let text = format!("a message that takes {weight} bytes of memory, of {max} at most: split the append");
-            return Err(ErrorInfo::new(ErrorCode::AppendTooLarge, text).limited_to(max as u64));
+    /// Takes the message under way, which is whole. What came behind a large one leaves its memory: that is to go with the
+    /// message, and with its share.
+    fn hand_out(&mut self) -> Message {
+        let whole = std::mem::take(&mut self.whole);
+        let mut message = self.rest.split_to(whole).freeze();
+        if whole > HEADER + BEGUN {
+            self.rest = BytesMut::from(&self.rest[..]);
         }
-        Ok(message)
+        self.patience = None;
+        Message::Whole(message.split_off(HEADER))
     }
 
-    fn refuse(&mut self, error: &ErrorInfo) -> Poll<Option<Result<Bytes, Status>>> {
+    /// Why the stream ends.
+    fn end(&self, error: &ErrorInfo) -> Status {
         count_refusal(AckLevel::Received, error.code, 1);
         self.share.give_back();
-        Poll::Ready(Some(Err(to_status(error))))
+        to_status(error)
     }
 
     fn keep(&mut self, data: Bytes) {
@@ -201,9 +204,9 @@ impl Messages {
 }
 
 impl Stream for Messages {
-    type Item = Result<Bytes, Status>;
+    type Item = Result<Message, Status>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Handed> {
         let me = self.get_mut();
         loop {
             if let Some(acquiring) = &mut me.acquiring {
@@ -211,30 +214,29 @@ impl Stream for Messages {
                 me.acquiring = None;
             }
             if me.whole == 0
-                && let Err(error) = me.begin()
+                && let Err(status) = me.begin()
             {
-                return me.refuse(&error);
+                return Poll::Ready(Some(Err(status)));
             }
-            if me.needs_share() {
+            if me.skim.is_some() {
+                if let Some(over) = me.let_go() {
+                    return Poll::Ready(Some(over));
+                }
+            } else if me.needs_share() {
                 me.asked = true;
-                // It is there twice for a moment: here and in tonic's buffer, then there and encoded.
+                // It is there twice for a moment: as it came, and encoded.
                 me.acquiring = Some(Box::pin(me.limits.budget.take(2 * (me.whole - HEADER))));
                 me.share.set(State::Asked);
                 continue;
-            }
-            if me.whole > 0 && me.rest.len() >= me.whole {
-                return match me.hand_out() {
-                    Ok(message) => Poll::Ready(Some(Ok(message))),
-                    Err(error) => me.refuse(&error),
-                };
+            } else if me.whole > 0 && me.rest.len() >= me.whole {
+                return Poll::Ready(Some(Ok(me.hand_out())));
             }
             match Pin::new(&mut me.body).poll_next(cx) {
                 Poll::Ready(Some(Ok(data))) => me.keep(data),
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Some(Err(Status::from_error(Box::new(e))))),
-                // Half a message is tonic's to complain about.
-                Poll::Ready(None) if me.rest.is_empty() => return Poll::Ready(None),
-                Poll::Ready(None) => return Poll::Ready(Some(Ok(me.rest.split().freeze()))),
-                Poll::Pending if me.rest.is_empty() => {
+                Poll::Ready(None) if me.rest.is_empty() && me.whole == 0 => return Poll::Ready(None),
+                Poll::Ready(None) => return Poll::Ready(Some(Err(Status::internal("the stream ends in a message")))),
+                Poll::Pending if me.rest.is_empty() && me.whole == 0 => {
                     me.patience = None;
                     return Poll::Pending;
                 }
@@ -243,7 +245,7 @@ impl Stream for Messages {
                     let patience = me.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
                     ready!(patience.as_mut().poll(cx));
                     let text = format!("half a message, and not the rest of it within {time:?}");
-                    return me.refuse(&ErrorInfo::new(ErrorCode::IdleTimeout, text));
+                    return Poll::Ready(Some(Err(me.end(&ErrorInfo::new(ErrorCode::IdleTimeout, text)))));
                 }
             }
         }
@@ -252,7 +254,11 @@ impl Stream for Messages {
 
 #[cfg(test)]
 mod tests {
-    use clad_proto::grpc::from_status;
+    use std::convert::Infallible;
+
+    use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
+    use clad_proto::grpc::{from_status, v1};
+    use prost::Message as _;
     use tokio::sync::mpsc;
     use tokio_stream::StreamExt;
     use tokio_stream::wrappers::ReceiverStream;
@@ -261,20 +267,26 @@ mod tests {
     use crate::ingest::parts::Parts;
 
     fn message(len: usize) -> Vec<u8> {
-        let mut bytes = vec![0];
-        bytes.extend((len as u32).to_be_bytes());
-        bytes.resize(HEADER + len, 7);
+        framed(&vec![7; len])
+    }
+
+    fn framed(content: &[u8]) -> Vec<u8> {
+        [&[0], &(content.len() as u32).to_be_bytes()[..], content].concat()
+    }
+
+    fn whole(message: Message) -> Bytes {
+        let Message::Whole(bytes) = message else { panic!("{message:?}") };
         bytes
     }
 
     fn limits(budget_bytes: usize) -> Limits {
         let budget = Parts::new(budget_bytes).part(Owner::Network);
-        Limits { budget, max: 1 << 20, max_weight: 1 << 20, patience: Duration::from_millis(50) }
+        Limits { budget, max: 1 << 20, patience: Duration::from_millis(50) }
     }
 
     fn messages(limits: &Limits) -> (mpsc::Sender<Result<Bytes, Infallible>>, Messages) {
         let (tx, rx) = mpsc::channel(100);
-        let body = Body::from_stream(ReceiverStream::new(rx)).into_data_stream();
+        let body = axum::body::Body::from_stream(ReceiverStream::new(rx)).into_data_stream();
         (tx, Messages::new(body, limits.clone(), Share::default()))
     }
 
@@ -293,7 +305,7 @@ mod tests {
             });
             let mut back = Vec::new();
             while let Some(bytes) = got.next().await {
-                back.extend_from_slice(&bytes.unwrap());
+                back.extend(framed(&whole(bytes.unwrap())));
             }
             feed.await.unwrap();
             assert_eq!(back, sent, "in pieces of {piece}");
@@ -308,13 +320,13 @@ mod tests {
         for tx in [&tx, &tx2] {
             tx.send(Ok(Bytes::from(message(70_000)))).await.unwrap();
         }
-        assert_eq!(one.next().await.unwrap().unwrap().len(), 70_005);
+        assert_eq!(whole(one.next().await.unwrap().unwrap()).len(), 70_000);
         assert_eq!(limits.budget.available(), 60_000);
         let waits = tokio::time::timeout(Duration::from_millis(20), other.next()).await;
         assert!(waits.is_err(), "the budget has no room for two");
         drop(tx);
         assert!(one.next().await.is_none());
-        assert_eq!(other.next().await.unwrap().unwrap().len(), 70_005);
+        assert_eq!(whole(other.next().await.unwrap().unwrap()).len(), 70_000);
         drop(other);
         assert_eq!(limits.budget.available(), 200_000);
     }
@@ -330,13 +342,85 @@ mod tests {
         assert_eq!(limits.budget.available(), 200_000);
     }
 
+    /// An append of a million bytes and more.
+    fn long(first_seq: u64) -> Vec<u8> {
+        let record = logs::LogRecord { event_name: "x".repeat(1 << 20), ..Default::default() };
+        let scope_logs = logs::ScopeLogs { log_records: vec![record], ..Default::default() };
+        let resource_logs = Some(logs::ResourceLogs { scope_logs: vec![scope_logs], ..Default::default() });
+        let append = v1::Append { first_seq, level: 5, gap: false, resource_logs };
+        let message = Some(v1::append_request::Message::Append(append));
+        framed(&v1::AppendRequest { message }.encode_to_vec())
+    }
+
+    #[tokio::test]
+    async fn one_that_is_too_long_goes_by_and_what_follows_is_handed_out() {
+        let sent = [message(3), long(7), message(90_000), long(8), long(9), message(0)].concat();
+        for piece in [100, 16_384, 5 << 20] {
+            let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
+            let (tx, mut got) = messages(&limits);
+            let pieces: Vec<Bytes> = sent.chunks(piece).map(Bytes::copy_from_slice).collect();
+            let feed = tokio::spawn(async move {
+                for piece in pieces {
+                    tx.send(Ok(piece)).await.unwrap();
+                }
+            });
+            let mut back = Vec::new();
+            while let Some(message) = got.next().await {
+                back.push(match message.unwrap() {
+                    Message::Whole(bytes) => Ok(bytes.len()),
+                    Message::TooLong(found, error) => {
+                        assert_eq!((error.code, error.limit), (ErrorCode::AppendTooLarge, Some(1 << 20)));
+                        assert_eq!(limits.budget.available(), 1 << 20, "nothing is kept of it");
+                        assert_eq!((found.records, found.level), (1, Some(AckLevel::Durable)));
+                        Err(found.first_seq)
+                    }
+                });
+                assert!(got.rest.capacity() <= piece.max(200_000), "{}", got.rest.capacity());
+            }
+            feed.await.unwrap();
+            assert_eq!(back, [Ok(3), Err(7), Ok(90_000), Err(8), Err(9), Ok(0)], "in pieces of {piece}");
+        }
+    }
+
+    /// However little of the next message came with it.
+    #[tokio::test]
+    async fn a_large_message_takes_its_memory_along() {
+        let limits = limits(1 << 20);
+        let (tx, mut got) = messages(&limits);
+        let mut sent = message(200_000);
+        sent.extend(&message(9)[..3]);
+        for piece in sent.chunks(10_000) {
+            tx.send(Ok(Bytes::copy_from_slice(piece))).await.unwrap();
+        }
+        let large = whole(got.next().await.unwrap().unwrap());
+        // In the same memory it would lie right behind the message; the capacity says nothing of what both share.
+        assert_ne!(got.rest.as_ptr(), large.as_ptr_range().end, "what came behind it holds its memory");
+        assert_eq!((large.len(), got.rest.len()), (200_000, 3));
+        tx.send(Ok(Bytes::copy_from_slice(&message(9)[3..]))).await.unwrap();
+        assert_eq!(whole(got.next().await.unwrap().unwrap()).len(), 9);
+    }
+
     #[tokio::test]
     async fn a_wrong_length_and_half_a_message_are_told() {
         let limits = limits(1 << 20);
         let (tx, mut long) = messages(&limits);
-        tx.send(Ok(Bytes::from_static(&[0, 0, 16, 0, 1]))).await.unwrap();
+        tx.send(Ok(Bytes::from(message((1 << 20) + 1)))).await.unwrap();
         let error = from_status(&long.next().await.unwrap().unwrap_err()).unwrap();
-        assert_eq!((error.code, error.limit), (ErrorCode::FrameTooLarge, Some(1 << 20)));
+        assert_eq!((error.code, error.limit), (ErrorCode::FrameTooLarge, Some(1 << 20)), "it is no append");
+
+        let (tx, mut slow) = messages(&limits);
+        tx.send(Ok(Bytes::from_static(&[0, 0, 16, 0, 1]))).await.unwrap();
+        let error = from_status(&slow.next().await.unwrap().unwrap_err()).unwrap();
+        assert_eq!(error.code, ErrorCode::IdleTimeout, "of one that is too long, too");
+
+        let (tx, mut packed) = messages(&limits);
+        tx.send(Ok(Bytes::from_static(&[1, 0, 0, 0, 1]))).await.unwrap();
+        assert_eq!(packed.next().await.unwrap().unwrap_err().code(), tonic::Code::Unimplemented);
+
+        let (tx, mut cut) = messages(&limits);
+        tx.send(Ok(Bytes::from_static(&[0, 0, 0, 0, 9, 1]))).await.unwrap();
+        drop(tx);
+        assert_eq!(cut.next().await.unwrap().unwrap_err().code(), tonic::Code::Internal);
 
         let (tx, mut half) = messages(&limits);
         tx.send(Ok(Bytes::from_static(&[0, 0, 0, 0, 9, 1]))).await.unwrap();

@@ -3,13 +3,14 @@
 //! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
 //! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
 //! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
-//! takes nothing for [`TAKES_NOTHING`] while something waits for it is closed, where it reads after [`READER_RESTS`].
+//! takes nothing of what waits for it for as long as [`Patience`] gives it is closed: longer where it has read.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,13 @@ use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
 use crate::ingest::parts::Owner;
-use crate::ingest::{Current, Listeners, Place, READER_RESTS, TAKES_NOTHING, count_refusal, makes_room};
+use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +38,18 @@ const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 pub(super) struct Caller {
     pub(super) address: String,
     /// One permit for each read that may be open on this connection.
-    pub(super) reads: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+    /// There was one. What it gave may wait for the peer when it has ended: as blocks, in HTTP/2's buffers, in the socket's.
+    has_read: Arc<AtomicBool>,
+}
+
+impl Caller {
+    /// A place for one more read.
+    pub(super) fn begin_read(&self) -> Option<OwnedSemaphorePermit> {
+        let place = self.reads.clone().try_acquire_owned().ok()?;
+        self.has_read.store(true, Ordering::Relaxed);
+        Some(place)
+    }
 }
 
 /// A socket with its place.
@@ -47,12 +59,13 @@ pub(super) struct Connection {
     /// Nothing any more once it is cut.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// There until the preface has come.
-    patience: Option<Pin<Box<Sleep>>>,
+    handshake: Option<Pin<Box<Sleep>>>,
     got: usize,
     /// Dropped with the connection, which ends the stream that it was made for.
     over: Option<mpsc::Sender<io::Result<Connection>>>,
-    /// There while it waits for the peer to take something.
-    taking: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
+    /// There while it waits for the peer to take something, and since when.
+    taking: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
     place: Place,
     _counted: metrics::Connection,
 }
@@ -84,7 +97,9 @@ pub(super) fn accept(
                 tokio::spawn(too_many(stream));
                 continue;
             };
-            let connection = Connection::new(stream, address, place, current.service().handshake_timeout, cut.clone());
+            let service = current.service();
+            let times = (service.handshake_timeout, service.patience);
+            let connection = Connection::new(stream, address, place, times, cut.clone());
             if accepted.send(connection).await.is_err() {
                 return;
             }
@@ -112,11 +127,11 @@ async fn too_many(mut stream: TcpStream) {
 }
 
 impl Connection {
-    fn new(
+    pub(super) fn new(
         stream: TcpStream,
         address: SocketAddr,
         place: Place,
-        handshake_timeout: Duration,
+        (handshake_timeout, patience): (Duration, Patience),
         mut cut: watch::Receiver<bool>,
     ) -> Self {
         let _ = stream.set_nodelay(true);
@@ -125,20 +140,30 @@ impl Connection {
         place.seat().wake_by(move || wake.notify_one());
         Self {
             stream,
-            caller: Caller { address: address.to_string(), reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)) },
+            caller: Caller {
+                address: address.to_string(),
+                reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)),
+                has_read: Arc::default(),
+            },
             cut: Some(Box::pin(async move {
                 tokio::select! {
                     Ok(_) = cut.wait_for(|cut| *cut) => {}
                     () = room.notified() => {}
                 }
             })),
-            patience: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
+            handshake: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
             got: 0,
             over: None,
+            patience,
             taking: None,
             place,
             _counted: metrics::Connection::open(metrics::Transport::Grpc),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
     }
 
     /// A stream that never gives anything, and ends when this connection does.
@@ -159,7 +184,7 @@ impl Connection {
                 "clad is going down, or others want the place",
             ));
         }
-        if self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
+        if self.handshake.as_mut().is_some_and(|handshake| handshake.as_mut().poll(cx).is_ready()) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no HTTP/2 preface in time"));
         }
         Ok(())
@@ -173,10 +198,13 @@ impl Connection {
             self.taking = None;
             return written;
         }
-        // A pager at which nobody looks takes nothing.
-        let reads = self.caller.reads.available_permits() < MAX_READS_PER_CONNECTION;
-        let patience = if reads { READER_RESTS } else { TAKES_NOTHING };
-        let taking = self.taking.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let patience = self.patience.of(self.caller.has_read.load(Ordering::Relaxed));
+        let begin = || (tokio::time::Instant::now(), Box::pin(tokio::time::sleep(patience)));
+        let (since, taking) = self.taking.get_or_insert_with(begin);
+        let until = *since + patience;
+        if taking.deadline() < until {
+            taking.as_mut().reset(until); // it reads since
+        }
         ready!(taking.as_mut().poll(cx));
         count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
@@ -197,10 +225,10 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         self.place.seat().active(Instant::now());
-        if self.patience.is_some() {
+        if self.handshake.is_some() {
             self.got += buf.filled().len() - before;
             if self.got >= PREFACE {
-                self.patience = None;
+                self.handshake = None;
             }
         }
         Poll::Ready(Ok(()))

@@ -47,8 +47,8 @@ impl v1::log_server::Log for Log {
             let text = "this listener takes appends only ([ingest.grpc] allow_read)";
             return Err(refuse(ErrorCode::PermissionDenied, text));
         }
-        let place = request.extensions().get::<Caller>().map(|caller| caller.reads.clone().try_acquire_owned());
-        let Some(Ok(place)) = place else {
+        let place = request.extensions().get::<Caller>().and_then(Caller::begin_read);
+        let Some(place) = place else {
             let text = format!("{MAX_READS_PER_CONNECTION} reads are open on this connection");
             return Err(refuse(ErrorCode::Busy, &text));
         };
@@ -138,8 +138,8 @@ fn records(head: &RecordsHead, vouched: &[u8], payload: &[u8]) -> Message {
     let first_offset = head.first_offset + u64::from(head.skip);
     let view = PayloadView::parse(payload, head.count).ok();
     let Some(view) = view.filter(|_| payload_checksum(payload) == head.payload_crc) else {
-        metrics::corrupt(head.take.into());
         let to = first_offset + u64::from(head.take);
+        metrics::damaged(first_offset, to);
         let reason = v1::GapReason::from(GapReason::Damage).into();
         return Message::Gap(v1::Gap { from: first_offset, to, epoch: head.epoch, reason });
     };

@@ -1,8 +1,8 @@
 //! gRPC: `clad.v1.Ingest` and `clad.v1.Log`, the standard health service and reflection.
 //!
 //! What must hold:
-//! - An append over gRPC goes through the same door as a framed one and gets the same answers; it is encoded once, at the
-//!   door, and its checksum starts there.
+//! - An append over gRPC goes through the same door as a framed one and gets the same answers: what one takes, the other
+//!   takes. It is encoded once, at the door, and its checksum starts there.
 //! - Memory that a peer can hold is bounded before it is taken: what HTTP/2 may have buffered by the windows below, a
 //!   message that is put together by [`assembly`], what is admitted by the door, answers by a channel. A peer that does
 //!   not read its answers is not read from either.
@@ -11,7 +11,7 @@
 //!   watches.
 //!
 //! ```text
-//! listen (place, preface) ─▶ HTTP/2 ─▶ assembly (length, budget, time, weight) ─▶ append ─▶ Door, Session ─▶ answers
+//! listen (place, preface) ─▶ HTTP/2 ─▶ assembly (length, budget, time) ─▶ append ─▶ Door, Session ─▶ answers
 //!                                   └▶ log ─▶ ReadStream ─▶ blocks of OTLP
 //! ```
 
@@ -21,15 +21,18 @@ mod calls;
 mod health;
 mod listen;
 mod log;
-mod weight;
+mod skim;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clad_proto::grpc::FILE_DESCRIPTOR_SET;
-use clad_proto::grpc::v1::ingest_server::{IngestServer, SERVICE_NAME as INGEST};
+use clad_proto::grpc::v1::ingest_server::SERVICE_NAME as INGEST;
 use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
+use clad_proto::otlp::Logs;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -40,7 +43,6 @@ use tonic::transport::Server;
 use crate::health::Health;
 use crate::ingest::{Current, Listeners};
 use crate::metrics;
-use assembly::Assembling;
 use calls::Calls;
 use listen::Connection;
 
@@ -58,13 +60,12 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from
 /// Time for a peer to take the last words of its calls.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What a message may take in memory when it is decoded, in `max_append_bytes`: as much as the smallest records do.
-const WEIGHT: usize = 16;
+/// What a message has beside what its payload has: Append around the records, a resource or scope without anything.
+const MESSAGE_OVERHEAD: usize = 64 * 1024;
 
-/// The longest protobuf message. `max_append_bytes` is of our encoding, and protobuf takes more for small attributes and
-/// negative numbers; an append that is longer still is to be split.
+/// The longest protobuf message: of our encoding, which `max_append_bytes` is of, whatever fits comes in no more.
 fn max_message_bytes(max_append: usize) -> usize {
-    2 * max_append + 64 * 1024
+    Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD
 }
 
 /// The window of the `nth` connection that is open: what HTTP/2 buffers of bytes that wait for room is bounded for all
@@ -79,12 +80,11 @@ fn streams(nth: usize) -> u32 {
     (ALL_STREAMS / u32::try_from(nth.max(1)).unwrap_or(u32::MAX)).clamp(MIN_STREAMS, MAX_STREAMS)
 }
 
-/// Serves on a listener until the daemon stops. `largest_append` is what no reload can raise `max_append_bytes` above; what
-/// HTTP/2 may buffer of a connection is told once, when it begins, by the limits at the daemon's start.
+/// Serves on a listener until the daemon stops. What HTTP/2 may buffer of a connection is told once, when it begins, by the
+/// limits at the daemon's start.
 pub(crate) fn serve(
     listener: TcpListener,
     current: Current,
-    largest_append: usize,
     listeners: Arc<Listeners>,
     may_read: bool,
     health: Health,
@@ -111,11 +111,8 @@ pub(crate) fn serve(
             .include_reflection_service(false)
     };
     let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone() };
-    let ingest = IngestServer::new(ingest).max_decoding_message_size(max_message_bytes(largest_append));
     let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
-    let mut routes = Routes::new(Assembling::new(ingest, current.clone()))
-        .add_service(LogServer::new(log))
-        .add_service(health_service);
+    let mut routes = Routes::new(ingest).add_service(LogServer::new(log)).add_service(health_service);
     match (reflection().build_v1(), reflection().build_v1alpha()) {
         (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
         (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
@@ -125,6 +122,7 @@ pub(crate) fn serve(
         routes,
         listeners,
         windows: (door.max_connection_bytes, door.budget.total()),
+        keepalive: KEEPALIVE,
         stop: service.stop.clone(),
     };
     tokio::spawn(live(serving.all(incoming), calls, service.stop, cut));
@@ -136,6 +134,8 @@ struct Serving {
     listeners: Arc<Listeners>,
     /// What a stream and a connection may hold at most.
     windows: (usize, usize),
+    /// After how long a silent one is asked whether it is there, and how long it has for its answer.
+    keepalive: (Duration, Duration),
     stop: watch::Receiver<bool>,
 }
 
@@ -166,8 +166,8 @@ impl Serving {
             .initial_stream_window_size(window(STREAM_WINDOW, self.windows.0, nth))
             .initial_connection_window_size(window(CONNECTION_WINDOW, self.windows.1, nth))
             .max_concurrent_streams(streams(nth))
-            .http2_keepalive_interval(Some(KEEPALIVE.0))
-            .http2_keepalive_timeout(Some(KEEPALIVE.1))
+            .http2_keepalive_interval(Some(self.keepalive.0))
+            .http2_keepalive_timeout(Some(self.keepalive.1))
             .add_routes(self.routes.clone())
             // No second one ever comes; that it is over is how the server knows that it is done.
             .serve_with_incoming_shutdown(tokio_stream::once(Ok(connection)).chain(over), async move {
@@ -198,25 +198,5 @@ async fn live(
     tokio::select! {
         () = server => {}
         () = answered => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
-    #[test]
-    fn the_parts_of_all_connections_have_a_bound() {
-        const BUDGET: usize = 16 << 20;
-        let (mut bytes, mut calls) = (0_u64, 0_u64);
-        for nth in 1..=4096 {
-            bytes += u64::from(window(CONNECTION_WINDOW, BUDGET, nth));
-            calls += u64::from(streams(nth));
-            let share = BUDGET as f64 * (1.0 + (nth as f64).ln()) + 65_536.0 * nth as f64;
-            assert!((bytes as f64) <= share, "{bytes} bytes of {nth}");
-        }
-        assert!(calls < 6 * u64::from(ALL_STREAMS) + 4096 * u64::from(MIN_STREAMS), "{calls}");
-        assert_eq!((window(CONNECTION_WINDOW, BUDGET, 1), streams(1)), (16 << 20, 100), "one alone has all of it");
     }
 }

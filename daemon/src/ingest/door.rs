@@ -8,7 +8,9 @@ use clad_journal::format::meta::Meta;
 use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
 use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
-use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan, scan_known};
+use clad_proto::{
+    AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, Scan, scan, scan_known,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::budget::Budget;
@@ -290,6 +292,22 @@ impl Door {
         ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(limit as u64)
     }
 
+    /// What can be said of an append without the journal.
+    fn check(&self, head: &AppendHead, payload: &[u8]) -> Result<Scan, ErrorInfo> {
+        self.check_level(head.level)?;
+        if payload.len() > self.max_append as usize {
+            return Err(refusal(&AppendError::Size { limit: self.max_append }));
+        }
+        Ok(scan(payload, head.count, self.max_record)?)
+    }
+
+    /// The error of an append that is refused for what it is. It may be stored all the same: sent again, where it was taken
+    /// when more was allowed.
+    pub(crate) fn unless_stored(&self, producer: &Producer, first_seq: u64, error: ErrorInfo) -> ErrorInfo {
+        let stored = self.journal.is_stored(producer.id.as_bytes(), producer.owner, first_seq);
+        ErrorInfo { maybe_written: error.maybe_written || stored == Some(true), ..error }
+    }
+
     /// Checks an append and hands it to the journal.
     pub(crate) fn take(
         &self,
@@ -299,12 +317,9 @@ impl Door {
         payload: &[u8],
         admitted: Admitted,
     ) -> Result<Accepted, ErrorInfo> {
-        self.check_level(head.level)?;
-        if payload.len() > self.max_append as usize {
-            return Err(refusal(&AppendError::Size { limit: self.max_append }));
-        }
         let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
-        let times = scan(payload, head.count, self.max_record)?.times_or(now_ns);
+        let scanned = self.check(head, payload).map_err(|error| self.unless_stored(producer, head.first_seq, error));
+        let times = scanned?.times_or(now_ns);
         let append = Append {
             producer: *producer.id.as_bytes(),
             owner: producer.owner,

@@ -14,7 +14,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use clad_proto::frame::{ErrorFrame, Transport};
 use clad_proto::{ErrorCode, ErrorInfo};
-use rustix::net::sockopt;
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -29,6 +30,8 @@ use super::places::{Listeners, Place};
 use crate::access::Access;
 use crate::metrics;
 
+/// Connections that wait to be accepted, of a Unix socket; no more than `net.core.somaxconn` in any case. As systemd has it.
+const BACKLOG: i32 = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a peer on TCP that says nothing is asked, so that one that vanished does not keep its place: after so long, again
@@ -49,9 +52,20 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
         },
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = bound(path, mode)?;
+    // What the umask has taken off.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    Ok(listener)
+    UnixListener::from_std(listener)
+}
+
+/// The file is made with the socket's own mode, so that at no moment more may connect than are meant to.
+fn bound(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
@@ -118,7 +132,7 @@ pub(crate) async fn unix(
         crew.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
             let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
-            let may_read = access.may_read(cred.uid(), cred.gid());
+            let may_read = access.may_read(cred.uid(), cred.gid()).await;
             let peer = Peer::unix(cred.uid(), cred.gid(), pid, may_read);
             serve(service, peer, place.seat().clone(), rd, wr).await;
             drop(place);
@@ -164,5 +178,25 @@ pub(crate) async fn tcp(
             serve(service, peer, place.seat().clone(), rd, wr).await;
             drop(place);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counted in seconds until a peer that has vanished gives its place back.
+    #[tokio::test]
+    async fn a_peer_that_says_nothing_is_asked_by_the_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        assert_eq!(sockopt::socket_keepalive(&stream), Ok(false), "unless it is asked for");
+        keep_alive(&stream).unwrap();
+        assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
+        let asked = (sockopt::tcp_keepidle(&stream), sockopt::tcp_keepintvl(&stream), sockopt::tcp_keepcnt(&stream));
+        let (after, again, times) = asked;
+        let given_up = after.unwrap() + again.unwrap() * times.unwrap();
+        assert_eq!(given_up, Duration::from_secs(50), "docs/ARCHITECTURE.md");
     }
 }

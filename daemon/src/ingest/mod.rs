@@ -28,7 +28,7 @@ pub(crate) use budget::Budget;
 pub(crate) use crew::Crew;
 pub(crate) use current::{Current, buffers};
 pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};
-pub(crate) use framed::{Patience, READER_RESTS, Service as FramedService, TAKES_NOTHING};
+pub(crate) use framed::{Patience, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
 pub(crate) use peer::{Peer, start_time};
 pub(crate) use places::{LEAVING, Listeners, Place, makes_room};

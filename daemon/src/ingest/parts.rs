@@ -115,7 +115,9 @@ mod tests {
         let held = one.take(400).await.unwrap();
         assert!(one.try_take(200).is_none(), "600 would be more than half");
         let mut waits = tokio::spawn(parts.part(Owner::Uid(1)).take(200));
-        let most = other.take(600).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut waits).await.is_err());
+        let most = other.take(600);
+        let most = tokio::time::timeout(Duration::from_secs(60), most).await.expect("it holds nothing yet").unwrap();
         assert_eq!(other.available(), 0, "what is larger than a part comes through, too");
         drop(most);
         let beside = network.take(500).await.unwrap();

@@ -269,6 +269,70 @@ mod tests {
     }
 
     #[test]
+    fn who_would_have_more_than_he_takes_from_gets_none() {
+        let listeners = Listeners::new(3);
+        let mine = [place(&listeners, ME).unwrap(), place(&listeners, ME).unwrap()];
+        let _theirs = place(&listeners, Owner::Network).unwrap();
+        assert!(
+            place(&listeners, Owner::Network).is_none() && leaving(&mine).is_empty(),
+            "they would only change places"
+        );
+        listeners.set_max(4);
+        assert!(place(&listeners, Owner::Network).is_some(), "a free one");
+    }
+
+    /// Who is to leave has no place any more, though he is not gone yet.
+    #[test]
+    fn a_place_is_free_as_soon_as_it_was_given_up() {
+        let listeners = Listeners::new(4);
+        let mut mine: Vec<_> = (0..4).map(|_| place(&listeners, ME).unwrap()).collect();
+        let _other = place(&listeners, Owner::Network).unwrap();
+        let stays = mine.iter().position(|place| !place.seat.is_leaving()).unwrap();
+        drop(mine.remove(stays));
+        assert_eq!(listeners.open(), 4);
+        assert!(place(&listeners, ME).is_some());
+    }
+
+    #[test]
+    fn silence_is_told_apart_by_the_shortest_times() {
+        let listeners = Listeners::new(2);
+        let mine = [place(&listeners, ME).unwrap(), place(&listeners, ME).unwrap()];
+        let later = Instant::now().max(mine[0].seat.began).max(mine[1].seat.began) + Duration::from_millis(7);
+        mine[0].seat.active(later + Duration::from_nanos(2));
+        mine[1].seat.active(later + Duration::from_nanos(1));
+        let _other = place(&listeners, Owner::Network).unwrap();
+        assert_eq!(leaving(&mine), [1]);
+    }
+
+    /// One that was just accepted, and whose task does not run yet: it could not hear that it is to make room.
+    #[test]
+    fn who_cannot_hear_of_it_makes_no_room() {
+        let listeners = Listeners::new(2);
+        let deaf = || listeners.place(ME, metrics::Transport::Tcp).unwrap();
+        let mine = [deaf(), deaf()];
+        assert!(place(&listeners, Owner::Network).is_none() && leaving(&mine).is_empty());
+        let heard = Arc::new(AtomicUsize::new(0));
+        let hears = heard.clone();
+        mine[1].seat.wake_by(move || _ = hears.fetch_add(1, Ordering::Relaxed));
+        assert!(place(&listeners, Owner::Network).is_some());
+        assert_eq!((leaving(&mine), heard.load(Ordering::Relaxed)), (vec![1], 1));
+    }
+
+    #[test]
+    fn connections_are_counted_by_their_transport() {
+        let listeners = Listeners::new(4);
+        let open = || metrics::Transport::ALL.iter().map(|transport| listeners.open_on(*transport)).collect::<Vec<_>>();
+        let none = open();
+        let unix = place(&listeners, ME).unwrap();
+        let grpc = listeners.place(Owner::Network, metrics::Transport::Grpc).unwrap();
+        assert_eq!(listeners.open_on(metrics::Transport::Unix), 1);
+        assert_eq!(listeners.by_transport()[metrics::Transport::Grpc.as_str()], 1);
+        assert_eq!(open().iter().sum::<usize>(), 2);
+        drop((unix, grpc));
+        assert_eq!(open(), none);
+    }
+
+    #[test]
     fn so_many_at_a_time_are_leaving() {
         let listeners = Listeners::new(4 * LEAVING);
         let mut mine: Vec<_> = (0..4 * LEAVING).map(|_| place(&listeners, ME).unwrap()).collect();

@@ -180,8 +180,13 @@ impl Session {
         self.wait(level, Waiting { first_seq: 0, count: 0, appends: 1, end, failures, since, flush: id });
     }
 
-    /// Releases what the marks cover.
+    /// Releases what the marks cover. Where the journal has lost something since, no FLUSH that waits is answered by a mark:
+    /// that one is past what is lost.
     pub(crate) fn release(&mut self, m: &Marks, answers: &mut Vec<Answer>) {
+        let waits = self.written.iter().chain(&self.durable).any(|w| w.flush != 0);
+        if waits && let Some(error) = self.lost_since(m) {
+            self.fail_flushes(&error, answers);
+        }
         while let Some(held) = self.held.front()
             && (held.end <= m.written || m.accepting == Accepting::Failed)
         {
@@ -216,6 +221,15 @@ impl Session {
             if released {
                 answers.push(Answer::Watermark(watermark(m, level, mark, 0)));
             }
+        }
+    }
+
+    fn fail_flushes(&mut self, error: &ErrorInfo, answers: &mut Vec<Answer>) {
+        for queue in [&mut self.written, &mut self.durable] {
+            let waited = queue.len();
+            answers.extend(queue.iter().filter(|w| w.flush != 0).map(|w| Answer::FlushFailed(w.flush, error.clone())));
+            queue.retain(|w| w.flush == 0);
+            self.unanswered -= waited - queue.len();
         }
     }
 }
@@ -387,5 +401,27 @@ mod tests {
         let error = s.lost_since(&lost(2)).expect("a loss");
         assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::JournalFailed, false, true));
         assert_eq!(s.lost_since(&lost(2)), None);
+    }
+
+    #[test]
+    fn a_flush_that_waits_is_told_of_what_was_lost_meanwhile_and_not_of_a_mark() {
+        let lost = |losses| Marks { losses, ..marks(50, 50, 1) };
+        let mut s = Session::begin(&lost(1));
+        s.flush(7, 40, Level::Written, 1);
+        s.flush(8, 60, Level::Durable, 1);
+        s.flush(9, 60, Level::Written, 1);
+        assert_eq!(s.unanswered(), 3);
+        let mut answers = Vec::new();
+        s.release(&lost(2), &mut answers);
+        let told = answers.iter().map(|a| match a {
+            Answer::FlushFailed(id, error) => (*id, error.retryable, error.maybe_written),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [(7, false, true), (9, false, true), (8, false, true)]);
+        assert_eq!((s.unanswered(), s.waits()), (0, false));
+        // It was told: the next one is answered by the mark.
+        assert_eq!(s.lost_since(&lost(2)), None);
+        s.flush(10, 50, Level::Written, 1);
+        assert_eq!(said(&mut s, lost(2)), ["written 50"]);
     }
 }

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,15 @@ impl Place {
         }
     }
 
-    fn keep(&mut self, ring: Kept) -> io::Result<()> {
+    /// The holder's socket.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Store(_) => None,
+            Self::Holder(holder) => Some(holder.path()),
+        }
+    }
+
+    pub(super) fn keep(&mut self, ring: Kept) -> io::Result<()> {
         match self {
             Self::Store(store) => store.keep(&ring),
             Self::Holder(holder) => holder.keep(ring),

@@ -6,8 +6,15 @@
 //! ```text
 //! daemon → holder: op (1 byte), note (57 bytes); with KEEP the two descriptors
 //!   KEEP → OK            FORGET → nothing            ALL → RING (note, two descriptors) …, OK
+//!   any, while another daemon lives that has asked before → REFUSED (its pid in the note), and the end
 //! ```
+//! The note of ALL names the data folder in the place of the ring, and its last byte is 1 where rings are wanted only if
+//! they are of a daemon of that folder ([`Whose`]): else the note of OK says as its pid how many others there are. Daemons of an
+//! earlier version leave it empty, and holders of one do not read it and refuse nobody.
+//!
 //! What must hold:
+//! - Rings are one daemon's. A second one, which should not have come to this socket, is told who has them, and gets none: two
+//!   drains of one ring would store it in two logs, and give back for one what only the other has.
 //! - It serves its own uid alone (`SO_PEERCRED`), and the daemon trusts only a holder of its own uid.
 //! - It outlives the daemon (a session of its own), and ends by itself: [`IDLE`] after it has no ring and no daemon, or
 //!   within [`LOOK`] of the removal of its socket, for then nobody can ever ask for a ring again.
@@ -24,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use clad_proto::frame::RingId;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
 };
@@ -47,6 +56,7 @@ pub(super) const FORGET: u8 = 2;
 pub(super) const ALL: u8 = 3;
 pub(super) const OK: u8 = 4;
 pub(super) const RING: u8 = 5;
+pub(super) const REFUSED: u8 = 6;
 /// One byte and a note.
 pub(super) const MESSAGE: usize = 1 + Note::BYTES;
 
@@ -54,6 +64,47 @@ pub(super) fn message(op: u8, note: &Note) -> [u8; MESSAGE] {
     let mut bytes = [op; MESSAGE];
     bytes[1..].copy_from_slice(&note.encode());
     bytes
+}
+
+/// Which rings a daemon asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Whatever is there: the place is the daemon's own, and the data folder may have been replaced.
+    Anyones,
+    /// Those of its data folder: the place may be another daemon's by now, or this folder be a copy of that one's.
+    ThisFolders,
+}
+
+/// The note of ALL.
+fn all_of(folder: [u8; 16], whose: Whose) -> Note {
+    Note { id: RingId::from_bytes(folder), other_clock: whose == Whose::ThisFolders, ..Note::default() }
+}
+
+/// Why a holder's answer is sure, and is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("process {pid}, another clad, has the rings that are kept there")]
+    Taken { pid: u32 },
+    #[error("process {pid} of another user (uid {uid}) answers there")]
+    Foreign { pid: u32, uid: u32 },
+    #[error("the socket is none of a `clad hold`")]
+    NoHolder,
+}
+
+impl Refusal {
+    fn error(self) -> io::Error {
+        let kind = match self {
+            Self::Taken { .. } => io::ErrorKind::AddrInUse,
+            Self::Foreign { .. } => io::ErrorKind::PermissionDenied,
+            Self::NoHolder => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, self)
+    }
+
+    /// The refusal that an error is.
+    pub(super) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 /// The operation and the ring of a message.
@@ -66,9 +117,14 @@ fn seqpacket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)?)
 }
 
-/// Whether the other end is a process of our own uid.
-pub(super) fn is_ours(socket: impl AsFd) -> bool {
-    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::getuid())
+/// The process at the other end, where it is one of our own uid.
+pub(super) fn our_peer(socket: impl AsFd) -> Result<u32, Refusal> {
+    let peer = sockopt::socket_peercred(socket).ok();
+    let pid = peer.as_ref().map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+    match peer {
+        Some(peer) if peer.uid == rustix::process::getuid() => Ok(pid),
+        peer => Err(Refusal::Foreign { pid, uid: peer.map_or(u32::MAX, |peer| peer.uid.as_raw()) }),
+    }
 }
 
 /// Whether the kernel says that nobody is there. (One that takes no further connection is an `EAGAIN`.)
@@ -102,11 +158,11 @@ impl Line {
             sockopt::set_socket_timeout(&socket, which, Some(patience))?;
         }
         let inode = std::fs::symlink_metadata(path)?.ino();
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        if !is_ours(&socket) {
-            let text = format!("{} is answered by a process of another user", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        match connect(&socket, &SocketAddrUnix::new(path)?) {
+            Err(Errno::PROTOTYPE) => return Err(Refusal::NoHolder.error()), // a stream socket
+            connected => connected?,
         }
+        our_peer(&socket).map_err(Refusal::error)?;
         Ok(Self { socket, inode, heard: None })
     }
 
@@ -119,15 +175,16 @@ impl Line {
         fds::send(&self.socket, &message(op, note), parts).map(drop)
     }
 
-    /// Rings until OK. What was said before a pause that was too long is not lost.
-    fn hear(&mut self) -> io::Result<Vec<Kept>> {
+    /// Rings until OK, and the note of that. What was said before a pause that was too long is not lost.
+    fn hear(&mut self) -> io::Result<(Vec<Kept>, Note)> {
         let heard = self.heard.get_or_insert_default();
         loop {
             let mut bytes = [0; MESSAGE + 1];
             let (n, fds) = fds::receive(&self.socket, &mut bytes)?;
             match parse(&bytes[..n]) {
-                Some((OK, _)) => return Ok(self.heard.take().unwrap_or_default()),
+                Some((OK, note)) => return Ok((self.heard.take().unwrap_or_default(), note)),
                 Some((RING, note)) if fds.len() == PARTS && heard.len() < MAX_KEPT => heard.push(Kept { note, fds }),
+                Some((REFUSED, owner)) => return Err(Refusal::Taken { pid: owner.pid }.error()),
                 Some(_) => {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the holder answers what it should not"));
                 }
@@ -141,8 +198,12 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Holder {
     path: PathBuf,
+    /// The data folder whose daemon this is.
+    folder: [u8; 16],
     patience: Duration,
     line: Option<Line>,
+    /// Rings that it keeps for a daemon of another folder, as it said when it was asked for those of this one.
+    withheld: u32,
     /// It has all that it is to keep.
     has_all: bool,
     /// The one that we started, so that it is waited for when it has ended.
@@ -152,29 +213,36 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub(super) fn at(path: PathBuf, patience: Duration) -> Self {
-        Self { path, patience, line: None, has_all: false, child: None, wanted: Vec::new() }
+    pub(super) fn at(path: PathBuf, folder: [u8; 16], patience: Duration) -> Self {
+        Self { path, folder, patience, line: None, withheld: 0, has_all: false, child: None, wanted: Vec::new() }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    pub(super) fn withheld(&self) -> u32 {
+        self.withheld
+    }
+
     /// What is kept; nothing where there is no holder. Blocks for twice its patience, unless the holder is answering.
     ///
     /// # Errors
-    /// It has not said (all of) it: to be called again.
-    pub(super) fn all(&mut self) -> io::Result<Vec<Kept>> {
+    /// It has not said (all of) it: to be called again. Where it said that it will not, a [`Refusal`].
+    ///
+    /// Others than were asked for are counted ([`Holder::withheld`]).
+    pub(super) fn all(&mut self, whose: Whose) -> io::Result<Vec<Kept>> {
         if self.line.as_ref().is_none_or(|line| line.heard.is_none() || !line.is_at(&self.path)) {
             match self.reach() {
                 Err(e) if is_nobody(&e) => return Ok(Vec::new()),
                 reached => reached?,
             }
-            self.say(ALL, &Note::default(), &[])?;
+            self.say(ALL, &all_of(self.folder, whose), &[])?;
         }
         let Some(line) = &mut self.line else { return Err(io::ErrorKind::NotConnected.into()) };
         match line.hear() {
-            Ok(kept) => {
+            Ok((kept, said)) => {
+                self.withheld = if whose == Whose::ThisFolders { said.pid } else { 0 };
                 self.wanted = kept.iter().map(Kept::again).collect::<io::Result<_>>()?;
                 self.has_all = true;
                 Ok(kept)
@@ -230,18 +298,16 @@ impl Holder {
     /// late what it was asked) it is told to let go.
     pub(super) fn mend(&mut self) -> io::Result<()> {
         match self.reach() {
-            Ok(()) => {
-                let kept = self.ask(ALL, &Note::default(), &[])?;
-                let is_wanted = |note: &Note| self.wanted.iter().any(|ring| ring.note.id == note.id);
-                let late: Vec<Note> = kept.iter().map(|ring| ring.note).filter(|note| !is_wanted(note)).collect();
-                late.iter().try_for_each(|note| self.say(FORGET, note, &[]))?;
-            }
             Err(e) if is_nobody(&e) => {
                 self.start()?;
                 self.reach()?;
             }
-            Err(e) => return Err(e),
+            reached => reached?,
         }
+        let kept = self.ask(ALL, &all_of(self.folder, Whose::Anyones), &[])?;
+        let is_wanted = |note: &Note| self.wanted.iter().any(|ring| ring.note.id == note.id);
+        let late: Vec<Note> = kept.iter().map(|ring| ring.note).filter(|note| !is_wanted(note)).collect();
+        late.iter().try_for_each(|note| self.say(FORGET, note, &[]))?;
         let wanted = std::mem::take(&mut self.wanted);
         let given = wanted.iter().try_for_each(|ring| self.ask(KEEP, &ring.note, &ring.parts()).map(drop));
         self.wanted = wanted;
@@ -289,6 +355,6 @@ impl Holder {
     fn ask(&mut self, op: u8, note: &Note, parts: &[BorrowedFd<'_>]) -> io::Result<Vec<Kept>> {
         self.say(op, note, parts)?;
         let line = self.line.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        line.hear().inspect_err(|_| self.ended())
+        line.hear().map(|(kept, _)| kept).inspect_err(|_| self.ended())
     }
 }

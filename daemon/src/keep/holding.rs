@@ -1,18 +1,18 @@
 //! The life of the process that keeps rings: `clad hold PATH` ([`super::holder`] has what it says and must hold).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use super::holder::{
-    ALL, FORGET, IDLE, KEEP, LOOK, MAX_KEPT, MAX_PEERS, MESSAGE, OK, PATIENCE, RING, is_ours, message, parse,
+    ALL, FORGET, IDLE, KEEP, LOOK, MAX_KEPT, MAX_PEERS, MESSAGE, OK, PATIENCE, REFUSED, RING, message, our_peer, parse,
 };
-use super::{Kept, Note, PARTS};
+use super::{Kept, Note, PARTS, has_hung_up};
 use crate::exit::Exit;
 use crate::fds;
 
@@ -30,11 +30,24 @@ pub(crate) fn hold(path: &Path) -> Exit {
     }
 }
 
+/// A daemon that is connected.
+struct Peer {
+    /// Which one: what is ready is served by name, for others may go meanwhile.
+    name: u64,
+    socket: OwnedFd,
+    pid: u32,
+}
+
 pub(super) struct Holding<'a> {
     listener: OwnedFd,
     path: &'a Path,
     inode: u64,
-    peers: Vec<OwnedFd>,
+    /// The oldest first.
+    peers: Vec<Peer>,
+    /// The one whose rings they are, and the data folder of the last that was.
+    owner: Option<u64>,
+    folder: [u8; 16],
+    named: u64,
     kept: Vec<Kept>,
     /// Since when it has no ring and no daemon.
     idle_since: Option<Instant>,
@@ -43,19 +56,26 @@ pub(super) struct Holding<'a> {
 impl<'a> Holding<'a> {
     pub(super) fn new(listener: OwnedFd, path: &'a Path) -> io::Result<Self> {
         let inode = std::fs::symlink_metadata(path)?.ino();
-        Ok(Self { listener, path, inode, peers: Vec::new(), kept: Vec::new(), idle_since: None })
+        Ok(Self {
+            listener,
+            path,
+            inode,
+            peers: Vec::new(),
+            owner: None,
+            folder: [0; 16],
+            named: 0,
+            kept: Vec::new(),
+            idle_since: None,
+        })
     }
 
     pub(super) fn run(&mut self) -> io::Result<()> {
         loop {
-            let ready = self.wait()?;
-            for at in ready.iter().rev().filter_map(|at| at.checked_sub(1)) {
-                if !self.serve(at) {
-                    self.peers.swap_remove(at);
+            for ready in self.wait()? {
+                match ready {
+                    Some(peer) => self.serve(peer),
+                    None => self.accept(),
                 }
-            }
-            if ready.contains(&0) {
-                self.accept();
             }
             if self.peers.is_empty() && !self.is_reachable() {
                 return Ok(());
@@ -68,9 +88,9 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Waits until something comes, and says from whom: 0 is the listener, then the peers.
-    fn wait(&self) -> io::Result<Vec<usize>> {
-        let sockets = std::iter::once(&self.listener).chain(&self.peers);
+    /// Waits until something comes, and says from which peer, or that somebody wants to be one.
+    fn wait(&self) -> io::Result<Vec<Option<u64>>> {
+        let sockets = self.peers.iter().map(|peer| &peer.socket).chain(std::iter::once(&self.listener));
         let mut polled: Vec<PollFd<'_>> = sockets.map(|s| PollFd::new(s, PollFlags::IN)).collect();
         // While a daemon is there it sleeps for as long as that is silent.
         let look = Timespec { tv_sec: LOOK.as_secs() as i64, tv_nsec: 0 };
@@ -78,7 +98,8 @@ impl<'a> Holding<'a> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        Ok(polled.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect())
+        let names = self.peers.iter().map(|peer| Some(peer.name)).chain(std::iter::once(None));
+        Ok(names.zip(&polled).filter(|(_, fd)| !fd.revents().is_empty()).map(|(name, _)| name).collect())
     }
 
     fn is_reachable(&self) -> bool {
@@ -86,39 +107,80 @@ impl<'a> Holding<'a> {
     }
 
     fn accept(&mut self) {
-        let Ok(peer) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
-        if is_ours(&peer) && self.peers.len() < MAX_PEERS {
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
+        if let (Ok(pid), true) = (our_peer(&socket), self.peers.len() < MAX_PEERS) {
             // A peer that does not read its answers is not waited for.
-            let _ = sockopt::set_socket_timeout(&peer, sockopt::Timeout::Send, Some(PATIENCE));
-            self.peers.push(peer);
+            let _ = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE));
+            self.named += 1;
+            self.peers.push(Peer { name: self.named, socket, pid });
         }
     }
 
-    /// One message of a peer; `false` when it is gone.
-    fn serve(&mut self, at: usize) -> bool {
-        let peer = &self.peers[at];
+    fn peer(&self, name: u64) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.name == name)
+    }
+
+    /// One message of a peer, which may be its end.
+    fn serve(&mut self, name: u64) {
+        if self.obey(name).is_none() {
+            self.peers.retain(|peer| peer.name != name);
+            self.owner = self.owner.filter(|owner| *owner != name);
+        }
+    }
+
+    /// Nothing when it is gone, or is to go.
+    fn obey(&mut self, name: u64) -> Option<()> {
         let mut bytes = [0; MESSAGE + 1];
-        let Ok((n, fds)) = fds::receive(peer, &mut bytes) else { return false };
-        match parse(&bytes[..n]) {
-            Some((KEEP, note)) if fds.len() == PARTS && self.kept.len() < MAX_KEPT => {
+        let (n, fds) = fds::receive(&self.peer(name)?.socket, &mut bytes).ok()?;
+        let (op, note) = parse(&bytes[..n])?;
+        if op == ALL && note.other_clock && *note.id.as_bytes() != self.folder {
+            let withheld = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
+            return self.say(name, OK, &Note { pid: withheld, ..Note::default() });
+        }
+        if let Some(pid) = self.rival_of(name) {
+            self.say(name, REFUSED, &Note { pid, ..Note::default() });
+            return None;
+        }
+        self.owner = Some(name);
+        match op {
+            KEEP if fds.len() == PARTS && self.kept.len() < MAX_KEPT => {
                 self.kept.retain(|kept| kept.note.id != note.id);
                 self.kept.push(Kept { note, fds });
-                fds::send(peer, &message(OK, &note), &[]).is_ok()
+                self.say(name, OK, &note)
             }
-            Some((FORGET, note)) => {
+            FORGET => {
                 self.kept.retain(|kept| kept.note.id != note.id);
-                true
+                Some(())
             }
-            Some((ALL, _)) => self.give_all(peer).is_ok(),
-            _ => false,
+            ALL => {
+                self.folder = *note.id.as_bytes();
+                self.give_all(name)
+            }
+            _ => None,
         }
     }
 
-    fn give_all(&self, peer: &OwnedFd) -> io::Result<()> {
-        for kept in &self.kept {
-            let parts: Vec<BorrowedFd<'_>> = kept.fds.iter().map(AsFd::as_fd).collect();
-            fds::send(peer, &message(RING, &kept.note), &parts)?;
+    /// Another daemon whose rings they are. What one that is dead had said still counts, and comes first.
+    fn rival_of(&mut self, name: u64) -> Option<u32> {
+        while let Some(owner) = self.owner.filter(|owner| *owner != name) {
+            let peer = self.peer(owner)?;
+            if !has_hung_up(&peer.socket, Duration::ZERO).unwrap_or(false) {
+                return Some(peer.pid);
+            }
+            self.serve(owner);
         }
-        fds::send(peer, &message(OK, &Note::default()), &[]).map(drop)
+        None
+    }
+
+    fn say(&self, name: u64, op: u8, note: &Note) -> Option<()> {
+        fds::send(&self.peer(name)?.socket, &message(op, note), &[]).ok().map(drop)
+    }
+
+    fn give_all(&self, name: u64) -> Option<()> {
+        let peer = self.peer(name)?;
+        for kept in &self.kept {
+            fds::send(&peer.socket, &message(RING, &kept.note), &kept.parts()).ok()?;
+        }
+        self.say(name, OK, &Note::default())
     }
 }

@@ -7,7 +7,8 @@
 //! One thread (`clerk`) speaks with whoever keeps, and with nobody else: neither a client nor the drain waits for it, but
 //! for a client whose ring is new. It also watches a holder: one that ends is told, and another is given all rings.
 //!
-//! What must hold: a ring is given to a client only once it is kept; it is let go only once it is drained to its end
+//! What must hold: the rings that are kept are one daemon's, and no other daemon gets them while it lives, or is near them by
+//! its configuration alone (`places`); a ring is given to a client only once it is kept; it is let go only once it is drained to its end
 //! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken, and the daemon is
 //! not ready before (`search`); while a ring that was given out is kept by nobody, the daemon says so and tries again.
 
@@ -15,6 +16,7 @@ mod clerk;
 mod holder;
 mod holding;
 mod note;
+mod places;
 mod search;
 mod store;
 
@@ -27,20 +29,25 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
+use crate::defect::ends_clad;
 use crate::health::Health;
 pub(crate) use holding::hold;
-pub(crate) use note::Note;
-pub(crate) use search::find;
+pub(crate) use note::{Layout, Note};
+#[cfg(test)]
+pub(crate) use places::HOLDER_SOCKET;
+pub(crate) use search::{Sought, find};
 pub(crate) use store::Stored;
 
 use clerk::{Ask, Clerk, Place};
 
+/// What the thread is called where it cannot go on.
+const WHO: &str = "the keeper of the rings";
+
 /// Descriptors that make up a ring: the ring itself, and its doorbell. (A board is made anew by each daemon.)
 pub(crate) const PARTS: usize = 2;
-/// The socket of the holder, beside the socket for records.
-pub(crate) const HOLDER_SOCKET: &str = "rings.sock";
 
 /// Most that is asked for and not done: more than there are rings, so that nobody waits to have one let go.
 const MAX_ASKS: usize = 4096;
@@ -85,7 +92,7 @@ impl Keeper {
     /// With a holder in this folder, which there is none yet.
     #[cfg(test)]
     pub(crate) fn for_test(folder: &std::path::Path) -> Self {
-        let holder = holder::Holder::at(folder.join(HOLDER_SOCKET), holder::PATIENCE);
+        let holder = holder::Holder::at(folder.join(HOLDER_SOCKET), [0; 16], holder::PATIENCE);
         Self::over(Place::Holder(holder), Health::default()).expect("a keeper")
     }
 
@@ -94,7 +101,7 @@ impl Keeper {
         let (asks, asked) = mpsc::sync_channel(MAX_ASKS);
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let clerk = Clerk::new(place, asked, bell.clone(), health);
-        std::thread::Builder::new().name("clad-keep".to_owned()).spawn(move || clerk.run())?;
+        std::thread::Builder::new().name("clad-keep".to_owned()).spawn(move || ends_clad(WHO, || clerk.run()))?;
         Ok(Self { name, asks, bell })
     }
 
@@ -142,4 +149,18 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.ask(Ask::End);
     }
+}
+
+/// Whether nobody has the other end of a pipe or socket any more, now or within some time.
+fn has_hung_up(pipe: impl AsFd, within: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
+    let within = Timespec { tv_sec: within.as_secs() as _, tv_nsec: within.subsec_nanos().into() };
+    poll(&mut fds, Some(&within))?;
+    Ok(fds[0].revents().contains(PollFlags::HUP))
+}
+
+/// Whether this process, or the machine, lacks what it takes to be given rings.
+fn is_want(why: &io::Error) -> bool {
+    let errno = why.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
 }

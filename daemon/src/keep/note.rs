@@ -17,6 +17,33 @@ pub(crate) struct Note {
     pub(crate) pid_start: u64,
     /// The client's clock is not ours.
     pub(crate) other_clock: bool,
+    pub(crate) layout: Layout,
+}
+
+/// Version of the layout that a ring was made in; by default that of this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout(u8);
+
+impl Layout {
+    /// That of a note that says nothing of it.
+    const FIRST: u8 = 2;
+    const OURS: u8 = clad_shm::VERSION as u8;
+
+    #[cfg(test)]
+    pub(crate) const OTHER: Self = Self(Self::OURS + 1);
+
+    pub(crate) const fn version(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+// Seven bits of the note.
+const _: () = assert!(clad_shm::VERSION >= Layout::FIRST as u64 && clad_shm::VERSION <= Layout::FIRST as u64 + 0x7f);
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self(Self::OURS)
+    }
 }
 
 impl Note {
@@ -32,7 +59,7 @@ impl Note {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes[48..56].copy_from_slice(&self.pid_start.to_le_bytes());
-        bytes[56] = u8::from(self.other_clock);
+        bytes[56] = u8::from(self.other_clock) | (self.layout.0 - Layout::FIRST) << 1;
         bytes
     }
 
@@ -49,7 +76,8 @@ impl Note {
             gid: word(40),
             pid: word(44),
             pid_start: u64::from_le_bytes(part(bytes, 48)),
-            other_clock: bytes[56] != 0,
+            other_clock: bytes[56] & 1 != 0,
+            layout: Layout(Layout::FIRST + (bytes[56] >> 1)),
         }
     }
 }
@@ -69,7 +97,15 @@ mod tests {
             pid: 6,
             pid_start: u64::MAX - 7,
             other_clock: true,
+            layout: Layout::default(),
         };
-        assert_eq!(Note::decode(&note.encode()), note);
+        for other_clock in [false, true] {
+            for layout in [Layout::default(), Layout::OTHER, Layout(Layout::FIRST + 0x7f)] {
+                let note = Note { other_clock, layout, ..note };
+                assert_eq!(Note::decode(&note.encode()), note);
+            }
+        }
+        // As it was before there was a layout in it.
+        assert_eq!((note.encode()[56], Note::default().encode()[56]), (1, 0));
     }
 }

@@ -1,26 +1,36 @@
 //! systemd's descriptor store: what a service leaves there is handed to its next start.
 //!
-//! Each part of a ring is stored under a name of its own, `clad-ring-<note>-<part>`, the note in hexadecimal digits: what
-//! comes back is told apart, and known, by its name alone. The unit says how many there may be (`FileDescriptorStoreMax=`).
+//! A ring is stored as one descriptor: a socket in whose queue lies a message with its note and its parts. Each start looks at
+//! that message and leaves it there. The name is `clad-ring-` and the id of the ring, so that a ring can be let go by name.
+//! The unit says how many there may be (`FileDescriptorStoreMax=`).
 //!
-//! What must hold: a ring counts as kept only when the store has it. The service manager never answers, and drops in silence
-//! what is too many. So each ring is followed by a witness, the one end of a pipe, and that by a barrier, which says that
-//! all of it was dealt with: nothing frees a place in the store but messages of ours, so what came before a witness that was
-//! taken was taken, too. A witness that was not is closed by then, which the other end of the pipe tells. It is taken out again.
+//! What must hold:
+//! - A ring counts as kept only when the store has it. The service manager never answers, and drops in silence what is too
+//!   many. So each ring is followed by a witness, the one end of a pipe, and that by a barrier, which says that all of it was
+//!   dealt with: nothing frees a place in the store but messages of ours, so what came before a witness that was taken was
+//!   taken, too. A witness that was not is closed by then, which the other end of the pipe tells. It is taken out again.
+//! - It drops nothing else: a descriptor that is the same file as a stored one is one too many for it, and all eventfds are the
+//!   same file for an older systemd that may not ask the kernel (`kcmp`). A socket is its own. One that hangs up is dropped by
+//!   systemd before 246, so the other end lies in the message, too, and is open as long as that is there.
+//! - All rings come back: their names are handed over in one string of the environment, and there is no start where it is
+//!   longer than the kernel takes (128 KiB, which a test counts).
+//!
+//! An earlier version stored the parts one by one (`earlier`). What comes back like that is stored anew.
 
-use std::collections::BTreeMap;
+mod earlier;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use clad_proto::frame::RingId;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Kept, Note, PARTS};
+use super::{Kept, Note, PARTS, has_hung_up, is_want};
 use crate::{fds, systemd};
 
 const PREFIX: &str = "clad-ring-";
-const NAMES: [&str; PARTS] = ["ring", "bell"];
 const WITNESS: &str = "clad-ring-witness";
 /// How long the service manager has to deal with a ring.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,6 +46,11 @@ impl Stored {
     /// Where it was asked before, or what was handed over cannot be taken.
     pub(crate) fn of_process() -> io::Result<Self> {
         clad_shm::inherited::claim(PREFIX).map(Self)
+    }
+
+    /// Whether this process was handed any. A service that ends in a way after which it is not started again loses them all.
+    pub(crate) fn is_there() -> bool {
+        clad_shm::inherited::has(PREFIX)
     }
 
     /// Whether a descriptor of this name is one of them.
@@ -76,9 +91,7 @@ impl Store {
     }
 
     fn try_keep(&self, ring: &Kept) -> io::Result<()> {
-        for (name, part) in names(&ring.note).iter().zip(ring.parts()) {
-            self.store(name, part)?;
-        }
+        self.store(&name(&ring.note), packed(ring)?.as_fd())?;
         let (seen, witness) = io::pipe()?;
         self.store(WITNESS, witness.as_fd())?;
         drop(witness);
@@ -90,7 +103,7 @@ impl Store {
         match (dealt_with, taken) {
             (true, true) => Ok(()),
             (true, false) => Err(io::Error::other(
-                "its store is full: FileDescriptorStoreMax= in the unit must be two for each ring that [ingest.shm] max_rings \
+                "its store is full: FileDescriptorStoreMax= in the unit must be one for each ring that [ingest.shm] max_rings \
                  allows, and one more",
             )),
             (false, _) => {
@@ -101,7 +114,7 @@ impl Store {
     }
 
     pub(super) fn forget(&self, note: &Note) -> io::Result<()> {
-        names(note).iter().try_for_each(|name| self.remove(name))
+        self.remove(&name(note))
     }
 
     fn store(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -114,96 +127,130 @@ impl Store {
         fds::send(&self.line, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[]).map(drop)
     }
 
-    /// What came back, by ring. Of a ring that is not whole the rest is let go.
-    pub(super) fn sort(&self, stored: Stored) -> Vec<Kept> {
-        if stored.0.iter().any(|(name, _)| name == WITNESS) {
-            let _ = self.remove(WITNESS); // of a daemon that died just then
+    /// The rings that came back. What cannot be one is let go.
+    ///
+    /// # Errors
+    /// Where this process lacks descriptors: they stay stored.
+    pub(super) fn sort(&self, stored: Stored) -> io::Result<Vec<Kept>> {
+        let (mut kept, mut others) = (Vec::<Kept>::new(), Vec::new());
+        for (name, fd) in stored.0 {
+            if name == WITNESS {
+                let _ = self.remove(WITNESS); // of a daemon that died just then
+            } else if !is_name_of_ring(&name) {
+                others.push((name, fd));
+            } else {
+                match unpacked(&fd) {
+                    Ok(ring) => kept.push(ring),
+                    Err(error) if is_want(&error) => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(name, %error, "what came back from the descriptor store is no ring: it is let go");
+                        let _ = self.remove(&name);
+                    }
+                }
+            }
         }
-        let (whole, rest) = sort(stored.0);
-        for note in rest {
-            tracing::warn!(ring = %note.id, "a ring came back from the descriptor store in part: it is let go");
-            let _ = self.forget(&note);
+        self.store_anew(others, &mut kept);
+        Ok(kept)
+    }
+
+    /// Takes over what an earlier version had stored.
+    fn store_anew(&self, stored: Vec<(String, OwnedFd)>, kept: &mut Vec<Kept>) {
+        let (whole, rest) = earlier::sort(stored);
+        let is_kept = |kept: &[Kept], note: &Note| kept.iter().any(|ring| ring.note.id == note.id);
+        for note in &rest {
+            // A daemon that died while it did this leaves some of the names.
+            if !is_kept(kept, note) {
+                tracing::warn!(ring = %note.id, "a ring came back from the descriptor store in part: it is let go");
+            }
+            self.remove_as_before(note);
         }
-        whole
+        for ring in whole {
+            let stored_anew = if is_kept(kept, &ring.note) { Ok(()) } else { self.keep(&ring) };
+            match stored_anew {
+                Ok(()) => self.remove_as_before(&ring.note),
+                Err(error) => {
+                    tracing::warn!(ring = %ring.note.id, %error, "a ring stays stored as an earlier version had it");
+                }
+            }
+            if !is_kept(kept, &ring.note) {
+                kept.push(ring);
+            }
+        }
+    }
+
+    fn remove_as_before(&self, note: &Note) {
+        for name in earlier::names(note) {
+            let _ = self.remove(&name);
+        }
     }
 }
 
-/// Whether nobody has the other end of a pipe any more, now or within some time.
-fn has_hung_up(pipe: impl AsFd, within: Duration) -> io::Result<bool> {
-    let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
-    let within = Timespec { tv_sec: within.as_secs() as _, tv_nsec: within.subsec_nanos().into() };
-    poll(&mut fds, Some(&within))?;
-    Ok(fds[0].revents().contains(PollFlags::HUP))
+/// The name of a ring in the store.
+fn name(note: &Note) -> String {
+    let hex: String = note.id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{PREFIX}{hex}")
 }
 
-/// The names of a ring's parts.
-fn names(note: &Note) -> [String; PARTS] {
-    let hex: String = note.encode().iter().map(|byte| format!("{byte:02x}")).collect();
-    NAMES.map(|part| format!("{PREFIX}{hex}-{part}"))
+fn is_name_of_ring(name: &str) -> bool {
+    let hex = name.strip_prefix(PREFIX).unwrap_or_default();
+    hex.len() == 2 * RingId::default().as_bytes().len() && hex.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn sort(stored: Vec<(String, OwnedFd)>) -> (Vec<Kept>, Vec<Note>) {
-    let mut rings: BTreeMap<[u8; Note::BYTES], [Option<OwnedFd>; PARTS]> = BTreeMap::new();
-    for (name, fd) in stored {
-        if let Some((note, part)) = parse(&name) {
-            rings.entry(note).or_default()[part] = Some(fd);
-        }
-    }
-    let (mut whole, mut rest) = (Vec::new(), Vec::new());
-    for (note, parts) in rings {
-        let note = Note::decode(&note);
-        let fds: Vec<OwnedFd> = parts.into_iter().flatten().collect();
-        match fds.len() {
-            PARTS => whole.push(Kept { note, fds }),
-            _ => rest.push(note),
-        }
-    }
-    (whole, rest)
+/// All of a ring, in one descriptor.
+fn packed(ring: &Kept) -> io::Result<OwnedFd> {
+    let (stored, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut parts = ring.parts();
+    parts.push(other.as_fd());
+    fds::send(&other, &ring.note.encode(), &parts)?;
+    Ok(stored)
 }
 
-/// The note and the part of a name.
-fn parse(name: &str) -> Option<([u8; Note::BYTES], usize)> {
-    let (hex, part) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    let part = NAMES.iter().position(|known| *known == part)?;
-    if hex.len() != 2 * Note::BYTES || !hex.is_ascii() {
-        return None;
+/// The ring, which stays in there.
+fn unpacked(stored: &OwnedFd) -> io::Result<Kept> {
+    let mut bytes = [0; Note::BYTES + 1];
+    let (n, mut fds) = fds::look(stored, &mut bytes)?;
+    fds.truncate(PARTS); // the other end, which keeps it from hanging up
+    match bytes[..n].try_into() {
+        Ok(note) if fds.len() == PARTS => Ok(Kept { note: Note::decode(note), fds }),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
-    let mut bytes = [0; Note::BYTES];
-    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
-    }
-    Some((bytes, part))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::MetadataExt;
 
-    fn any_fd() -> OwnedFd {
-        io::stderr().as_fd().try_clone_to_owned().unwrap()
+    use super::*;
+    use crate::config::MAX_RINGS;
+
+    fn pipe() -> OwnedFd {
+        io::pipe().expect("a pipe").0.into()
     }
 
-    #[test]
-    fn what_is_stored_comes_back_by_ring_in_whatever_order() {
-        let (one, two) = (Note { uid: 1000, pid: 7, ..Note::default() }, Note { uid: 1, ..Note::default() });
-        let ([ring, bell], [half, _]) = (names(&one), names(&two));
-        assert!(ring.len() <= 255, "the longest name that the store takes");
-        let stored = [bell, half, ring.clone(), "other".into(), WITNESS.into()];
-        let (whole, rest) = sort(stored.into_iter().map(|name| (name, any_fd())).collect());
-        assert_eq!(whole.iter().map(|k| (k.note, k.fds.len())).collect::<Vec<_>>(), [(one, PARTS)]);
-        assert_eq!(rest, [two], "in part");
-        for bad in ["clad-ring-", "clad-ring-a-ring", "clad-ring-é-ring", &ring.replace("-ring", "-heart"), "ring"] {
-            assert_eq!(parse(bad), None, "{bad}");
-        }
+    fn eventfd() -> OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("a descriptor")
+    }
+
+    /// A ring's memory is a file of its own; all doorbells are one.
+    fn ring(uid: u32) -> Kept {
+        let id = RingId::from_bytes([uid as u8; 16]);
+        Kept { note: Note { id, uid, pid: 7, ..Note::default() }, fds: vec![pipe(), eventfd()] }
+    }
+
+    /// Which file it is, as far as `fstat` and `fcntl` tell.
+    fn file(fd: &OwnedFd) -> (u64, rustix::fs::OFlags) {
+        let stat = std::fs::File::from(fd.try_clone().expect("a descriptor")).metadata().expect("it is open");
+        (stat.ino(), rustix::fs::fcntl_getfl(fd).expect("it is open"))
     }
 
     const END: &str = "end of the service";
+    type Content = Vec<(String, OwnedFd)>;
 
-    /// A service manager with so much room. Gives the store of a service, and, at its end, what lies in it.
-    fn manager(room: usize) -> (Store, std::thread::JoinHandle<Vec<String>>) {
+    /// A service manager with so much room, which may not ask the kernel which descriptors are the same. Gives the store of
+    /// a service, and, at its end, what lies in it.
+    fn manager(room: usize, mut stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
         let (line, theirs) = UnixDatagram::pair().unwrap();
         let stored = move || {
-            let mut stored: Vec<(String, OwnedFd)> = Vec::new();
             let mut bytes = [0; 4096];
             loop {
                 let (n, mut fds) = fds::receive(&theirs, &mut bytes).unwrap();
@@ -213,37 +260,107 @@ mod tests {
                 }
                 let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
                 match (name, fds.pop()) {
+                    // Dropped in silence, as systemd does.
+                    (Some(_), Some(fd)) if stored.iter().any(|(_, known)| file(known) == file(&fd)) => {}
                     (Some(name), Some(fd)) if stored.len() < room => stored.push((name.to_owned(), fd)),
                     (Some(name), None) => stored.retain(|(known, _)| known != name),
-                    (Some(_), Some(_)) => {} // dropped in silence, as systemd does
+                    (Some(_), Some(_)) => {}
                     (None, _) => assert_eq!(text, "BARRIER=1"),
                 }
             }
-            stored.into_iter().map(|(name, _)| name).collect()
+            stored
         };
         (Store { line, patience: Duration::from_secs(60) }, std::thread::spawn(stored))
     }
 
+    fn end(store: &Store, stored: std::thread::JoinHandle<Content>) -> Content {
+        store.line.send(END.as_bytes()).expect("it hears");
+        stored.join().expect("it ends well")
+    }
+
+    /// What the next start is handed.
+    fn handed(stored: &Content) -> Stored {
+        Stored(stored.iter().map(|(name, fd)| (name.clone(), fd.try_clone().expect("a descriptor"))).collect())
+    }
+
+    fn notes(kept: &[Kept]) -> Vec<Note> {
+        kept.iter().map(|ring| ring.note).collect()
+    }
+
     #[test]
-    fn a_ring_counts_as_kept_only_where_all_of_it_is() {
-        for room in 0..8 {
-            let (store, stored) = manager(room);
-            let notes = [1, 2, 3].map(|uid| Note { uid, ..Note::default() });
-            let kept = notes.map(|note| store.keep(&Kept { note, fds: vec![any_fd(), any_fd()] }).is_ok());
-            // Two for each, and a place for the witness while it is looked for.
-            assert_eq!(kept, [room >= 3, room >= 5, room >= 7], "room for {room}");
-            store.line.send(END.as_bytes()).unwrap();
+    fn a_ring_counts_as_kept_only_where_it_is() {
+        for room in 0..5 {
+            let (store, stored) = manager(room, Vec::new());
+            let rings = [1, 2, 3].map(ring);
+            let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
+            // One for each, and a place for the witness while it is looked for.
+            assert_eq!(kept, [room >= 2, room >= 3, room >= 4], "room for {room}");
             let wanted: Vec<String> =
-                notes.iter().zip(kept).filter(|(_, kept)| *kept).flat_map(|(n, _)| names(n)).collect();
-            assert_eq!(stored.join().unwrap(), wanted, "room for {room}: what is not whole is taken out again");
+                rings.iter().zip(kept).filter(|(_, kept)| *kept).map(|(ring, _)| name(&ring.note)).collect();
+            let names: Vec<String> = end(&store, stored).into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names, wanted, "room for {room}: what is not kept is taken out again");
         }
+    }
+
+    /// One start after the other, none of which lets anything go; and its memory and doorbell are the ones that it had.
+    #[test]
+    fn every_ring_comes_back_whole_at_each_start() {
+        let (store, stored) = manager(9, Vec::new());
+        let rings = [1, 2, 3].map(ring);
+        rings.iter().for_each(|ring| store.keep(ring).expect("kept"));
+        let mut stored = end(&store, stored);
+        let other_name = stored[0].0.replace("01", "0g");
+        for _start in 0..2 {
+            let (store, next) = manager(9, stored);
+            stored = end(&store, next);
+            let hang_up = stored.iter().any(|(_, fd)| has_hung_up(fd, Duration::ZERO).expect("it is open"));
+            assert!(!hang_up, "an older systemd drops what does");
+            let mut handed = handed(&stored);
+            handed.0.push((WITNESS.to_owned(), pipe()));
+            handed.0.push((other_name.clone(), pipe()));
+            handed.0.push((name(&ring(9).note), pipe()));
+            let (store, next) = manager(9, stored);
+            let kept = store.sort(handed).expect("there are descriptors");
+            stored = end(&store, next);
+            assert_eq!(notes(&kept), notes(&rings));
+            for (back, ring) in kept.iter().zip(&rings) {
+                assert_eq!(file(&back.fds[0]), file(&ring.fds[0]));
+                rustix::io::write(&back.fds[1], &1u64.to_ne_bytes()).expect("rung");
+                let mut count = [0; 8];
+                rustix::io::read(&ring.fds[1], &mut count).expect("heard");
+                assert_eq!((back.fds.len(), u64::from_ne_bytes(count)), (PARTS, 1), "its own doorbell");
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_version_stored_is_stored_anew() {
+        let [moved, half_moved, half] = [1, 2, 3].map(ring);
+        let as_before = |ring: &Kept| earlier::names(&ring.note).into_iter().zip([pipe(), pipe()]).collect::<Content>();
+        let mut before = as_before(&moved);
+        before.push((name(&half_moved.note), packed(&half_moved).expect("packed")));
+        before.extend(as_before(&half_moved).pop());
+        before.extend(as_before(&half).pop());
+        let handed = handed(&before);
+        let (store, stored) = manager(9, before);
+        assert_eq!(notes(&store.sort(handed).expect("there are descriptors")), notes(&[half_moved, moved]));
+        let names: Vec<String> = end(&store, stored).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [2, 1].map(|uid| name(&ring(uid).note)));
+    }
+
+    /// All names, and the sockets', are one string of the environment (execve(2), `MAX_ARG_STRLEN`).
+    #[test]
+    fn the_names_of_all_rings_can_be_handed_over() {
+        let longest = name(&Note::default());
+        assert!(is_name_of_ring(&longest) && longest.len() <= 255, "the longest that the store takes");
+        let page = 4096;
+        assert!((MAX_RINGS as usize + 1) * (longest.len() + 1) <= 32 * page / 2, "and as much for other names");
     }
 
     #[test]
     fn a_service_manager_that_says_nothing_keeps_nothing() {
         let (line, _theirs) = UnixDatagram::pair().unwrap();
         let store = Store { line, patience: Duration::from_millis(20) };
-        let kept = store.keep(&Kept { note: Note::default(), fds: vec![any_fd(), any_fd()] });
-        assert_eq!(kept.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(store.keep(&ring(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, sockopt};
 
-use super::holder::{ALL, FORGET, Holder, KEEP, MESSAGE, OK, RING, listener_at, message, parse};
+use super::holder::{ALL, FORGET, Holder, KEEP, MESSAGE, OK, RING, Refusal, Whose, listener_at, message, parse};
 use super::holding::Holding;
 use super::*;
 use crate::fds;
@@ -14,6 +14,8 @@ use crate::fds;
 /// Long enough for who answers, short enough for who does not.
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
+const FOLDER: [u8; 16] = [1; 16];
+const OTHER: [u8; 16] = [2; 16];
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -66,17 +68,17 @@ fn says(peer: &OwnedFd, op: u8, ring: &Kept) {
 fn one_that_is_stopped_is_asked_once_and_heard_to_the_end() {
     let (_folder, path) = place();
     let listener = listener_at(&path).expect("a socket");
-    let mut holder = Holder::at(path, SHORT);
+    let mut holder = Holder::at(path, FOLDER, SHORT);
     for _ in 0..3 {
-        assert_eq!(holder.all().unwrap_err().kind(), io::ErrorKind::TimedOut, "nothing is not none");
+        assert_eq!(holder.all(Whose::Anyones).unwrap_err().kind(), io::ErrorKind::TimedOut, "nothing is not none");
     }
     let peer = accept(&listener);
     assert_eq!(hears(&peer), ALL);
     says(&peer, RING, &ring(1));
-    assert_eq!(holder.all().unwrap_err().kind(), io::ErrorKind::TimedOut, "it has not said all");
+    assert_eq!(holder.all(Whose::Anyones).unwrap_err().kind(), io::ErrorKind::TimedOut, "it has not said all");
     says(&peer, RING, &ring(2));
     says(&peer, OK, &ring(0));
-    assert_eq!(uids(&holder.all().expect("all")), [1, 2], "what was said before the pause, too");
+    assert_eq!(uids(&holder.all(Whose::Anyones).expect("all")), [1, 2], "what was said before the pause, too");
     rustix::io::ioctl_fionbio(&listener, true).expect("a socket that does not wait");
     assert!(accept_with(&listener, SocketFlags::CLOEXEC).is_err(), "one connection for all looks");
 }
@@ -85,15 +87,15 @@ fn one_that_is_stopped_is_asked_once_and_heard_to_the_end() {
 fn one_that_hangs_up_is_asked_anew() {
     let (_folder, path) = place();
     let listener = listener_at(&path).expect("a socket");
-    let mut holder = Holder::at(path, SHORT);
-    assert!(holder.all().is_err());
+    let mut holder = Holder::at(path, FOLDER, SHORT);
+    assert!(holder.all(Whose::Anyones).is_err());
     drop(accept(&listener));
-    assert!(holder.all().is_err(), "it has hung up");
-    assert!(holder.all().is_err(), "it is asked by another connection");
+    assert!(holder.all(Whose::Anyones).is_err(), "it has hung up");
+    assert!(holder.all(Whose::Anyones).is_err(), "it is asked by another connection");
     let peer = accept(&listener);
     assert_eq!(hears(&peer), ALL);
     says(&peer, OK, &ring(0));
-    assert!(holder.all().expect("all").is_empty());
+    assert!(holder.all(Whose::Anyones).expect("all").is_empty());
 }
 
 /// Daemons that were killed while they waited have left their connections in its queue: the kernel takes no more of them,
@@ -114,34 +116,34 @@ fn one_whose_queue_is_full_is_there_and_its_socket_stays() {
     });
     assert!(dead.take(100).count() < 100, "its queue has an end");
     let before = inode(&path);
-    let mut holder = Holder::at(path.clone(), SHORT);
-    assert_eq!(holder.all().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let mut holder = Holder::at(path.clone(), FOLDER, SHORT);
+    assert_eq!(holder.all(Whose::Anyones).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     assert!(holder.keep(ring(1)).is_err(), "while the daemon runs");
     assert!(holder.mend().is_err());
     assert_eq!(inode(&path), before, "nobody else is started in its place");
     drop(listener);
-    assert!(holder.all().expect("nobody").is_empty(), "now the kernel says that nobody has it");
+    assert!(holder.all(Whose::Anyones).expect("nobody").is_empty(), "now the kernel says that nobody has it");
 }
 
 #[test]
 fn there_is_none_where_the_kernel_says_so_or_the_operator() {
     let (_folder, path) = place();
-    let none = |holder: &mut Holder| holder.all().expect("none").is_empty();
-    assert!(none(&mut Holder::at(path.clone(), LONG)), "it was never there");
+    let none = |holder: &mut Holder| holder.all(Whose::Anyones).expect("none").is_empty();
+    assert!(none(&mut Holder::at(path.clone(), FOLDER, LONG)), "it was never there");
     drop(listener_at(&path).expect("a socket"));
-    assert!(none(&mut Holder::at(path.clone(), LONG)), "it has ended");
+    assert!(none(&mut Holder::at(path.clone(), FOLDER, LONG)), "it has ended");
     std::fs::remove_file(&path).expect("it was there");
     // While it is waited for: it is killed, or its socket is taken away.
     let listener = listener_at(&path).expect("a socket");
-    let mut holder = Holder::at(path.clone(), SHORT);
-    assert!(holder.all().is_err());
+    let mut holder = Holder::at(path.clone(), FOLDER, SHORT);
+    assert!(holder.all(Whose::Anyones).is_err());
     drop(listener);
-    assert!(holder.all().is_err(), "its end is seen");
+    assert!(holder.all(Whose::Anyones).is_err(), "its end is seen");
     assert!(none(&mut holder), "it was killed");
     std::fs::remove_file(&path).expect("it was there");
     let _listener = listener_at(&path).expect("a socket");
-    let mut holder = Holder::at(path.clone(), SHORT);
-    assert!(holder.all().is_err());
+    let mut holder = Holder::at(path.clone(), FOLDER, SHORT);
+    assert!(holder.all(Whose::Anyones).is_err());
     std::fs::remove_file(&path).expect("it was there");
     assert!(none(&mut holder), "it was given up");
 }
@@ -151,8 +153,8 @@ fn there_is_none_where_the_kernel_says_so_or_the_operator() {
 fn one_that_comes_back_keeps_what_is_wanted_and_no_more() {
     let (folder, path) = place();
     let process = real(&path);
-    let mut holder = Holder::at(path.clone(), LONG);
-    assert!(holder.all().expect("none yet").is_empty());
+    let mut holder = Holder::at(path.clone(), FOLDER, LONG);
+    assert!(holder.all(Whose::Anyones).expect("none yet").is_empty());
     for uid in 1..=3 {
         holder.keep(ring(uid)).expect("kept");
     }
@@ -162,8 +164,8 @@ fn one_that_comes_back_keeps_what_is_wanted_and_no_more() {
     holder.mend().expect("it is there");
     assert_eq!(holder.unkept(), 0);
     drop(holder);
-    let mut next = Holder::at(path, LONG);
-    let mut kept = uids(&next.all().expect("answered"));
+    let mut next = Holder::at(path, FOLDER, LONG);
+    let mut kept = uids(&next.all(Whose::Anyones).expect("answered"));
     kept.sort_unstable();
     assert_eq!(kept, [1, 3]);
     drop((next, folder));
@@ -176,7 +178,7 @@ fn one_that_comes_back_keeps_what_is_wanted_and_no_more() {
 fn nobody_waits_for_ever_for_a_ring_to_be_kept() {
     let (_folder, path) = place();
     let listener = listener_at(&path).expect("a socket");
-    let holder = Holder::at(path, LONG);
+    let holder = Holder::at(path, FOLDER, LONG);
     let keeper = Keeper::over(Place::Holder(holder), Health::default()).expect("a keeper");
     let ring = ring(1);
     let [one, other] = [ring.fds[0].as_fd(), ring.fds[1].as_fd()];
@@ -191,4 +193,160 @@ fn nobody_waits_for_ever_for_a_ring_to_be_kept() {
         }
     }
     assert_eq!(heard, [ALL, KEEP, FORGET]);
+}
+
+fn refused(error: &io::Error) -> &Refusal {
+    Refusal::of(error).unwrap_or_else(|| panic!("{error} is none"))
+}
+
+/// Another daemon at the same place gets no ring of a living one, nor has it any let go; when that is dead, it gets them all,
+/// and what that had said before is done by then.
+#[test]
+fn rings_are_one_daemons_while_it_lives() {
+    let (folder, path) = place();
+    let process = real(&path);
+    let [mut one, mut other] = [FOLDER, OTHER].map(|of| Holder::at(path.clone(), of, LONG));
+    assert!(one.all(Whose::Anyones).expect("none yet").is_empty());
+    (1..=3).for_each(|uid| one.keep(ring(uid)).expect("kept"));
+    let error = other.all(Whose::Anyones).expect_err("they are another's");
+    assert!(matches!(refused(&error), Refusal::Taken { pid } if *pid == std::process::id()), "{error}");
+    assert!(matches!(refused(&other.keep(ring(9)).expect_err("not kept")), Refusal::Taken { .. }));
+    assert!(other.all(Whose::ThisFolders).expect("answered").is_empty(), "of its own folder there are none");
+    one.forget(&ring(2).note).expect("told");
+    drop(one);
+    assert!(other.all(Whose::ThisFolders).expect("answered").is_empty(), "nor when nobody has them");
+    assert_eq!(other.withheld(), 2, "it is told that there are others");
+    let mut next = Holder::at(path.clone(), FOLDER, LONG);
+    let mut kept = uids(&next.all(Whose::ThisFolders).expect("its folder's"));
+    kept.sort_unstable();
+    assert_eq!(kept, [1, 3]);
+    drop(next);
+    // The data folder at this place was replaced.
+    assert_eq!(other.all(Whose::Anyones).expect("nobody else is there").len(), 2);
+    assert_eq!(other.withheld(), 0);
+    drop((other, folder));
+    process.join().expect("it ends with its socket");
+}
+
+/// Who answers is none of whom an answer will ever come.
+#[test]
+fn another_programs_socket_is_no_holder() {
+    let (_folder, path) = place();
+    let _listener = std::os::unix::net::UnixListener::bind(&path).expect("a stream socket");
+    let error = Holder::at(path, FOLDER, LONG).all(Whose::Anyones).expect_err("no holder");
+    assert!(matches!(refused(&error), Refusal::NoHolder), "{error}");
+}
+
+/// Answers as a holder of an earlier version does: whoever asks.
+fn earlier(path: &Path, kept: Vec<Kept>) -> JoinHandle<Vec<u32>> {
+    let listener = listener_at(path).expect("a socket");
+    std::thread::spawn(move || {
+        let peer = accept(&listener);
+        assert_eq!(hears(&peer), ALL);
+        kept.iter().for_each(|ring| says(&peer, RING, ring));
+        says(&peer, OK, &ring(0));
+        let mut forgotten = Vec::new();
+        let mut bytes = [0; MESSAGE];
+        while let Ok((n @ 1.., _)) = fds::receive(&peer, &mut bytes) {
+            let (op, note) = parse(&bytes[..n]).expect("whole");
+            assert_eq!(op, FORGET);
+            forgotten.push(note.uid);
+        }
+        forgotten
+    })
+}
+
+/// What the next start finds, by its socket, of a data folder.
+async fn found(folder: &Path, socket: Option<&str>, data: &str, is_new: bool) -> io::Result<Vec<u32>> {
+    let (socket, data) = (socket.map(|socket| folder.join(socket)), folder.join(data));
+    let sought = Sought { socket: socket.as_deref(), data: &data, is_new };
+    let found = find(sought, Stored::default(), &Health::default(), |_| ()).await?;
+    let Some((keeper, kept)) = found else { return Ok(Vec::new()) };
+    // All that is wanted of it is done before the next one asks.
+    keeper.settle(Instant::now() + LONG);
+    let mut uids = uids(&kept);
+    uids.sort_unstable();
+    Ok(uids)
+}
+
+/// The next start has another socket, or none: the rings come along, and are let go where they were.
+#[tokio::test]
+async fn rings_are_found_where_the_last_daemon_of_the_folder_had_them() {
+    let (folder, _) = place();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("data")).expect("a folder");
+    let names = ["rings.sock", "other.rings.sock", "third.rings.sock"];
+    let processes = names.map(|name| real(&folder.join(name)));
+    assert!(found(folder, Some("clad.sock"), "data", true).await.expect("none").is_empty());
+    let mut first = Holder::at(folder.join("rings.sock"), places::identity(&folder.join("data")), LONG);
+    // That one's thread may be about to end.
+    while !first.all(Whose::Anyones).is_ok_and(|kept| kept.is_empty()) {
+        std::thread::yield_now();
+    }
+    (1..=2).for_each(|uid| first.keep(ring(uid)).expect("kept"));
+    // A copy of the folder, with its link, while the daemon lives and when it is dead; and with a socket beside.
+    for lives in [true, false] {
+        std::fs::create_dir(folder.join("copy")).expect("a folder");
+        std::os::unix::fs::symlink(folder.join("rings.sock"), folder.join("copy/holder.sock")).expect("a link");
+        for socket in [None, Some("third.sock")] {
+            assert!(found(folder, socket, "copy", false).await.expect("none").is_empty(), "{lives}");
+        }
+        assert_eq!(places::Link(&folder.join("copy")).left(), Some(folder.join("rings.sock")), "not forgotten");
+        std::fs::remove_file(folder.join("copy/holder.sock")).expect("it is there");
+        assert!(found(folder, Some("third.sock"), "copy", false).await.expect("none").is_empty(), "{lives}");
+        std::fs::remove_dir_all(folder.join("copy")).expect("it is there");
+        first.ended(); // its line
+    }
+    assert_eq!(found(folder, None, "data", false).await.expect("found"), [1, 2], "without a socket");
+    for _again in 0..2 {
+        assert_eq!(found(folder, Some("other.sock"), "data", false).await.expect("found"), [1, 2], "moved");
+    }
+    let mut first = Holder::at(folder.join("rings.sock"), OTHER, LONG);
+    let left = std::iter::repeat_with(|| first.all(Whose::Anyones)).find_map(Result::ok).expect("no end");
+    assert!(left.is_empty(), "let go where they were");
+    drop(first);
+    for name in names {
+        std::fs::remove_file(folder.join(name)).expect("it was there");
+    }
+    processes.into_iter().for_each(|process| process.join().expect("it ends with its socket"));
+}
+
+/// The daemon before had `audit.sock`, and its holder at the one name of the folder. A log that is new had none.
+#[tokio::test]
+async fn rings_that_an_earlier_version_kept_are_found_under_the_name_that_it_had() {
+    let (folder, path) = place();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("data")).expect("a folder");
+    let process = real(&folder.join("audit.rings.sock"));
+    let holder = earlier(&path, vec![ring(1), ring(2)]);
+    // Not those of a daemon that answers on the name that goes with it; nor is a new log's daemon anybody's successor.
+    let living = std::os::unix::net::UnixListener::bind(folder.join("clad.sock")).expect("a socket");
+    for is_new in [false, true] {
+        assert!(found(folder, Some("audit.sock"), "data", is_new).await.expect("none").is_empty());
+        std::fs::remove_file(folder.join("data/holder.sock")).expect("it was made");
+        std::fs::remove_file(folder.join("clad.sock")).or_else(|e| if is_new { Ok(()) } else { Err(e) }).expect("gone");
+    }
+    drop(living);
+    assert_eq!(found(folder, Some("audit.sock"), "data", false).await.expect("found"), [1, 2]);
+    assert_eq!(holder.join().expect("answered"), [1, 2], "let go there");
+    assert_eq!(found(folder, Some("audit.sock"), "data", false).await.expect("found"), [1, 2], "kept here");
+    std::fs::remove_file(folder.join("audit.rings.sock")).expect("it was there");
+    process.join().expect("it ends with its socket");
+}
+
+/// Two daemons were given one place. The one that comes second says so, and does not wait for ever.
+#[tokio::test]
+async fn a_start_ends_where_another_daemon_has_the_place() {
+    let (folder, path) = place();
+    std::fs::create_dir(folder.path().join("data")).expect("a folder");
+    let process = real(&path);
+    let mut living = Holder::at(path, OTHER, LONG);
+    assert!(living.all(Whose::Anyones).expect("none").is_empty());
+    let sought = Sought { socket: Some(&folder.path().join("clad.sock")), data: folder.path(), is_new: true };
+    let mut asked = 0;
+    let error = find(sought, Stored::default(), &Health::default(), |_| asked += 1).await.expect_err("it is another's");
+    assert!(asked > 1, "it may be one that is just dying");
+    assert!(error.to_string().contains("ingest.unix.path"), "{error}");
+    drop((living, folder));
+    process.join().expect("it ends with its socket");
 }

@@ -141,6 +141,18 @@ label! {
 }
 
 label! {
+    /// What became of a segment that is not there as it was.
+    Broken, "damage" {
+        /// It is not there, and was not removed by retention.
+        Missing = "missing",
+        /// Its header was lost.
+        Unreadable = "unreadable",
+        /// It had a footer, and has lost it: records may be gone at its end.
+        Footless = "footless",
+    }
+}
+
+label! {
     /// Which rule removed a segment.
     Rule, "rule" {
         /// `retention.max_bytes`
@@ -195,5 +207,6 @@ mod tests {
     fn the_runbook_explains_each_reason_and_no_other() {
         assert_eq!(explained("CladIoFallback"), values::<Fallback>());
         assert_eq!(explained("CladRecordsDropped"), values::<Dropped>());
+        assert_eq!(explained("CladRecordsLost"), values::<Broken>());
     }
 }

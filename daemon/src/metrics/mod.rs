@@ -5,9 +5,10 @@
 //!
 //! *Rejected* means that the sender was told; *dropped* means that nobody was.
 //!
-//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `scrape` the answer
-//! of `/metrics`, `snapshot` what the admin service tells of it.
+//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `damaged` which
+//! offsets count as damaged, `scrape` the answer of `/metrics`, `snapshot` what the admin service tells of it.
 
+mod damaged;
 mod histogram;
 mod labels;
 mod scrape;
@@ -19,7 +20,7 @@ mod tests;
 use std::time::Duration;
 
 pub(crate) use labels::Label;
-pub use labels::{Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
+pub use labels::{Broken, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
 use scrape::meters;
 pub use scrape::{Scrape, install};
 pub(crate) use snapshot::{Recent, counters};
@@ -295,10 +296,27 @@ pub fn config_loaded(taken_at: Option<Duration>) {
     }
 }
 
-/// Records were found damaged.
-pub fn corrupt(records: u64) {
+/// The records of these offsets were found damaged, or lost; whoever meets them again makes no more of them.
+pub fn damaged(from: u64, to: u64) {
     if let Some(m) = meters() {
-        m.corrupt_records.increment(records);
+        m.corrupt_records.increment(m.damaged.note(from, to));
+    }
+}
+
+/// What is known to be gone of what was acknowledged.
+pub fn lost(records: u64, segments: [(Broken, u64); 3]) {
+    if let Some(m) = meters() {
+        m.lost_records.set(float(records));
+        for (broken, count) in segments {
+            m.broken_segments.of(broken).set(float(count));
+        }
+    }
+}
+
+/// Retention by age rests, because the wall clock has jumped.
+pub fn retention_paused() {
+    if let Some(m) = meters() {
+        m.retention_pauses.increment(1);
     }
 }
 

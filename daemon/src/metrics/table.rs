@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
+use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
-use super::labels::{Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
+use super::labels::{Broken, Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +97,13 @@ metrics_table! {
     RECOVERIES = "clad_recoveries_total", Counter, Recovery::NAME, "Recoveries in the running process, and attempts at it that failed.";
     RECOVERY_TRUNCATED = "clad_recovery_truncated_bytes_total", Counter, "", "Bytes of unvouched tail that recovery set aside.";
     RECOVERY_DURATION = "clad_recovery_duration_seconds", Gauge, "", "Time that recovery took at the start.";
-    CORRUPT_RECORDS = "clad_corrupt_records_total", Counter, "", "Records found damaged.";
+    CORRUPT_RECORDS = "clad_corrupt_records_total", Counter, "", "Records found damaged or lost since the start, by the start itself, a recovery or a reader; each counts once.";
+    LOST_RECORDS = "clad_lost_records", Gauge, "", "Acknowledged records that are known to be lost, by their offsets, until retention has passed them. A restart does not change it.";
+    BROKEN_SEGMENTS = "clad_broken_segments", Gauge, Broken::NAME, "Segments that are missing, or whose header or footer was lost: how many records went with them nobody knows.";
     RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 while the configuration in use is that of the last start or reload; 0 after a reload that was refused.";
     RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "When the configuration in use was taken.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
+    RETENTION_PAUSES = "clad_retention_pauses_total", Counter, "", "Times that retention by age rested for a minute because the wall clock had jumped.";
 }
 
 /// A counter that can be read as well: counted here, and handed to the exporter when it is asked.
@@ -204,9 +208,14 @@ pub(super) struct Meters {
     pub(super) recovery_truncated: Arc<Total>,
     pub(super) recovery_duration: Gauge,
     pub(super) corrupt_records: Arc<Total>,
+    /// Which they are.
+    pub(super) damaged: Damaged,
+    pub(super) lost_records: Gauge,
+    pub(super) broken_segments: Family<Broken, Gauge>,
     pub(super) reload_successful: Gauge,
     pub(super) reload_time: Gauge,
     pub(super) retained_away: Family<Rule, Arc<Total>>,
+    pub(super) retention_pauses: Arc<Total>,
     totals: Vec<Arc<Total>>,
 }
 
@@ -275,9 +284,13 @@ impl Meters {
             recovery_truncated: totals.total(counter!(RECOVERY_TRUNCATED)),
             recovery_duration: gauge!(RECOVERY_DURATION),
             corrupt_records: totals.total(counter!(CORRUPT_RECORDS)),
+            damaged: Damaged::default(),
+            lost_records: gauge!(LOST_RECORDS),
+            broken_segments: gauges(BROKEN_SEGMENTS),
             reload_successful: gauge!(RELOAD_SUCCESSFUL),
             reload_time: gauge!(RELOAD_TIME),
             retained_away: totals.family(RETAINED_AWAY),
+            retention_pauses: totals.total(counter!(RETENTION_PAUSES)),
             totals: totals.0.into_inner(),
         }
     }

@@ -7,7 +7,24 @@
 use clad_journal::format::meta::Meta;
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId};
 
-/// The offset to go on at.
+/// What a cursor's owner has read is there: nothing where the log does not remember so far back.
+pub(crate) fn is_there(meta: &Meta, end: u64, cursor: Cursor) -> Option<bool> {
+    match resolve(meta, end, cursor) {
+        Ok(_) => Some(true),
+        Err(_) if is_forgotten(meta, cursor) => None,
+        Err(_) => Some(false),
+    }
+}
+
+/// Its epoch is older than what the log remembers.
+fn is_forgotten(meta: &Meta, cursor: Cursor) -> bool {
+    let oldest = meta.epochs.first().map_or(0, |e| e.epoch);
+    let full = meta.epochs.len() >= clad_journal::format::meta::MAX_EPOCHS;
+    cursor.log_id == LogId::from_bytes(meta.log_id) && cursor.epoch < oldest && oldest > 1 && full
+}
+
+/// The offset to go on at. Where the log ends is where offsets were given to: what a cursor of a READ at a lower level lies
+/// behind may not have reached this one's level yet.
 pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, ErrorInfo> {
     let log_id = LogId::from_bytes(meta.log_id);
     let unknown = |text: String| Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
@@ -17,8 +34,7 @@ pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, Erro
     if cursor.epoch > meta.epoch() {
         return unknown(format!("the cursor is of epoch {}, this log is at {}", cursor.epoch, meta.epoch()));
     }
-    let oldest = meta.epochs.first().map_or(0, |e| e.epoch);
-    if cursor.epoch < oldest && oldest > 1 && meta.epochs.len() >= clad_journal::format::meta::MAX_EPOCHS {
+    if is_forgotten(meta, cursor) {
         return unknown(format!("the cursor is of epoch {}, older than what this log remembers", cursor.epoch));
     }
     // An epoch that gave no offset is not kept; it began where the next one did.
@@ -59,6 +75,7 @@ mod tests {
             created_ns: 0,
             least_epoch: 0,
             proof: None,
+            lost: Vec::new(),
             epochs: vec![epoch(1, 0), epoch(3, 100), epoch(4, 250)],
         }
     }
@@ -80,5 +97,20 @@ mod tests {
         assert_eq!(at(5, 0), Err((ErrorCode::CursorUnknown, None)));
         let other = Cursor { log_id: LogId::from_bytes([8; 16]), epoch: 1, offset: 0 };
         assert_eq!(resolve(&meta(), 300, other).unwrap_err().code, ErrorCode::CursorUnknown);
+        assert_eq!(is_there(&meta(), 300, other), Some(false));
+    }
+
+    #[test]
+    fn what_is_older_than_the_log_remembers_is_neither_there_nor_not() {
+        let at = |epoch, offset| Cursor { log_id: LogId::from_bytes([7; 16]), epoch, offset };
+        let is_there = |meta: &Meta, cursor| is_there(meta, 300, cursor);
+        let known = [at(1, 100), at(1, 101), at(4, 300), at(4, 301), at(5, 0)].map(|cursor| is_there(&meta(), cursor));
+        assert_eq!(known, [true, false, true, false, false].map(Some));
+        let mut full = meta();
+        (10..)
+            .take(clad_journal::format::meta::MAX_EPOCHS)
+            .for_each(|epoch| full.push_epoch(epoch, 300 + u64::from(epoch)));
+        assert_eq!(full.epochs.len(), clad_journal::format::meta::MAX_EPOCHS);
+        assert_eq!(is_there(&full, at(1, 50)), None);
     }
 }

@@ -21,6 +21,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 use crate::ingest::parts::{Owner, Parts};
 use stream::Places;
 
+pub(crate) use cursor::is_there;
 pub(crate) use item::{Block, Item};
 pub(crate) use stream::{Ended, ReadStream};
 
@@ -71,7 +72,7 @@ impl Reads {
                 return Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
             }
             ReadFrom::Offset(offset) => offset,
-            ReadFrom::Cursor(cursor) => cursor::resolve(&meta, end, cursor)?,
+            ReadFrom::Cursor(cursor) => cursor::resolve(&meta, marks.received, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
         };
         // Who does not follow gets what there is now, and an end, however fast the log grows.

@@ -36,6 +36,9 @@ pub(crate) struct ReadStream {
     log_id: LogId,
     read: Read,
     next: u64,
+    /// The latest epoch of which it is known that everything that was given is in its history: what was read when it was there,
+    /// and its own records.
+    epoch: u32,
     stop_at: u64,
     left: u64,
     level: Level,
@@ -81,7 +84,7 @@ impl ReadStream {
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        Self { journal, log_id, read, next: from, stop_at, left, level, reader, places }
+        Self { journal, log_id, read, next: from, epoch: 0, stop_at, left, level, reader, places }
     }
 
     #[cfg(test)]
@@ -89,8 +92,8 @@ impl ReadStream {
         self.next
     }
 
-    fn cursor(&self, epoch: u32) -> Cursor {
-        Cursor { log_id: self.log_id, epoch, offset: self.next }
+    pub(super) fn cursor(&self) -> Cursor {
+        Cursor { log_id: self.log_id, epoch: self.epoch, offset: self.next }
     }
 
     /// Reads to the end, or for ever, in frames.
@@ -115,7 +118,8 @@ impl ReadStream {
         let mut marks = self.journal.subscribe();
         let mut told = None;
         loop {
-            let epoch = marks.borrow_and_update().epoch;
+            // Not later: what is given next may be given up meanwhile, and then it is in no later history.
+            self.epoch = self.epoch.max(marks.borrow_and_update().epoch);
             let request_id = self.read.request_id;
             let place = tokio::select! {
                 biased;
@@ -151,14 +155,14 @@ impl ReadStream {
                 Look::More => false,
                 Look::CaughtUp if self.read.follow => {
                     if told != Some(self.next) {
-                        block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor(epoch) }));
+                        block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor() }));
                         told = Some(self.next);
                     }
                     false
                 }
-                Look::CaughtUp => self.end(&mut block, epoch, ReadEndReason::End),
-                Look::Limit => self.end(&mut block, epoch, ReadEndReason::Limit),
-                Look::Cancelled => self.end(&mut block, epoch, ReadEndReason::Cancelled),
+                Look::CaughtUp => self.end(&mut block, ReadEndReason::End),
+                Look::Limit => self.end(&mut block, ReadEndReason::Limit),
+                Look::Cancelled => self.end(&mut block, ReadEndReason::Cancelled),
                 Look::Failed(error) => {
                     block.put(Item::Failed(ErrorFrame { request_id, error }));
                     true
@@ -190,8 +194,8 @@ impl ReadStream {
         }
     }
 
-    fn end<B: Block>(&self, block: &mut B, epoch: u32, reason: ReadEndReason) -> bool {
-        block.put(Item::End(ReadEnd { request_id: self.read.request_id, cursor: self.cursor(epoch), reason }));
+    fn end<B: Block>(&self, block: &mut B, reason: ReadEndReason) -> bool {
+        block.put(Item::End(ReadEnd { request_id: self.read.request_id, cursor: self.cursor(), reason }));
         true
     }
 
@@ -221,7 +225,7 @@ impl ReadStream {
                 Err(ReadError::Gap { from, to, damaged }) => {
                     let reason = if damaged { GapReason::Damage } else { GapReason::Retention };
                     if damaged {
-                        crate::metrics::corrupt(to - from);
+                        crate::metrics::damaged(from, to);
                     }
                     let epoch = self.journal.marks().epoch;
                     block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));
@@ -235,6 +239,7 @@ impl ReadStream {
     }
 
     fn give<B: Block>(&mut self, batch: &Batch, block: &mut B) {
+        self.epoch = self.epoch.max(batch.epoch);
         for (first, chunk) in batch.chunks().flatten() {
             let h = &chunk.header;
             let range = StoredRange { first_sequence: h.first_sequence, first_offset: first, count: h.count };

@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clad_journal::{Append, JournalConfig};
+use clad_journal::{Append, JournalConfig, Policy};
 use clad_proto::frame::{Frame, FrameDecoder, ReadEndReason};
 use tokio::sync::{mpsc, watch};
 
 use super::item::Frames;
 use super::stream::LOOK;
 use super::*;
+use clad_proto::Cursor;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ME: Owner = Owner::Uid(1);
@@ -23,8 +24,12 @@ struct Log {
 }
 
 fn log() -> Log {
+    log_under(Policy::GROUP_COMMIT)
+}
+
+fn log_under(policy: Policy) -> Log {
     let dir = tempfile::tempdir().expect("a folder");
-    let config = JournalConfig { reserve_free: 0, segment_bytes: 32 << 20, ..JournalConfig::default() };
+    let config = JournalConfig { policy, reserve_free: 0, segment_bytes: 32 << 20, ..JournalConfig::default() };
     let journal = Arc::new(Journal::open_dir(dir.path(), config, Arc::new(|_| {})).expect("a log"));
     let payload = vec![b'x'; BODY];
     for sequence in 0..BATCHES as u64 {
@@ -103,6 +108,34 @@ async fn a_look_that_finds_nothing_comes_back_and_the_next_goes_on() {
         (stream, looks) = (back, looks + 1);
     }
     assert!(looks >= 5, "{looks} looks");
+}
+
+/// An epoch may begin while a look waits for its turn, or for the disk: the place behind its records is one of theirs.
+#[tokio::test]
+async fn a_place_is_of_the_epoch_of_what_was_given_before_it() {
+    let log = log();
+    let read = Read { since: None, until: None, ..nothing() };
+    let stream = log.reads.start(&read, ME).unwrap();
+    assert_eq!(stream.cursor().epoch, 0, "it knows of none");
+    let (stream, block, _) = stream.look::<Frames>();
+    assert!(block.size() > 0);
+    assert_eq!(stream.cursor().epoch, log.reads.journal.marks().epoch);
+}
+
+/// A cursor of a READ at a lower level, say: what it lies behind is given, and may not have reached this level yet.
+#[tokio::test]
+async fn a_cursor_may_lie_where_nothing_has_the_level_yet() {
+    let log = log_under(Policy::FireAndForget { sync_interval: Duration::ZERO });
+    let marks = log.reads.journal.marks();
+    assert!(marks.durable < marks.received);
+    let at = |offset| Cursor { log_id: LogId::from_bytes(log.reads.journal.meta().log_id), epoch: marks.epoch, offset };
+    let read = |offset| Read { from: ReadFrom::Cursor(at(offset)), since: None, until: None, ..nothing() };
+    let end = marks.received;
+    let stream = log.reads.start(&Read { min_level: AckLevel::Durable, ..read(end) }, ME).expect("it is of this log");
+    let (stream, block, look) = stream.look::<Frames>();
+    assert!(block.size() == 0 && matches!(look, stream::Look::CaughtUp) && stream.position() == end);
+    let error = log.reads.start(&read(end + 1), ME).map(drop).unwrap_err();
+    assert_eq!(error.code, ErrorCode::CursorUnknown);
 }
 
 /// One that waits for its turn, and one that has looked and found nothing yet.

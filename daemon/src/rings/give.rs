@@ -10,12 +10,13 @@ use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
 use clad_shm::{Drain, OpenError, Shape, Stamps, clock};
 use tokio::sync::oneshot;
 
+use super::aside::Hindrance;
 use super::process::Process;
 use super::ring::Ring;
 use super::roll::{Entry, Share};
 use super::{Held, Order, Rings, Shared, duplicate, member, memory, peer_of, shape};
-use crate::ingest::{Peer, Producer, random};
-use crate::keep::{Kept, Note};
+use crate::ingest::{Door, Peer, Producer, random};
+use crate::keep::{Kept, Layout, Note, PARTS};
 
 const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
 /// How long a client has to come back to its ring after a restart of the daemon. What it has pushed is drained meanwhile;
@@ -131,6 +132,7 @@ impl Shared {
             pid,
             pid_start,
             other_clock,
+            layout: Layout::default(),
         };
         let most = self.settings.bytes;
         let bytes = if wanted_bytes == 0 { most } else { wanted_bytes.clamp(LEAST_BYTES, most).next_power_of_two() };
@@ -143,11 +145,11 @@ impl Shared {
             self.journal.may_append(asker.producer.as_bytes(), asker.owner, note.producer_epoch).map_err(refused)?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let marks = self.journal.marks();
-        let mut drain = Drain::create(shape, first, self.journal.meta().log_id, marks.epoch).map_err(made)?;
+        let mut drain = Drain::create(shape, first, self.journal.meta().log_id, marks.epoch).map_err(&made)?;
         if other_clock {
             drain.set_stamps(Stamps::Drain);
         }
-        let member = member(note, &drain).ok_or_else(|| unavailable("no memory for a ring"))?;
+        let member = member(note, &drain).map_err(made)?;
         let (rings, of_one) = (self.settings.max_rings, self.most_of_one(uid));
         match self.roll.enter(member.clone(), self.share(rings), self.share(of_one)) {
             Entry::Done => {}
@@ -199,25 +201,33 @@ impl Shared {
     }
 
     /// The session of a ring's producer.
-    fn session(&self, note: &Note) -> Result<Producer, AppendError> {
+    pub(super) fn session(&self, note: &Note) -> Result<Producer, AppendError> {
         Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
     }
 
-    /// Takes over a ring that an earlier daemon had given out.
-    pub(super) fn adopt(&self, kept: Kept) -> Option<Ring> {
+    /// Goes on with a ring that an earlier daemon had given out. What stands in the way leaves it as it is, and it comes back.
+    pub(super) fn take_over(&self, kept: Kept) -> Result<Ring, Box<(Kept, Hindrance)>> {
         let note = kept.note;
-        let drop_it = |why: &dyn std::fmt::Display| {
-            tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, %why, "a ring that was kept is let go");
-            self.keeper.forget(&note);
+        if note.layout != Layout::default() {
+            let error = OpenError::Version(note.layout.version());
+            return Err(Box::new((kept, Hindrance::Open(error))));
+        }
+        let producer = match self.session(&note) {
+            Ok(producer) => producer,
+            Err(error) => return Err(Box::new((kept, Hindrance::Session(error)))),
         };
-        let Ok([ring, waker]) = <[OwnedFd; 2]>::try_from(kept.fds) else { return None };
+        let [ring, waker] = <[OwnedFd; PARTS]>::try_from(kept.fds)
+            .map_err(|fds| Box::new((Kept { note, fds }, Hindrance::Broken(OpenError::Foreign))))?;
         let marks = self.journal.marks();
-        let mut drain = match Drain::adopt(ring, waker, self.journal.meta().log_id, marks.epoch) {
-            Ok(drain) => drain,
-            Err(e) => {
-                crate::metrics::ring_cut_off();
-                drop_it(&e);
-                return None;
+        let mut drain = Drain::adopt(ring, waker, self.journal.meta().log_id, marks.epoch).map_err(|not| {
+            let kept = Kept { note, fds: vec![not.ring, not.waker] };
+            Box::new((kept, Hindrance::of(not.error)))
+        })?;
+        let member = match member(note, &drain) {
+            Ok(member) => member,
+            Err(error) => {
+                let kept = Kept { note, fds: drain.into_kept().into() };
+                return Err(Box::new((kept, Hindrance::of(error))));
             }
         };
         if self.door().highest >= clad_proto::AckLevel::Durable {
@@ -227,21 +237,24 @@ impl Shared {
         if note.other_clock {
             drain.set_stamps(Stamps::Drain);
         }
-        let producer = self.session(&note).inspect_err(|e| drop_it(e)).ok()?;
-        let Some(member) = member(note, &drain) else {
-            drop_it(&"no memory for it");
-            return None;
-        };
-        self.roll.enter_again(member.clone());
         let process = Process::of(&note);
         let over = matches!(process, Process::Gone) || drain.is_closed();
-        let mut ring = Ring::new(member, drain, self.door(), peer_of(&note), producer, process.watched());
+        // What is `posted` was taken by the limits of its day, and lower ones of today do not undo that.
+        let longest = u32::try_from(drain.shape().max_payload()).unwrap_or(u32::MAX);
+        let today = self.door();
+        let door = Door {
+            max_append: today.max_append.max(longest),
+            max_record: today.max_record.max(longest),
+            ..Door::clone(&today)
+        };
+        let mut ring = Ring::new(member, drain, Arc::new(door), peer_of(&note), producer, process.watched());
+        ring.is_adopted();
         match over {
             true => ring.leave(false),
             false => ring.is_expected_by(Instant::now() + RETURN_WAIT),
         }
         ring.look_for_loss();
-        Some(ring)
+        Ok(ring)
     }
 }
 

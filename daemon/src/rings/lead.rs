@@ -103,6 +103,14 @@ impl Lead {
         assert!(self.watch.arm());
     }
 
+    /// Whether whoever stands by would be woken now.
+    #[cfg(test)]
+    pub(super) fn wakes(&self) -> bool {
+        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut armed = [rustix::event::PollFd::new(&self.watch.armed, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut armed, Some(&at_once)).expect("it can be asked") > 0
+    }
+
     /// Leads, unless the other does.
     pub(super) fn try_lead(&self) -> Option<Left> {
         match self.drainage.try_lock() {

@@ -13,13 +13,17 @@
 //! and let go when all of it is written, whatever a process that lives on writes there. What a client does to its ring costs
 //! itself alone.
 //!
+//! A panic of a thread that drains ends the process ([`crate::defect`]): nobody else would drain, and everybody would wait.
+//!
 //! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
 //!
 //! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
+mod aside;
 mod give;
 mod lead;
+mod outs;
 mod pace;
 mod pass;
 mod process;
@@ -32,26 +36,33 @@ mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use clad_journal::Journal;
 use clad_proto::frame::{Hello, RingId};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
-use clad_shm::{Drain, Shape, Usage, clock};
+use clad_shm::{Drain, OpenError, Shape, Usage, clock};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use crate::config::SharedMemory;
+use crate::defect::ends_clad;
 use crate::ingest::{Door, Peer};
 use crate::keep::{Keeper, Kept, Note};
+use aside::Aside;
 pub(crate) use give::{Asker, Given, borrowed, now};
 use lead::Lead;
 use ring::Ring;
 use roll::Roll;
 
+/// What a thread of the drain is called where it cannot go on.
+const WHO: &str = "the drain of the rings";
+
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
+/// How long whoever ends the daemon waits to hear what rings keep.
+const COUNT_WAIT: Duration = Duration::from_secs(1);
 /// How long a client waits for the end of a ring that its producer had before, until it is told to come again: less than
 /// the time that clients give a handshake.
 const RETIRE_WAIT: Duration = Duration::from_secs(3);
@@ -72,6 +83,11 @@ impl Settings {
         let max_rings = if config.enabled { config.max_rings as usize } else { 0 };
         Self { bytes, max_rings, spin: config.spin }
     }
+
+    #[cfg(test)]
+    pub(crate) const fn for_test(bytes: u32, max_rings: usize) -> Self {
+        Self { bytes, max_rings, spin: Duration::ZERO }
+    }
 }
 
 /// A ring of so many bytes: with a place for an append for every 128 of them, which no append takes less than by much.
@@ -91,6 +107,8 @@ enum Order {
     CatchUp(CatchUp),
     /// Asks for a sign of life.
     Sign(oneshot::Sender<()>),
+    /// How many records were taken that are not written, up to this mark, and lie in rings.
+    Count(u64, mpsc::SyncSender<u64>),
     Stop,
 }
 
@@ -124,6 +142,8 @@ struct Shared {
     sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
     /// The same as an append asks that came by a socket then.
     probe: Mutex<Option<(Instant, CaughtUp)>>,
+    /// Kept, and not gone on with now.
+    aside: Mutex<Vec<Aside>>,
 }
 
 impl Shared {
@@ -232,6 +252,7 @@ impl Rings {
             bell,
             sign: Mutex::default(),
             probe: Mutex::default(),
+            aside: Mutex::default(),
         });
         let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
         if !adopted.is_empty() {
@@ -246,7 +267,7 @@ impl Rings {
         let lead = Arc::new(Lead::new(shared.clone(), adopted)?);
         for _ in 0..2 {
             let lead = lead.clone();
-            std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || lead.serve())?;
+            std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || ends_clad(WHO, || lead.serve()))?;
         }
         Ok(Self(Some(shared)))
     }
@@ -346,13 +367,28 @@ impl Rings {
     /// Says how many rings are left: what they hold is kept for the next start.
     pub(crate) fn stop(&self, deadline: Instant) -> usize {
         let Some(shared) = &self.0 else { return 0 };
+        shared.try_again();
         shared.order(Order::Stop);
-        while shared.roll.totals().0 > 0 && Instant::now() < deadline {
+        while shared.roll.any_gets_on() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(why) = self.not_drained() {
+            tracing::error!("{why}");
         }
         // What was drained is let go before the process ends, or the next one would find it.
         shared.keeper.settle(deadline);
         shared.roll.totals().0
+    }
+
+    /// How many of the records that were taken and are not written, up to this mark, lie in rings still. Nothing where the
+    /// drain does not say it in [`COUNT_WAIT`]. Blocks.
+    pub(crate) fn keep_of(&self, written: u64) -> Option<u64> {
+        let Some(shared) = &self.0 else { return Some(0) };
+        let (done, counted) = mpsc::sync_channel(1);
+        match shared.order(Order::Count(written, done)) {
+            true => counted.recv_timeout(COUNT_WAIT).ok(),
+            false => Some(0), // there are none any more
+        }
     }
 
     /// How long the drain has given no sign of life. To be called every second or so; one that sleeps is not woken for it.
@@ -426,7 +462,7 @@ fn peer_of(note: &Note) -> Peer {
 }
 
 /// The drain of a new ring, or of one that was kept, with what others need to know of it.
-fn member(note: Note, drain: &Drain) -> Option<Arc<roll::Member>> {
-    let watch = clad_shm::Watch::of(drain).ok()?;
-    Some(Arc::new(roll::Member::new(note, memory(drain.shape()), watch, drain.next())))
+fn member(note: Note, drain: &Drain) -> Result<Arc<roll::Member>, OpenError> {
+    let watch = clad_shm::Watch::of(drain)?;
+    Ok(Arc::new(roll::Member::new(note, memory(drain.shape()), watch, drain.next())))
 }

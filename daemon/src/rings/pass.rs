@@ -14,7 +14,8 @@
 //!
 //! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
 //! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
-//! waits: others go on, and lose their order with it for as long.
+//! waits: others go on, and lose their order with it for as long. So it does where an append was posted to an earlier daemon
+//! and is longer than segments are now, unless the log has it already: until there is a daemon with larger ones.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -48,6 +49,8 @@ struct Taken {
     level: AckLevel,
     /// Why it is not handed over.
     refused: Option<Box<ErrorInfo>>,
+    /// It waits in its ring, for another daemon.
+    waits: bool,
 }
 
 impl Taken {
@@ -97,7 +100,14 @@ impl Batch {
                 let from = self.bytes.len();
                 if let Some(entry) = rings[at].take(&mut self.bytes) {
                     let bytes = (from, self.bytes.len());
-                    self.taken.push(Taken { ring: at, bytes, entry, level: AckLevel::None, refused: None });
+                    self.taken.push(Taken {
+                        ring: at,
+                        bytes,
+                        entry,
+                        level: AckLevel::None,
+                        refused: None,
+                        waits: false,
+                    });
                 }
                 frontier = frontier.min(rings[at].look(before));
             }
@@ -119,10 +129,23 @@ impl Batch {
         let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
         let mut cost = 0;
+        let mut waiting: Vec<usize> = Vec::new(); // rings of which nothing more is handed over
         for taken in taken.iter_mut() {
+            taken.waits = waiting.contains(&taken.ring);
+            let is_beyond = rings[taken.ring].is_beyond_segments(taken.payload_bytes());
+            // What the log has already needs no room in it.
+            let is_stored = is_beyond && rings[taken.ring].is_stored(&taken.entry);
+            if !taken.waits && is_beyond && !is_stored {
+                waiting.push(taken.ring);
+                taken.waits = true;
+            }
+            if taken.waits {
+                continue;
+            }
             let bytes = &bytes[taken.bytes.0..taken.bytes.1];
             let (level, item) = prepare(&mut rings[taken.ring], &taken.entry, bytes, at);
             taken.level = level;
+            let item = if is_stored { Err(refusal(&AppendError::TooOld)) } else { item };
             match item {
                 Ok(item) => {
                     cost += item.share;
@@ -191,6 +214,14 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
     let mut verdicts = verdicts.into_iter();
     let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
     for taken in taken {
+        if taken.waits {
+            // Handed over was nothing from here on.
+            if !std::mem::replace(&mut stopped[taken.ring], true) {
+                touched[taken.ring] = true;
+                rings[taken.ring].wait_for_segments(&taken.entry, taken.payload_bytes());
+            }
+            continue;
+        }
         let verdict = match &taken.refused {
             None => verdicts.next().map(|verdict| verdict.map_err(Refused::ByTheLog)),
             Some(error) => Some(Err(Refused::AtTheDoor(error))),
@@ -282,8 +313,12 @@ fn prepare<'a>(
         // Whatever level it was to have: who waits for it is told.
         return (AckLevel::Received, Err(ErrorInfo::new(ErrorCode::BadRecord, text)));
     };
-    // What wants no answer is taken like what has it with its offset.
-    let level = if trailer.level < AckLevel::Received { AckLevel::None } else { trailer.level };
+    // What wants no answer is taken like what has it with its offset. It is `posted` as it lies here, whatever it waits for: a
+    // level that this log has not (and an earlier daemon's had) takes nothing back, and the ring tells its owner.
+    let level = match trailer.level {
+        level if level < AckLevel::Received => AckLevel::None,
+        level => level.min(ring.door.highest),
+    };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, trailer.payload_crc);
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
     // Taken when the entry was checked; it is that of the payload, for the trailer of an entry is that of an append.

@@ -6,45 +6,50 @@
 //! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
 //!   by its sequence what of that it has. The client is told nothing of it: its records wait.
 //! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
+//! - One that waits for a level that this log has not is stored, for it is `posted`, and its client told that there is no such
+//!   level: an earlier daemon, under another policy, had it.
 //! - What the journal refuses of its producer alone, for now, holds up this ring alone.
-//! - Where the log has lost what was `written` and given back, no FLUSH says that it is there: the next one is told.
+//! - What was posted to an earlier daemon was taken by the limits of its day. Where no segment holds it any more, it waits in
+//!   the ring for a daemon with larger ones, and that is said; where it is refused for good for another reason, that is said,
+//!   too, and how much it was.
+//! - Where the log has lost what was `written` and given back, no FLUSH says that it is there: the next one is told, by
+//!   whichever daemon.
+//! - Why what is in it waits, where the journal takes nothing now, stands on its board.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
-use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Marks, Sender};
-use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup};
+use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
 use clad_shm::{Allowance, Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
+use super::outs::{Outs, Stored};
 use super::pass::Hold;
 use super::roll::Member;
+use crate::config::{SEGMENT_SLACK, SEGMENT_STEP};
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
-
-/// Appends that were taken together and are not given back.
-struct Out {
-    /// One past the last of them.
-    upto: u64,
-    /// One past their last offset; 0 where all were refused.
-    end: u64,
-    /// The last sequence of theirs that was taken.
-    last: Option<u64>,
-    /// How often the journal had failed when they were taken.
-    failures: u32,
-    since: Instant,
-    /// One of them asked for `durable`.
-    wants_durable: bool,
-    /// Appends and records that were taken and asked for `written`, and for `durable`.
-    written: (u64, u64),
-    durable: (u64, u64),
-}
+use crate::read::is_there;
 
 /// How long a ring is held before it is tried again: at first, and, doubling, at most.
 const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// Until a ring is tried again in which something waits for another daemon: a try of this one ends as the last.
+const NOT_BY_THIS_DAEMON: Duration = Duration::from_secs(3600);
+
+/// What an earlier daemon has left in a ring.
+struct Posted {
+    /// Behind the last append that was there.
+    end: u64,
+    /// Behind the last that was refused for good, and so many were, with so many records, for this reason at first.
+    refused: u64,
+    appends: u64,
+    records: u64,
+    why: Option<String>,
+}
 
 /// The ring.
 pub(super) struct Ring {
@@ -60,17 +65,21 @@ pub(super) struct Ring {
     pub(super) front: Option<u64>,
     /// The journal takes nothing of its producer's now.
     hold: Option<Hold>,
+    /// Why the journal takes nothing of anybody's now, as the board says.
+    all_wait: Option<ErrorCode>,
     /// How long it is held the next time.
     pause: Duration,
     /// It was held, and one append of it is taken to see whether it still must be.
     tries: bool,
-    /// In the order of the ring: `outs[..written]` have reached `written`, and so on.
-    outs: VecDeque<Out>,
-    told_written: usize,
-    told_durable: usize,
-    given_back: usize,
+    /// What was taken and is not given back.
+    outs: Outs,
     /// The last sequence that was `written` and given back: it is in the log alone.
     in_log_alone: Option<u64>,
+    /// Records that were taken when the journal failed, and not written: they lie in the ring, and no journal has taken them
+    /// since.
+    again: u64,
+    /// The log has lost of that, and the ring says so.
+    lost: bool,
     /// The client is gone: when everything was taken and given back, so is the ring.
     leaving: bool,
     /// Until when its client must have come back, after a restart of the daemon.
@@ -78,6 +87,10 @@ pub(super) struct Ring {
     empty: bool,
     /// Its doorbell wakes who stands by.
     watched: bool,
+    /// The longest append that the log takes, where an earlier daemon had given the ring out, and may have taken longer ones.
+    longest: Option<usize>,
+    /// What that one had left in it, until it was taken.
+    posted: Option<Posted>,
     /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
     nonsense: Option<u64>,
     /// Who waits for its end.
@@ -107,21 +120,30 @@ impl Ring {
             process,
             front: None,
             hold: None,
+            all_wait: None,
             pause: HOLD.0,
             tries: false,
-            outs: VecDeque::new(),
-            told_written: 0,
-            told_durable: 0,
-            given_back: 0,
+            outs: Outs::default(),
             in_log_alone,
+            again: 0,
+            lost: false,
             leaving: false,
             expected: None,
             empty: false,
             watched: false,
+            longest: None,
+            posted: None,
             nonsense: None,
             ended: Vec::new(),
             _counted: metrics::Connection::open(metrics::Transport::Shm),
         }
+    }
+
+    /// An earlier daemon had given it out, and has left in it what is there now.
+    pub(super) fn is_adopted(&mut self) {
+        let (end, refused) = (self.drain.next() + self.member.usage().waiting, 0);
+        self.longest = Some(self.door.journal.max_append_bytes() as usize);
+        self.posted = Some(Posted { end, refused, appends: 0, records: 0, why: None });
     }
 
     /// For how long holes in it may hold others up, together with other rings.
@@ -224,13 +246,60 @@ impl Ring {
         self.hold = Some(Hold { until: Instant::now() + self.pause, why });
         self.pause = (self.pause * 2).min(HOLD.1);
         self.member.set_held(true);
+        self.say_why();
+    }
+
+    /// Whether an append of so many bytes, posted to an earlier daemon, is longer than any that the log takes.
+    #[inline]
+    pub(super) fn is_beyond_segments(&self, len: usize) -> bool {
+        self.longest.is_some_and(|longest| len > longest)
+    }
+
+    /// Whether the log has an append of it: an earlier daemon had taken it, and has not given its space back.
+    pub(super) fn is_stored(&self, entry: &Entry) -> bool {
+        let Producer { id, owner, .. } = &self.producer;
+        self.door.journal.is_stored(id.as_bytes(), *owner, entry.sequence) == Some(true)
+    }
+
+    /// Such an append waits, and all behind it, for a daemon with larger segments.
+    pub(super) fn wait_for_segments(&mut self, entry: &Entry, len: usize) {
+        self.put_back(entry);
+        let limit = self.longest.unwrap_or_default();
+        let note = &self.member.note;
+        let least = (len as u64 + SEGMENT_SLACK).next_multiple_of(SEGMENT_STEP);
+        let why = format!(
+            "an append of {len} bytes, posted by process {} (uid {}) to a daemon before this one, is longer than a segment of \
+             this log takes ({limit}): start clad with [journal] segment_bytes = {least} or more",
+            note.pid, note.uid
+        );
+        if self.member.is_stuck(&why) {
+            tracing::error!(ring = %note.id, producer = %note.producer, "a ring waits, and stays kept: {why}");
+        }
+        self.say_refused(true);
+        self.hold(ErrorInfo { retryable: true, ..ErrorInfo::new(ErrorCode::AppendTooLarge, why) });
+        if let Some(hold) = &mut self.hold {
+            hold.until = Instant::now() + NOT_BY_THIS_DAEMON;
+        }
     }
 
     fn goes_on(&mut self) {
         if self.hold.take().is_some() {
             (self.pause, self.tries) = (HOLD.0, false);
             self.member.set_held(false);
+            self.say_why();
         }
+    }
+
+    /// The journal takes nothing of anybody's for this reason, or takes again.
+    pub(super) fn all_wait(&mut self, why: Option<ErrorCode>) {
+        self.all_wait = why;
+        self.say_why();
+    }
+
+    /// Lets the client know why what it has put there waits.
+    fn say_why(&mut self) {
+        let why = self.hold.as_ref().map(|hold| hold.why.code).or(self.all_wait);
+        self.drain.set_waits(why.map_or(0, |code| code.number().into()));
     }
 
     /// An append was refused for now, and all behind it: they are in the ring as before.
@@ -291,11 +360,33 @@ impl Ring {
         self.drain.raise(Level::Received, self.drain.next());
         self.member.passed(self.drain.next());
         self.drain.announce();
+        if self.posted.is_some() {
+            self.say_refused(false);
+        }
+    }
+
+    /// Says what was refused for good of what an earlier daemon had left in it: once all of that was taken, or as far as it
+    /// comes (`now`).
+    pub(super) fn say_refused(&mut self, now: bool) {
+        let Some(posted) = self.posted.take_if(|posted| now || posted.end <= self.drain.next()) else { return };
+        let Posted { appends, records, why: Some(why), .. } = posted else { return };
+        let note = &self.member.note;
+        tracing::error!(
+            ring = %note.id, producer = %note.producer, uid = note.uid, pid = note.pid, records, appends, first = why,
+            "records that were posted to a daemon before this one are refused for good, and lost"
+        );
     }
 
     /// An append was taken by the journal.
     pub(super) fn accepted(&mut self, entry: &Entry, level: AckLevel, accepted: &Accepted, since: Instant) {
-        if level >= AckLevel::Received {
+        let (wanted, level) = (level, level.min(self.door.highest));
+        if wanted > level {
+            // It is stored, and never as safe as was asked for: that is never lowered in silence.
+            let code = ErrorCode::LevelUnreachable;
+            count_refusal(wanted, code, entry.records);
+            let code = code.number().into();
+            self.drain.refuse(entry.append, Answer { first_offset: 0, epoch: 0, code, detail: 0 });
+        } else if level >= AckLevel::Received {
             let answer = Answer {
                 first_offset: accepted.first_offset,
                 epoch: accepted.epoch,
@@ -305,8 +396,8 @@ impl Ring {
             self.drain.answer(entry.append, answer);
         }
         self.goes_on();
-        let end = accepted.first_offset + u64::from(accepted.count);
-        self.out(entry, level, Some(end), accepted.failures, since);
+        self.again = 0; // counted anew as it is taken again
+        self.outs.push(entry, level, Some(Stored::of(entry, accepted)), accepted.failures, since);
     }
 
     /// An append was refused for good.
@@ -323,86 +414,62 @@ impl Ring {
                 _ => self.drain.refuse(entry.append, answer),
             }
         }
+        if let Some(posted) = &mut self.posted
+            && (posted.refused..posted.end).contains(&entry.append)
+            && error.code != ErrorCode::SequenceTooOld
+        {
+            posted.refused = entry.append + 1; // taken anew, it is refused again
+            (posted.appends, posted.records) = (posted.appends + 1, posted.records + u64::from(entry.records));
+            posted.why.get_or_insert_with(|| error.text.clone());
+        }
         self.goes_on();
         // Its space, and with it its answer, stays until the mark that it may wait for has passed it.
-        self.out(entry, level.min(self.door.highest), None, failures, since);
-    }
-
-    /// Notes an append that was taken, up to the offset `end`, or was refused.
-    fn out(&mut self, entry: &Entry, level: AckLevel, end: Option<u64>, failures: u32, since: Instant) {
-        let one = |wanted| if level == wanted && end.is_some() { (1, u64::from(entry.records)) } else { (0, 0) };
-        let (written, durable) = (one(AckLevel::Written), one(AckLevel::Durable));
-        let last = end.map(|_| entry.sequence.saturating_add(u64::from(entry.records)).saturating_sub(1));
-        let (upto, end, wants_durable) = (entry.append + 1, end.unwrap_or_default(), level == AckLevel::Durable);
-        match self.outs.back_mut() {
-            // Taken together, and wanted at the same level: one entry for all of them.
-            Some(out) if (out.since, out.failures, out.wants_durable) == (since, failures, wants_durable) => {
-                (out.upto, out.end, out.last) = (upto, out.end.max(end), last.or(out.last));
-                out.written = (out.written.0 + written.0, out.written.1 + written.1);
-                out.durable = (out.durable.0 + durable.0, out.durable.1 + durable.1);
-            }
-            _ => self.outs.push_back(Out { upto, end, last, failures, since, wants_durable, written, durable }),
-        }
+        self.outs.push(entry, level.min(self.door.highest), None, failures, since);
     }
 
     /// Tells the client what the marks say, and gives space back. Says whether there was anything to tell; `None`: the
     /// journal has failed under what was taken.
     pub(super) fn release(&mut self, marks: &Marks) -> Option<bool> {
-        if self.outs.is_empty() {
-            return Some(false);
-        }
-        let (mut told, mut failed) = (false, false);
-        while let Some(out) = self.outs.get(self.told_written) {
-            failed = out.failures != marks.failures;
-            if failed || out.end > marks.written {
-                break;
+        // Where the log has no `durable`, or the client is gone, nobody waits for it.
+        let tracks_durable = self.door.highest >= AckLevel::Durable && !self.leaving;
+        let moved = self.outs.advance(marks, tracks_durable);
+        for (level, upto) in [(Level::Written, moved.written), (Level::Durable, moved.durable)] {
+            if let Some(upto) = upto {
+                self.drain.raise(level, upto);
             }
-            self.drain.raise(Level::Written, out.upto);
-            count(metrics::Level::Written, out.written, out.since);
-            (self.told_written, told) = (self.told_written + 1, true);
         }
-        while let Some(out) = self.outs.get(self.told_durable) {
-            failed |= out.failures != marks.failures;
-            if failed || out.end > marks.durable {
-                break;
+        if let Some(upto) = moved.given_back {
+            if let Some(stored) = moved.stored {
+                self.is_in_log_alone(&stored);
             }
-            self.drain.raise(Level::Durable, out.upto);
-            count(metrics::Level::Durable, out.durable, out.since);
-            (self.told_durable, told) = (self.told_durable + 1, true);
-        }
-        let mut upto = None;
-        while let Some(out) = self.outs.get(self.given_back) {
-            if self.given_back >= if out.wants_durable { self.told_durable } else { self.told_written } {
-                break;
-            }
-            upto = Some(out.upto);
-            self.in_log_alone = out.last.or(self.in_log_alone);
-            self.given_back += 1;
-        }
-        if let Some(upto) = upto {
             self.drain.release(upto);
         }
-        self.forget_told();
+        let told = moved.written.is_some() || moved.durable.is_some();
         if told {
             self.drain.announce();
         }
-        (!failed).then_some(told)
+        (!moved.failed).then_some(told)
     }
 
-    /// Lets go of what everything was said about. Where the log has no `durable`, nobody waits for it.
-    fn forget_told(&mut self) {
-        let tracks = self.door.highest >= AckLevel::Durable && !self.leaving;
-        let done = if tracks { self.given_back.min(self.told_durable) } else { self.given_back };
-        self.outs.drain(..done);
-        self.given_back -= done;
-        self.told_written -= done;
-        self.told_durable = self.told_durable.saturating_sub(done);
+    /// From now on the log alone has this.
+    fn is_in_log_alone(&mut self, stored: &Stored) {
+        if self.lost && !self.member.has_untold_loss() {
+            self.lost = false;
+            self.drain.set_lost(false);
+        }
+        self.in_log_alone = Some(stored.last);
+        self.drain.stored_below(stored.end);
     }
 
-    /// Begins anew at what was not given back.
-    pub(super) fn rewind(&mut self) {
+    /// Records that were taken, that the log has not `written` up to this mark, and that the ring keeps.
+    pub(super) fn kept_from(&self, written: u64) -> u64 {
+        self.again + self.outs.records_from(written)
+    }
+
+    /// Begins anew at what was not given back; the journal had failed when this much was written.
+    pub(super) fn rewind(&mut self, written: u64) {
+        self.again = self.kept_from(written);
         self.outs.clear();
-        (self.told_written, self.told_durable, self.given_back) = (0, 0, 0);
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
         self.goes_on();
@@ -422,18 +489,29 @@ impl Ring {
     /// Sees whether the log still has what was `written` and given back: that comes from nowhere else. If not, the client's
     /// next FLUSH is told.
     pub(super) fn look_for_loss(&mut self) {
-        let Some(last) = self.in_log_alone else { return };
-        let note = &self.member.note;
-        if self.door.journal.is_stored(note.producer.as_bytes(), self.producer.owner, last) == Some(false) {
-            self.in_log_alone = None; // said once
-            tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, "what a ring had given back as written is not in the log");
-            self.member.has_lost();
+        if self.lost || !(self.drain.has_lost() || self.is_lost()) {
+            return;
         }
+        let note = &self.member.note;
+        tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, "what a ring had given back as written is not in the log");
+        self.lost = true;
+        self.drain.set_lost(true);
+        self.member.has_lost();
     }
-}
 
-fn count(level: metrics::Level, (appends, records): (u64, u64), since: Instant) {
-    if appends > 0 {
-        metrics::acked(level, appends, records, since.elapsed());
+    /// By where it lay in which history of which log, and by what the log knows of its producer: one that it does not
+    /// remember may have been silent for long, and proves nothing.
+    fn is_lost(&self) -> bool {
+        let journal = &self.door.journal;
+        let by_place = self.drain.stored().and_then(|stored| {
+            let (log_id, epoch) = (LogId::from_bytes(stored.log_id), stored.epoch);
+            let damaged = journal.report().damage.iter().any(|lost| (lost.from..lost.to).contains(&(stored.end - 1)));
+            let cursor = Cursor { log_id, epoch, offset: stored.end };
+            if damaged { Some(false) } else { is_there(&journal.meta(), journal.marks().written, cursor) }
+        });
+        let producer = self.member.note.producer;
+        let by_sequence =
+            self.in_log_alone.and_then(|last| journal.is_stored(producer.as_bytes(), self.producer.owner, last));
+        by_place == Some(false) || by_sequence == Some(false)
     }
 }

@@ -1,7 +1,7 @@
 //! Which rings there are, for everybody but their drain.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use clad_proto::ProducerId;
 use clad_proto::frame::RingId;
@@ -18,7 +18,8 @@ pub(crate) struct Member {
     pub(super) note: Note,
     /// Memory that it takes.
     pub(super) bytes: usize,
-    watch: Watch,
+    /// Nothing where nobody drains it.
+    watch: Option<Watch>,
     /// All its appends below were handed to the journal.
     passed: AtomicU64,
     /// What it holds is refused for now: nobody else waits for it.
@@ -27,6 +28,8 @@ pub(crate) struct Member {
     leaving: AtomicBool,
     /// What had been given back as `written` is not in the log any more, and no flush has told so.
     lost: AtomicBool,
+    /// Why it is not drained, and will not be by this daemon.
+    stuck: Mutex<Option<String>>,
     /// So many connections hold it, or [`NEVER`]. Once it is 0 it stays so: the ring is ending.
     holders: AtomicU32,
 }
@@ -34,8 +37,23 @@ pub(crate) struct Member {
 impl Member {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
         let (passed, held, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
-        let lost = AtomicBool::new(false);
-        Self { note, bytes, watch, passed, held, leaving, lost, holders: AtomicU32::new(NEVER) }
+        let (lost, stuck, watch) = (AtomicBool::new(false), Mutex::default(), Some(watch));
+        Self { note, bytes, watch, passed, held, leaving, lost, stuck, holders: AtomicU32::new(NEVER) }
+    }
+
+    /// In the place of a ring that is kept, and that nobody drains now.
+    pub(super) fn aside(note: Note, bytes: usize) -> Self {
+        Self {
+            note,
+            bytes,
+            watch: None,
+            passed: AtomicU64::new(0),
+            held: AtomicBool::new(true),
+            leaving: AtomicBool::new(true),
+            lost: AtomicBool::new(false),
+            stuck: Mutex::default(),
+            holders: AtomicU32::new(0),
+        }
     }
 
     /// One more connection holds it, unless it is ending.
@@ -65,9 +83,14 @@ impl Member {
         self.lost.store(true, Ordering::Release);
     }
 
+    /// Whether it has lost something of which no flush has told.
+    pub(super) fn has_untold_loss(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
     /// Whether it has lost something; true once for each time.
     pub(super) fn take_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire) && self.lost.swap(false, Ordering::AcqRel)
+        self.has_untold_loss() && self.lost.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn passed(&self, next: u64) {
@@ -75,12 +98,26 @@ impl Member {
     }
 
     /// How full it is.
-    fn usage(&self) -> Usage {
-        self.watch.usage(self.passed.load(Ordering::Acquire))
+    pub(super) fn usage(&self) -> Usage {
+        self.watch.as_ref().map_or_else(Usage::default, |watch| watch.usage(self.passed.load(Ordering::Acquire)))
     }
 
     pub(super) fn set_held(&self, held: bool) {
         self.held.store(held, Ordering::Release);
+    }
+
+    /// Why this daemon will not drain it; says whether that is new.
+    pub(super) fn is_stuck(&self, why: &str) -> bool {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).replace(why.to_owned()).is_none()
+    }
+
+    fn why_stuck(&self) -> Option<String> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it can be drained to its end by this daemon, as far as is known.
+    fn gets_on(&self) -> bool {
+        self.watch.is_some() && self.why_stuck().is_none()
     }
 
     /// Whether somebody has to wait for it who is, or is not, its own client.
@@ -90,7 +127,7 @@ impl Member {
 
     /// Whether there is something in it that was not handed over.
     fn is_behind(&self) -> bool {
-        self.watch.is_behind(self.passed.load(Ordering::Acquire))
+        self.watch.as_ref().is_some_and(|watch| watch.is_behind(self.passed.load(Ordering::Acquire)))
     }
 }
 
@@ -140,6 +177,23 @@ impl Roll {
 
     pub(super) fn leave(&self, member: &Arc<Member>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, member));
+    }
+
+    /// Another in the place of one.
+    pub(super) fn replace(&self, one: &Arc<Member>, other: Arc<Member>) {
+        let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        roll.retain(|m| !Arc::ptr_eq(m, one));
+        roll.push(other);
+    }
+
+    /// Whether there are rings that this daemon drains to their end, if it has the time.
+    pub(super) fn any_gets_on(&self) -> bool {
+        self.read().iter().any(|m| m.gets_on())
+    }
+
+    /// Why some are not drained, for each of them.
+    pub(super) fn stuck(&self) -> Vec<String> {
+        self.read().iter().filter_map(|m| m.why_stuck()).collect()
     }
 
     pub(super) fn has(&self, id: RingId) -> bool {

@@ -16,7 +16,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use clad_journal::{Marks, Owed};
-use clad_proto::ErrorInfo;
+use clad_proto::{ErrorCode, ErrorInfo};
 use clad_shm::{Allowance, Patience, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
@@ -55,6 +55,8 @@ pub(super) struct Drainage {
     epoch: u32,
     /// The journal takes nothing now.
     hold: Option<Hold>,
+    /// Why, as all boards say.
+    all_wait: Option<ErrorCode>,
     catching_up: Vec<CatchUp>,
     /// Woken when there is room for the batch: rings the bell.
     waker: Waker,
@@ -89,6 +91,7 @@ impl Drainage {
             allowance,
             batch: Batch::default(),
             hold: None,
+            all_wait: None,
             catching_up: Vec::new(),
             expected: None,
             pace,
@@ -110,6 +113,7 @@ impl Drainage {
         let allowance = of_one.map(|other| other.drain().allowance().clone());
         ring.set_allowance(allowance.unwrap_or_else(|| self.allowance.part(Patience::default(), clock::now())));
         ring.set_watched(self.watch.add(ring.waker()));
+        ring.all_wait(self.all_wait);
         self.rings.push(ring);
     }
 
@@ -240,6 +244,9 @@ impl Drainage {
                     self.catching_up.push(catch_up);
                 }
                 Order::Sign(sign) => drop(sign.send(())),
+                Order::Count(written, done) => {
+                    let _ = done.send(self.rings.iter().map(|ring| ring.kept_from(written)).sum());
+                }
                 Order::Stop => {
                     self.stop = true;
                     self.rings.iter_mut().for_each(|ring| ring.leave(false));
@@ -264,7 +271,7 @@ impl Drainage {
             match ring.release(&marks) {
                 Some(any) => told |= any,
                 None => {
-                    ring.rewind();
+                    ring.rewind(marks.written);
                     self.batch.forget(at);
                 }
             }
@@ -288,7 +295,10 @@ impl Drainage {
             let arrival = self.door.arrival();
             let appends = self.batch.len();
             match self.batch.hand_over(&mut self.rings, &self.door, arrival, &self.waker) {
-                None => return Next::Room,
+                None => {
+                    self.say_why(); // not for that any more
+                    return Next::Room;
+                }
                 Some(handed) => {
                     (self.hold, self.handed_over) = (handed.hold, true);
                     self.pace.handed_over(Instant::now(), appends, handed.asked);
@@ -297,6 +307,7 @@ impl Drainage {
                 }
             }
         }
+        self.say_why();
         match self.hold {
             Some(_) => self.cannot_catch_up(),
             // Also where there is more: in a flood there always is.
@@ -308,6 +319,15 @@ impl Drainage {
             Fill::More => Next::Again,
             Fill::Held => Next::Soon,
             Fill::All => Next::Idle,
+        }
+    }
+
+    /// Says on the boards why nothing is taken, or that it is again, where that has changed.
+    fn say_why(&mut self) {
+        let why = self.hold.as_ref().map(|hold| hold.why.code);
+        if why != self.all_wait {
+            self.all_wait = why;
+            self.rings.iter_mut().for_each(|ring| ring.all_wait(why));
         }
     }
 
@@ -341,6 +361,7 @@ impl Drainage {
             }
             let mut ring = self.rings.swap_remove(at);
             self.watch.remove(ring.waker());
+            ring.say_refused(true);
             tracing::debug!(peer = ring.peer.name, ring = %ring.member.note.id, "a ring was drained to its end");
             self.shared.keeper.forget(&ring.member.note);
             self.shared.roll.leave(&ring.member);

@@ -132,16 +132,28 @@ async fn limits_are_refused_one_by_one() {
     assert_eq!(stream.refused().await.1.code, ErrorCode::AppendTooLarge);
     stream.append(0, v1::AckLevel::Received, message(vec![long(200 * 1024); 5])).await;
     assert_eq!(stream.accepted().await.count, 5);
-    // What is longer than any append can be is not even read.
-    stream.append(5, v1::AckLevel::Received, message(vec![long(200 * 1024); 15])).await;
-    let error = stream.end().await.unwrap_err();
-    assert_eq!((error.code, error.limit), (ErrorCode::FrameTooLarge, Some(2 * MIB as u64 + 64 * 1024)));
-    // Nor is what would be two hundred times as large in memory as on the wire.
-    let mut stream = daemon.producer().await;
-    let pairs = vec![common::KeyValue::default(); 300_000];
-    let record = logs::LogRecord { attributes: pairs, ..Default::default() };
-    stream.append(0, v1::AckLevel::Received, message(vec![record])).await;
-    assert_eq!(stream.end().await.unwrap_err().code, ErrorCode::AppendTooLarge);
+    // What is longer than any append can be is not even kept, and answered in its turn.
+    let too_long = || message(vec![long(200 * 1024); 40]);
+    stream.append(5, v1::AckLevel::Received, lines(1)).await;
+    stream.append(6, v1::AckLevel::None, too_long()).await; // dropped, and not told
+    stream.append(6, v1::AckLevel::Received, too_long()).await;
+    stream.append(6, v1::AckLevel::Received, lines(1)).await;
+    assert_eq!(stream.accepted().await.first_seq, 5);
+    let (refused, error) = stream.refused().await;
+    assert_eq!((refused.first_seq, refused.count, error.code), (6, 40, ErrorCode::AppendTooLarge));
+    assert_eq!((error.limit, error.retryable, error.maybe_written), (Some(7 * MIB as u64 + 64 * 1024), false, false));
+    assert_eq!(stream.accepted().await.first_seq, 6);
+    // Two hundred times as large in memory as on the wire, if it were decoded.
+    let pairs =
+        |n| message(vec![logs::LogRecord { attributes: vec![common::KeyValue::default(); n], ..Default::default() }]);
+    stream.append(7, v1::AckLevel::Received, pairs(300_000)).await;
+    assert_eq!(stream.refused().await.1.code, ErrorCode::RecordTooLarge);
+    stream.append(7, v1::AckLevel::Received, pairs(130_000)).await;
+    assert_eq!(stream.accepted().await.first_seq, 7);
+    // What is no append at all cannot be answered.
+    let name = "x".repeat(8 * MIB);
+    stream.ask(Asked::Hello(v1::Hello { name, ..Default::default() })).await;
+    assert_eq!(stream.end().await.unwrap_err().code, ErrorCode::FrameTooLarge);
 }
 
 #[tokio::test]

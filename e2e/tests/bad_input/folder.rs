@@ -3,8 +3,11 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, Setup, is_root, not_run};
+use clad_e2e::tool::{Heard, Running, clactl_ends, is_on_path};
+use clad_e2e::{Daemon, PATIENCE, Raw, Setup, is_root, not_run};
+use clad_proto::AckLevel;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::Bystander;
 
@@ -49,6 +52,17 @@ fn a_policy_that_this_disk_refuses() {
     let setup = Setup::in_folder(&dir).set("journal.durability", "sync_file_range");
     refused(&setup, 78, &["sync_file_range is for ext4 and xfs alone, this is tmpfs", "group_commit"]);
     let _ = fs::remove_dir_all(dir);
+}
+
+/// The kernel's signal for it would end the process without a word.
+#[test]
+fn a_limit_on_the_size_of_files() {
+    if !is_on_path("prlimit") {
+        return not_run("a limit on the size of files", "no prlimit");
+    }
+    let mut daemon = Setup::new().under(&["prlimit", "--fsize=100000"]).start();
+    daemon.wait_said("open the next segment: File too large");
+    assert_eq!(daemon.term(), Some(0));
 }
 
 #[test]
@@ -116,7 +130,7 @@ fn a_folder_that_may_not_be_written() {
     let dir = daemon.dir().to_owned();
     let mut setup = Setup::in_folder(&dir);
     if is_root() {
-        if !clad_e2e::tool::is_on_path("setpriv") {
+        if !is_on_path("setpriv") {
             return not_run("a data folder that may not be written", "root, and there is no setpriv (util-linux)");
         }
         // It may look at everything, and write nowhere but where its sockets go.
@@ -127,12 +141,38 @@ fn a_folder_that_may_not_be_written() {
         setup = setup.under(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
     } else {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).expect("a mode");
-        for entry in fs::read_dir(&dir).expect("a list") {
-            fs::set_permissions(entry.expect("one").path(), fs::Permissions::from_mode(0o444)).expect("a mode");
+        // But for the link to who keeps its rings, which leads nowhere where nobody does.
+        let entries = fs::read_dir(&dir).expect("a list").flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+            fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o444)).expect("a mode");
         }
     }
     refused(&setup, 1, &["ermission denied"]);
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("a mode");
     let output = clactl_ends(0, &["verify", &dir.display().to_string()], b"");
     assert!(String::from_utf8_lossy(&output.stdout).contains("no damage"));
+}
+
+/// A start waits for the writes of a dead process, for as long as the disk has them; who tells it to end does not.
+#[test]
+fn a_start_that_waits_for_the_disk_can_be_told_to_end() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut daemon = Daemon::start();
+        Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[b"it is there"]);
+        daemon.kill9();
+        let segments = fs::read_dir(daemon.dir()).expect("a folder").map(|entry| entry.expect("a name").path());
+        let segments: Vec<_> =
+            segments.filter(|path| path.extension().is_some_and(|ending| ending == "clog")).collect();
+        let held: Vec<_> = segments.iter().map(|path| fs::File::open(path).expect("a segment")).collect();
+        held.iter().for_each(|file| file.lock_shared().expect("as a write that is under way holds it"));
+        let waits = Running::start(&mut daemon.setup().command());
+        assert!(waits.wait_for(Heard::Stderr, "waits for a dead process's writes", PATIENCE), "{}", waits.said());
+        kill(Pid::from_raw(waits.pid() as i32), signal).expect("it is there");
+        waits.wait_end(PATIENCE).unwrap_or_else(|| panic!("it waits on:\n{}", waits.said()));
+        assert_eq!(waits.code(), Some(1), "{}", waits.said());
+        assert!(waits.said().contains("told to end before the log was open"), "{}", waits.said());
+        drop(held);
+        daemon.restart();
+        assert_eq!(daemon.status().offsets.expect("offsets").durable, 1);
+    }
 }

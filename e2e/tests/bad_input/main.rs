@@ -6,6 +6,7 @@ mod crowd;
 mod folder;
 mod frames;
 mod hanging;
+mod heavy;
 mod levels;
 mod lines;
 mod producers;

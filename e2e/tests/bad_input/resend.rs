@@ -3,7 +3,7 @@
 
 use clad_e2e::raw::{Got, hello_reader};
 use clad_e2e::{Daemon, Raw};
-use clad_proto::frame::Welcome;
+use clad_proto::frame::{Frame, Welcome};
 use clad_proto::{AckLevel, ErrorCode, ProducerId};
 
 /// How the daemon ends between send and resend.
@@ -93,6 +93,25 @@ fn after_a_clean_end() {
 #[test]
 fn after_kill_9() {
     resend_is_stored_once(Between::Kill9);
+}
+
+/// The operator allows less by now: it is refused for what it is, and its sender is told that it may be there.
+#[test]
+fn what_would_not_be_taken_any_more_may_be_stored() {
+    let mut daemon = Daemon::start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    let long = vec![b'l'; 3000];
+    raw.append_acked(0, AckLevel::Durable, &[&long]);
+    drop(raw);
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart_with("journal.max_record_bytes", "2KiB");
+    let (mut raw, _) = Raw::resume(&daemon.socket(), welcome.producer_id);
+    for (sequence, stored) in [(0, true), (1, false)] {
+        raw.append(sequence, AckLevel::Durable, &[&long]);
+        let Frame::Refused(refused) = raw.answer() else { panic!("it is too long") };
+        assert_eq!((refused.error.code, refused.error.retryable), (ErrorCode::RecordTooLarge, false));
+        assert_eq!(refused.error.maybe_written, stored, "{sequence}");
+    }
 }
 
 /// What is older than the window is stored all the same, but its offset is forgotten.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use clad_e2e::tool::clactl;
-use clad_e2e::{Daemon, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, web};
 use clad_proto::AckLevel;
 use nix::sys::signal::Signal;
 
@@ -81,6 +81,45 @@ fn a_byte_that_is_flipped() {
     assert_eq!(read.status.code(), Some(1), "{read:?}");
     prometheus.wait_firing(&["CladCorruptRecords"]);
     prometheus.wait_over(&["CladCorruptRecords"]);
+}
+
+/// A start finds that the disk has changed what was acknowledged: it is told at once, also to a Prometheus that has seen nothing
+/// of the daemon before, and for as long as it is so.
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn records_that_a_start_finds_lost() {
+    const ALERTS: [&str; 2] = ["CladRecordsLost", "CladCorruptRecords"];
+    let mut daemon = Setup::new().fixed_ports().start();
+    let prometheus = Prometheus::over(&daemon);
+    append(&daemon, 0..100);
+    prometheus.is_silent(&ALERTS);
+    daemon.kill9();
+    let segment = daemon.dir().join(format!("{:020}.clog", 0));
+    let bytes = fs::read(&segment).expect("the segment");
+    let at = bytes.windows(9).position(|window| window == b"number 42").expect("the record");
+    let file = OpenOptions::new().write(true).open(&segment).expect("the segment");
+    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("written");
+    daemon.restart();
+    prometheus.wait_firing(&ALERTS);
+    assert_eq!(prometheus.value("clad_corrupt_records_total"), Some(1.0));
+    // A start after a clean end finds nothing new: the loss is as it was.
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart();
+    prometheus.wait_over(&["CladCorruptRecords"]);
+    assert_eq!(prometheus.value("clad_corrupt_records_total"), Some(0.0));
+    assert_eq!(prometheus.value("clad_lost_records"), Some(1.0));
+    assert!(prometheus.fires("CladRecordsLost"));
+    let healthz = || web::page(daemon.port("metrics"), "/healthz").1;
+    assert!(healthz().starts_with("degraded: acknowledged records were lost"), "{}", healthz());
+    // Until retention passes it.
+    fs::write(daemon.setup().config(), "[retention]\nmax_age = \"1s\"\n").expect("written");
+    daemon.signal(Signal::SIGHUP);
+    for more in [100..101, 101..102] {
+        append(&daemon, more);
+        daemon.admin().rotate().expect("rotated");
+    }
+    prometheus.wait_over(&["CladRecordsLost"]);
+    prometheus.wait("health", || healthz() == "ok\n");
 }
 
 /// The kernel refuses every write of the daemon to a file, as it does when a file gets too large for its file system.

@@ -43,9 +43,13 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn start(daemon: &Daemon, name: String) -> Self {
+        Self::at(&daemon.address("shm"), name)
+    }
+
+    pub(crate) fn at(address: &str, name: String) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this test"))
             .args(["death::the_client", "--exact", "--nocapture"])
-            .env(SERVER, format!("{} {name}", daemon.address("shm")))
+            .env(SERVER, format!("{address} {name}"))
             .stdout(Stdio::piped())
             .spawn()
             .expect("a client");

@@ -5,7 +5,8 @@
 //! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
 //! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
 //! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing.
-//! `lost`: the log is. `by_hand`: a client made of frames and a ring.
+//! `kept`: what a start cannot go on with stays kept. `places`: where they are kept, and for whom. `lost`: the log is.
+//! `by_hand`: a client made of frames and a ring.
 
 mod by_hand;
 mod calls;
@@ -14,9 +15,11 @@ mod forked;
 mod held;
 mod hostile;
 mod keeper;
+mod kept;
 mod lost;
 mod order;
 mod orphan;
+mod places;
 mod quiet;
 mod refused;
 mod sdk;

@@ -173,3 +173,26 @@ fn config_tells_each_value_and_its_source() {
 fn a_wrong_call_ends_in_2() {
     assert_eq!(Setup::new().arguments(&["frobnicate"]).run_to_end().code, Some(2));
 }
+
+/// After 78 systemd does not start the unit again, and lets go of what it had stored for it.
+#[test]
+fn what_is_wrong_is_no_end_of_it_while_rings_are_stored() {
+    let clad = clad_e2e::binary("clad").display().to_string();
+    let ends = |descriptor: &str, setting: &str| {
+        let script = format!(
+            "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={descriptor}; \
+             exec {clad} --config /dev/null --set {setting} 3</dev/null"
+        );
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    // A bad value; and a policy that the file system refuses: what was handed over is taken before that is known.
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let policy = format!("journal.policy=sync_file_range --set journal.dir={}", memory.path().display());
+    for (setting, why) in [("limits.max_connections=0", "max_connections"), (&*policy, "sync_file_range")] {
+        let (code, said) = ends("something-else", setting);
+        assert!(code == Some(78) && !said.contains("rings"), "{setting}: {code:?}: {said}");
+        let (code, said) = ends("clad-ring-00-ring", setting);
+        assert!(code == Some(1) && said.contains(why) && said.contains("holds rings"), "{setting}: {code:?}: {said}");
+    }
+}

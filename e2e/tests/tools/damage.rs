@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clad_e2e::Daemon;
-use clad_e2e::tool::clactl_ends;
+use clad_e2e::tool::{clactl_ends, clactl_unread};
 
 use crate::{append_numbers, numbers, ok};
 
@@ -67,6 +67,35 @@ fn a_flipped_byte_in_a_sealed_segment() {
     append_numbers(&daemon, 150..160);
     let output = clactl_ends(1, &["query", "--server", &server, "-o", "cat"], b"");
     assert_eq!(output.stdout, [expected, numbers(150..160)].concat());
+}
+
+/// What is piped into something that ends early is judged all the same.
+#[test]
+fn damage_is_told_by_the_exit_code_where_nobody_reads_the_output() {
+    let mut daemon = Daemon::start();
+    append_numbers(&daemon, 0..100);
+    ok(&daemon, &["rotate"]);
+    assert_eq!(daemon.term(), Some(0));
+    let dir = daemon.dir().display().to_string();
+    let calls: [&[&str]; 9] = [
+        &["verify", &dir],
+        &["verify", "-o", "json", &dir],
+        &["query", "--dir", &dir, "-o", "cat"],
+        &["query", "--dir", &dir, "-o", "json", "--show-cursor"],
+        &["export", "--dir", &dir, "-o", "json"],
+        &["export", "--dir", &dir, "-o", "raw"],
+        &["repair", "--dry-run", &dir],
+        &["repair", "--dry-run", "-o", "json", &dir],
+        &["repair", &dir],
+    ];
+    for call in calls {
+        assert_eq!(clactl_unread(call, b""), 0, "sound: clactl {}", call.join(" "));
+    }
+    let file = segment(daemon.dir(), 0);
+    flip(&file, place(&file, b"number 42"));
+    for call in calls {
+        assert_eq!(clactl_unread(call, b""), 1, "damaged: clactl {}", call.join(" "));
+    }
 }
 
 /// What one flipped byte or one lost file spoils is one damaged place, with the offsets that it costs.

@@ -261,6 +261,28 @@ fn retention_leaves_a_gap_and_no_failure() {
     assert_eq!(fs::read(&file).expect("the export"), [numbers(0..5), numbers(lowest..20)].concat());
 }
 
+/// No daemon starts on a folder with a foreign file in it.
+#[test]
+fn none_is_made_in_a_data_folder() {
+    let mut daemon = Daemon::start();
+    append_numbers(&daemon, 0..10);
+    let server = daemon.address("unix");
+    let scratch = Scratch::new();
+    let link = scratch.data().join("link");
+    std::os::unix::fs::symlink(daemon.dir(), &link).expect("a link");
+    for folder in [daemon.dir(), &link] {
+        let file = folder.join("dump.json");
+        let output = clactl_ends(2, &["export", "--server", &server, &file.display().to_string()], b"");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("data folder"), "{output:?}");
+        assert!(!file.exists());
+    }
+    let inside =
+        clactl(&["export", "--server", &server, "dump.json"]).current_dir(daemon.dir()).output().expect("clactl");
+    assert_eq!(inside.status.code(), Some(2));
+    daemon.kill9();
+    daemon.restart();
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("the folder").flatten() {
@@ -416,6 +438,20 @@ fn damage_is_said_and_ends_in_1_also_after_a_stop() {
     let frames = std::iter::from_fn(|| decoder.next(&mut rest).expect("a frame"));
     let gaps: Vec<_> = frames.filter_map(|frame| if let Frame::Gap(gap) = frame { Some(gap) } else { None }).collect();
     assert!(gaps.len() == 1 && (gaps[0].from..gaps[0].to).contains(&42), "{gaps:?}");
+
+    // In two goes, with a crash of the daemon and so another epoch in between, it is what it is in one.
+    let [two, one] = ["two", "one"].map(|name| scratch.data().join(name).display().to_string());
+    clactl_ends(1, &["export", "--dir", &dir, "-o", "raw", &two], b"");
+    daemon.restart();
+    daemon.kill9();
+    daemon.restart();
+    append_numbers(&daemon, 110..120);
+    assert_eq!(daemon.term(), Some(0));
+    for file in [&two, &one] {
+        clactl_ends(1, &["export", "--dir", &dir, "-o", "raw", file], b"");
+    }
+    let [two, one] = [two, one].map(|file| fs::read(file).expect("the export"));
+    assert!(two.len() > raw.len() && two == one, "{} and {} bytes", two.len(), one.len());
 }
 
 #[test]

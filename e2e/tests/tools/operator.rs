@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Scratch, Setup, is_root, json, not_run};
+use clad_e2e::{Daemon, PATIENCE, Raw, Scratch, Setup, is_root, json, not_run};
+use clad_proto::AckLevel;
 use nix::sys::signal::Signal;
 
-use crate::append_numbers;
+use crate::{append_numbers, ok};
 
 fn admin(daemon: &Daemon) -> String {
     format!("unix://{}", daemon.setup().admin_socket().display())
@@ -147,7 +148,9 @@ fn a_log_of_somebody_elses_says_whose_it_is() {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("open");
     let dir = folder.path().join("log");
     std::fs::create_dir(&dir).expect("a folder");
-    for entry in std::fs::read_dir(daemon.dir()).expect("the log").flatten() {
+    // But for the link to who keeps its rings.
+    let entries = std::fs::read_dir(daemon.dir()).expect("the log").flatten();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
         std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("copied");
     }
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750)).expect("closed");
@@ -217,7 +220,8 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
     // No file system has so much to spare.
     let daemon = Setup::new().set("journal.reserve_free", "1024TiB").start();
     thread::scope(|scope| {
-        for (transport, signal) in [("unix", Signal::SIGTERM), ("tcp", Signal::SIGINT), ("grpc", Signal::SIGTERM)] {
+        let signals = [Signal::SIGTERM, Signal::SIGINT];
+        for (transport, signal) in ["unix", "tcp", "grpc", "shm"].into_iter().zip(signals.into_iter().cycle()) {
             let daemon = &daemon;
             scope.spawn(move || {
                 let server = daemon.address(transport);
@@ -228,7 +232,7 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
                 child.running.wait_end(PATIENCE).expect("it ends");
                 let said = child.running.said();
                 assert_eq!(child.running.code(), Some(1), "{said}");
-                let last = "interrupted, and no ack for 1 line, which may be stored: the daemon said no_space: ";
+                let last = "interrupted, and no ack for 1 line, which may be stored: no_space: ";
                 assert!(said.contains(last) && said.contains("\nno line reached `durable`"), "{transport}: {said}");
             });
         }
@@ -300,5 +304,23 @@ impl Feeding {
         drop(self.lines.take());
         self.running.wait_end(PATIENCE).expect("it ends");
         (self.running.code(), self.running.said())
+    }
+}
+
+/// What was taken when more was allowed is given out whole, by every way of reading.
+#[test]
+fn what_is_longer_than_an_append_may_be_by_now_is_read() {
+    let mut daemon = Setup::new().set("journal.max_record_bytes", "1MiB").start();
+    let long = vec![b'l'; 900_000];
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append_acked(0, AckLevel::Durable, &[&long, &long]);
+    raw.append_acked(2, AckLevel::Durable, &[b"behind it"]);
+    drop(raw);
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart_with("limits.max_append_bytes", "1MiB");
+    for arguments in [["query", "-o", "cat"].as_slice(), &["export", "-o", "cat"]] {
+        let read = ok(&daemon, arguments);
+        let lines: Vec<_> = read.split(|byte| *byte == b'\n').map(<[u8]>::len).collect();
+        assert_eq!(lines, [long.len(), long.len(), 9, 0], "{arguments:?}");
     }
 }

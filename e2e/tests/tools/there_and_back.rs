@@ -1,6 +1,10 @@
 //! Logs in through `clactl append` over each transport, and out again: the same lines, byte for byte.
 
-use clad_e2e::tool::clactl_ends;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Stdio;
+
+use clad_e2e::tool::{clactl, clactl_ends, clactl_unread};
 use clad_e2e::{Daemon, Rng, not_run, seed};
 
 use crate::ok_json;
@@ -116,5 +120,31 @@ fn a_line_that_is_refused_is_named() {
         assert!(said.contains("line 3"), "{transport}: {said}");
         assert!(said.contains("the last line that reached `durable` is line 2"), "{transport}: {said}");
         assert!(output.stdout.is_empty());
+        for form in ["text", "json"] {
+            let unread = clactl_unread(&["append", "--server", &server, "--batch", "1", "-o", form], &input);
+            assert_eq!(unread, 1, "{transport}, {form}, and nobody reads the output");
+            assert_eq!(clactl_unread(&["append", "--server", &server, "-o", form], b"one\n"), 0);
+        }
     }
+}
+
+/// An output that takes nothing is a failure; that the lines are safe all the same is said beside it.
+#[test]
+fn what_is_acknowledged_is_said_where_stdout_is_full() {
+    let daemon = Daemon::start();
+    for form in ["text", "json"] {
+        let mut command = clactl(&["append", "-o", form, "--server", &daemon.address("unix")]);
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(OpenOptions::new().write(true).open("/dev/full").expect("a full device"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        process.stdin.take().expect("stdin").write_all(b"one\ntwo\n").expect("written");
+        let output = process.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("2 lines durable") && said.contains("No space left"), "{form}: {said}");
+    }
+    assert_eq!(crate::ok(&daemon, &["query", "-o", "cat"]), b"one\ntwo\none\ntwo\n");
 }

@@ -68,11 +68,21 @@ impl Committer {
         usize::from(self.active.is_some()) + usize::from(self.prepared.is_some())
     }
 
+    /// When the oldest record was taken that is not durable.
     pub(crate) fn oldest_undurable_boot_ns(&self) -> Option<u64> {
-        match self.in_flight.front() {
-            Some(oldest) => Some(oldest.since_boot_ns),
-            None if self.marks.durable < self.marks.written => Some(self.last_sync_ns),
-            None => self.gather.front().map(|(_, since, _)| since),
-        }
+        let waits = self.marks.durable < self.marks.written;
+        let unsynced = self.syncing.iter().chain(&self.unsynced).filter(|_| waits).find_map(|u| u.since_boot_ns);
+        unsynced.or_else(|| self.oldest_unwritten_boot_ns())
+    }
+
+    /// Since when the disk has been asked for what it has not done. What waits until the policy has it synced is not that.
+    pub(crate) fn disk_busy_since_boot_ns(&self) -> Option<u64> {
+        let sync = self.sync_running.then_some(self.last_sync_ns);
+        sync.into_iter().chain(self.oldest_unwritten_boot_ns()).min()
+    }
+
+    fn oldest_unwritten_boot_ns(&self) -> Option<u64> {
+        let taken = self.in_flight.front().map(|oldest| oldest.since_boot_ns);
+        taken.or_else(|| self.gather.front().map(|(_, since, _)| since))
     }
 }

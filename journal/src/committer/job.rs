@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::active::{Active, Placed};
 use crate::env::Trigger;
-use crate::format::footer::Footer;
+use crate::format::footer::{Damage, Footer};
 use crate::gather::Batch;
 use crate::io::{Durability, File};
 use crate::marks::Level;
@@ -158,6 +158,8 @@ pub(crate) struct Rotation {
     pub(crate) active: Active,
     pub(crate) footer: Footer,
     pub(crate) unsynced: bool,
+    /// Something that it holds was written again since it was synced, by a vouch.
+    pub(crate) vouched: bool,
     pub(crate) wanted: Wanted,
     pub(crate) trigger: Trigger,
 }
@@ -177,8 +179,16 @@ pub(crate) struct Rescue {
     pub(crate) producers: ProducerTable,
     /// An earlier attempt had written, sealed and named the new segment already.
     pub(crate) rewritten: bool,
-    /// Something of it could not be given back, in this attempt or an earlier one.
-    pub(crate) lost: bool,
+    /// What of it could not be given back, in this attempt or an earlier one. It is told when the recovery counts.
+    pub(crate) lost: Vec<Damage>,
+}
+
+impl Rescue {
+    /// What cannot be given back: its producers' sequences are open again.
+    pub(crate) fn lose(&mut self, gone: Damage) {
+        self.lost.push(gone);
+        self.producers.lose(gone.from, gone.to);
+    }
 }
 
 /// Why there is no next segment yet.

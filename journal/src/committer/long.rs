@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::active::{Active, Shares};
 use crate::clock::Moment;
 use crate::env::Trigger;
 use crate::faults::Fault;
@@ -33,8 +34,9 @@ impl Committer {
         let mut footer = active.footer();
         footer.producers = self.submitted.snapshot();
         let unsynced = self.marks.durable < self.marks.written;
+        let vouched = self.unsynced.is_some();
         let wanted = self.claim_next();
-        Some(Box::new(Rotation { active, footer, unsynced, wanted, trigger }))
+        Some(Box::new(Rotation { active, footer, unsynced, vouched, wanted, trigger }))
     }
 
     pub(super) fn begin_rotation(&mut self, trigger: Trigger) -> Step {
@@ -62,11 +64,12 @@ impl Committer {
         self.busy = true;
         let mut held: HashMap<u64, Arc<Batch>> = HashMap::new();
         for entry in &self.in_flight {
-            for batch in entry.shares.iter().chain([&entry.batch]) {
+            for batch in entry.shares.batches().chain([&entry.batch]) {
                 held.insert(batch.first_offset, batch.clone());
             }
         }
-        for batch in self.vouching.iter().flat_map(|v| v.1.iter()).chain(&self.recent) {
+        let last_block = self.active.iter().flat_map(Active::last_block);
+        for batch in self.vouching.iter().flat_map(|v| v.1.batches()).chain(last_block).chain(&self.recent) {
             held.insert(batch.first_offset, batch.clone());
         }
         // What waits has its offsets already; it goes along.
@@ -75,7 +78,7 @@ impl Committer {
             self.in_flight.push_back(InFlight {
                 id: u64::MAX,
                 batch: g.batch,
-                shares: Vec::new(),
+                shares: Shares::default(),
                 _permit: g.permit,
                 since_boot_ns: g.since_boot_ns,
                 range: (0, 0),
@@ -93,7 +96,7 @@ impl Committer {
             held,
             producers: self.producers.clone(),
             rewritten: self.rewritten,
-            lost: self.lost,
+            lost: self.lost.clone(),
         })))
     }
 }

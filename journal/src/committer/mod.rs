@@ -36,10 +36,11 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::active::Active;
+use crate::active::{Active, Shares};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
 use crate::env::Trigger;
+use crate::format::footer::Damage;
 use crate::format::meta::EpochStart;
 use crate::gather::{Batch, Gather};
 use crate::marks::Marks;
@@ -69,7 +70,7 @@ const SPACE_NS: u64 = 200_000_000;
 struct InFlight {
     id: u64,
     batch: Arc<Batch>,
-    shares: Vec<Arc<Batch>>,
+    shares: Shares,
     /// Given back when this entry goes: the memory that was counted is free then.
     _permit: Option<OwnedSemaphorePermit>,
     since_boot_ns: u64,
@@ -77,6 +78,15 @@ struct InFlight {
     range: (u64, u64),
     written: bool,
     durable: bool,
+}
+
+/// What was written and waits for a sync of its own: batches, under a policy whose writes are not synced, and a vouch, under any.
+#[derive(Clone, Copy, Debug)]
+struct Unsynced {
+    /// When the oldest batch of it was taken, boot time.
+    since_boot_ns: Option<u64>,
+    /// The first offset in the block in which it begins: a write repeats that block, so it goes with it.
+    from: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,8 +120,9 @@ pub(crate) struct Committer {
     free_files: Vec<usize>,
     /// Writes in flight that the operator wants; the segment in use may be open for fewer.
     wanted_writes: usize,
-    file_of: HashMap<u64, usize>,
-    vouching: Option<(u64, Vec<Arc<Batch>>)>,
+    /// Which of the files each write in flight uses: they are few.
+    file_of: Vec<(u64, usize)>,
+    vouching: Option<(u64, Shares)>,
     sync_running: bool,
     busy: bool,
     /// What is under way has the segment that it opens: prepared, or claimed of [`Self::spare`].
@@ -126,6 +137,9 @@ pub(crate) struct Committer {
     sync_target: u64,
     /// Written since the last sync began, under `fire_and_forget`.
     unsynced_bytes: u64,
+    unsynced: Option<Unsynced>,
+    /// What was unsynced when the sync that runs began.
+    syncing: Option<Unsynced>,
     /// Until when the next batch gathers, under `fire_and_forget`, because the last one was a crowd.
     gather_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
@@ -144,8 +158,8 @@ pub(crate) struct Committer {
     unopened: Option<String>,
     open_pause_ns: u64,
     rewritten: bool,
-    /// It could not give everything back.
-    lost: bool,
+    /// What it could not give back.
+    lost: Vec<Damage>,
 }
 
 /// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
@@ -181,7 +195,7 @@ impl Committer {
             in_flight: VecDeque::new(),
             writes: 0,
             free_files: (0..config.policy.in_flight()).rev().collect(),
-            file_of: HashMap::new(),
+            file_of: Vec::new(),
             wanted_writes: config.policy.in_flight(),
             vouching: None,
             sync_running: false,
@@ -196,6 +210,8 @@ impl Committer {
             last_sync_ns: now_ns,
             sync_target: 0,
             unsynced_bytes: 0,
+            unsynced: None,
+            syncing: None,
             gather_until_ns: 0,
             rotate_replies: Vec::new(),
             closing: false,
@@ -207,7 +223,7 @@ impl Committer {
             unopened: None,
             open_pause_ns: RETRY_NS,
             rewritten: false,
-            lost: false,
+            lost: Vec::new(),
             config,
         }
     }

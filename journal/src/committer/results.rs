@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::active::Active;
+use crate::active::{Active, Shares};
 use crate::clock::Moment;
 use crate::config::Policy;
 use crate::faults::Fault;
@@ -11,7 +11,8 @@ use crate::io::Durability;
 use crate::producer::ProducerTable;
 
 use super::{
-    Committer, Done, FailedJob, Failure, NoSegment, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, WORTH_ANOTHER,
+    Committer, Done, FailedJob, Failure, NoSegment, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, Unsynced,
+    WORTH_ANOTHER,
 };
 
 impl Committer {
@@ -38,8 +39,8 @@ impl Committer {
         match done {
             Done::Write { id, durability } => {
                 self.end_write(id);
-                if self.vouching.as_ref().is_some_and(|v| v.0 == id) {
-                    self.vouching = None;
+                if let Some((_, shares)) = self.vouching.take_if(|v| v.0 == id) {
+                    self.note_unsynced(shares.first(), None);
                 } else if let Some(entry) = self.in_flight.iter_mut().find(|e| e.id == id) {
                     entry.written = true;
                     self.unsynced_bytes += entry.batch.stored_len();
@@ -51,6 +52,7 @@ impl Committer {
             }
             Done::Sync { upto } => {
                 self.sync_running = false;
+                self.syncing = None;
                 let late = self.config.faults.has(Fault::WatermarkReadAfterSync);
                 let upto = if late { self.marks.written } else { upto };
                 for entry in self.in_flight.iter_mut().filter(|e| e.batch.end_offset() <= upto) {
@@ -63,6 +65,7 @@ impl Committer {
             Done::Rotated { next } => {
                 self.busy = false;
                 self.marks.durable = self.marks.written;
+                (self.unsynced, self.syncing) = (None, None);
                 for entry in &mut self.in_flight {
                     entry.durable = true;
                 }
@@ -116,8 +119,8 @@ impl Committer {
 
     fn end_write(&mut self, id: u64) {
         self.writes -= 1;
-        if let Some(slot) = self.file_of.remove(&id) {
-            self.free_files.push(slot);
+        if let Some(at) = self.file_of.iter().position(|(of, _)| *of == id) {
+            self.free_files.push(self.file_of.swap_remove(at).1);
         }
     }
 
@@ -132,37 +135,54 @@ impl Committer {
         {
             let from = self.marks.written;
             self.marks.written = end;
-            let fresh: Vec<_> = self
-                .in_flight
-                .iter()
-                .map(|e| &e.batch)
-                .filter(|b| b.first_offset >= from && b.end_offset() <= end)
-                .cloned()
-                .collect();
-            fresh.into_iter().for_each(|b| self.remember(b));
+            for at in 0..self.in_flight.len() {
+                let batch = &self.in_flight[at].batch;
+                if batch.first_offset >= from && batch.end_offset() <= end {
+                    self.remember(batch.clone());
+                }
+            }
         }
         if keep_until_durable {
             let end = self.in_flight.iter().take_while(|e| e.written && e.durable).map(|e| e.batch.end_offset()).last();
             self.marks.durable = self.marks.durable.max(end.unwrap_or(0));
         }
-        while self.in_flight.front().is_some_and(|e| e.written && (e.durable || !keep_until_durable)) {
-            self.in_flight.pop_front();
+        while let Some(entry) = self.in_flight.pop_front_if(|e| e.written && (e.durable || !keep_until_durable)) {
+            if !entry.durable {
+                self.note_unsynced(entry.shares.first().or(Some(&entry.batch)), Some(entry.since_boot_ns));
+            }
         }
         debug_assert!(self.marks.durable <= self.marks.written && self.marks.written <= self.marks.received);
+    }
+
+    /// A write is over that was not synced, and nothing of it is kept: where it began stays. A vouch has no time: nobody waits
+    /// for it, and it is synced by nothing of its own.
+    fn note_unsynced(&mut self, first: Option<&Arc<Batch>>, since_boot_ns: Option<u64>) {
+        let forgets = since_boot_ns.is_none() && self.config.faults.has(Fault::VouchForgotten);
+        if let (false, Some(first)) = (forgets, first) {
+            let unsynced = self.unsynced.get_or_insert(Unsynced { since_boot_ns, from: first.first_offset });
+            unsynced.since_boot_ns = unsynced.since_boot_ns.or(since_boot_ns);
+        }
     }
 
     fn remember(&mut self, batch: Arc<Batch>) {
         self.recent_bytes += batch.body.len();
         self.recent.push_back(batch);
         while self.recent_bytes > self.config.recent_bytes && self.recent.len() > 1 {
-            self.recent_bytes -= self.recent.pop_front().map_or(0, |b| b.body.len());
+            let Some(oldest) = self.recent.pop_front() else { break };
+            self.recent_bytes -= oldest.body.len();
+            // What nobody reads any more is what the next batch is written into.
+            if let Some(body) = Arc::into_inner(oldest).and_then(|batch| batch.body.into_own()) {
+                self.gather.use_body(body);
+            }
         }
     }
 
     fn failed(&mut self, failure: Failure, now: Moment) {
         // A batch of a block that a write repeated, which is not synced or has failed, may be gone, durable or not.
         let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.vouching.iter().map(|v| &v.1));
-        let repeated = repeated.filter_map(|shares| shares.first()).map(|b| b.first_offset).min();
+        let repeated = repeated.filter_map(Shares::first).map(|b| b.first_offset);
+        let unsynced = self.syncing.iter().chain(&self.unsynced).map(|u| u.from);
+        let repeated = repeated.chain(unsynced).min();
         let repeated = repeated.filter(|_| !self.config.faults.has(Fault::RescueStartsTooHigh));
         let from = repeated.map_or(self.marks.durable, |first| first.min(self.marks.durable));
         match failure.of {
@@ -213,8 +233,9 @@ impl Committer {
         // It has taken segments for itself; the next look says what is left.
         self.spare = 0;
         self.state = State::Running;
-        (self.rewritten, self.lost) = (false, false);
+        (self.rewritten, self.lost) = (false, Vec::new());
         self.vouching = None;
+        (self.unsynced, self.syncing) = (None, None);
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;

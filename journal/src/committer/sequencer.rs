@@ -239,34 +239,17 @@ impl Committer {
         now: Moment,
     ) -> Result<Option<ProducerState>, AppendError> {
         let state = self.producer(id, owner)?;
-        let header = ChunkHeader {
-            flags: 0,
-            count: 1,
-            payload_checksum: 0,
-            producer: *id,
-            owner,
-            first_sequence: state.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.saturating_add(1)),
-            producer_epoch: epoch,
-        };
-        self.judge(&header, true, now)?;
+        let next = state.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.saturating_add(1));
+        self.judge(&one(id, owner, epoch, next), true, now)?;
         Ok(state)
     }
 
-    /// Whether a record of a producer is in the log, by its sequence; nothing where that cannot be said.
+    /// Whether a record of a producer is in the log, by its sequence; nothing where that cannot be said. One that is not in
+    /// the table may have been forgotten there for its silence.
     pub(crate) fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64, now: Moment) -> Option<bool> {
-        let header = ChunkHeader {
-            flags: 0,
-            count: 1,
-            payload_checksum: 0,
-            producer: *id,
-            owner,
-            first_sequence: sequence,
-            producer_epoch: u32::MAX,
-        };
-        if self.producers.get(id).is_none() && self.producers.may_have_forgotten() {
-            return None;
-        }
-        match self.judge(&header, false, now) {
+        self.producers.get(id)?;
+        // It is asked for whatever session stored it: no epoch fences it.
+        match self.judge(&one(id, owner, u32::MAX, sequence), false, now) {
             Ok(Some(_)) | Err(AppendError::TooOld) => Some(true),
             Ok(None) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => Some(false),
             Err(_) => None,
@@ -275,6 +258,11 @@ impl Committer {
 
     pub(crate) fn producers_len(&self) -> usize {
         self.producers.len()
+    }
+
+    /// The longest payload of an append that is taken.
+    pub(crate) fn max_append_bytes(&self) -> u32 {
+        self.config.max_append_bytes
     }
 
     pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
@@ -353,6 +341,11 @@ impl Committer {
         self.closing = true;
         self.marks.version += 1;
     }
+}
+
+/// A record by itself, to be judged alone.
+fn one(producer: &ProducerId, owner: u64, producer_epoch: u32, first_sequence: u64) -> ChunkHeader {
+    ChunkHeader { flags: 0, count: 1, payload_checksum: 0, producer: *producer, owner, first_sequence, producer_epoch }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ impl Committer {
         for row in &rows {
             self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
         }
+        self.gather.use_rows(rows);
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
@@ -50,8 +51,11 @@ impl Committer {
         let id = self.next_id;
         self.next_id += 1;
         self.writes += 1;
-        self.file_of.insert(id, slot);
+        self.file_of.push((id, slot));
         let shares = placed.shares.clone();
+        if self.config.policy.syncs() {
+            self.unsynced = None; // a vouch's: this write repeats its block, and holds what is in it
+        }
         let file = active.files[slot].clone();
         self.in_flight.push_back(InFlight {
             id,
@@ -141,6 +145,7 @@ impl Committer {
         self.sync_running = true;
         self.last_sync_ns = now.boot_ns;
         self.unsynced_bytes = 0;
+        self.syncing = self.unsynced.take();
         let file = active.files.last().expect("one more file than writes in flight").clone();
         // Read before the sync starts: it covers what had completed by now, and nothing later.
         let upto = self.marks.written;
@@ -165,7 +170,7 @@ impl Committer {
         let id = self.next_id;
         self.next_id += 1;
         self.writes += 1;
-        self.file_of.insert(id, slot);
+        self.file_of.push((id, slot));
         self.vouching = Some((id, placed.shares.clone()));
         let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
         Step::Run(Job::Write { id, file, placed, durability, sync, alone: true })

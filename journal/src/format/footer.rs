@@ -35,6 +35,7 @@ const PRODUCERS: u16 = 2;
 const DAMAGE: u16 = 3;
 const BEFORE: u16 = 4;
 const SUPERSEDES: u16 = 5;
+const FORGOTTEN: u16 = 6;
 
 /// One step of the sparse index: from here to the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,16 @@ pub struct ProducerEntry {
     pub last_active_ns: i64,
     /// Its last appends, oldest first.
     pub appends: Vec<StoredRange>,
+    /// Sequences below it were stored, or skipped, so long ago that nothing more is known of them. What is missing from
+    /// there on is not in the log.
+    pub forgotten_below: u64,
+}
+
+impl ProducerEntry {
+    /// What a footer without a word of it means.
+    fn usually_forgotten_below(appends: &[StoredRange]) -> u64 {
+        appends.first().map_or(0, |r| r.first_sequence)
+    }
 }
 
 /// Consecutive sequences at consecutive offsets.
@@ -82,6 +93,13 @@ pub struct Damage {
     pub from: u64,
     /// One past the last.
     pub to: u64,
+}
+
+impl Damage {
+    /// Whether any of these offsets is in it.
+    pub fn hits(&self, from: u64, to: u64) -> bool {
+        self.from < to && from < self.to
+    }
 }
 
 /// Names the segment before, as it was when this one was sealed.
@@ -131,6 +149,12 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// What is lost, but for what is lost with the segments before, where these are not there (unless it `follows` on the one
+    /// before): that comes back by the hand of who puts their files back, and is welcome.
+    pub fn lost_here(&self, follows: bool) -> impl Iterator<Item = Damage> {
+        self.damage.iter().copied().filter(move |lost| follows || lost.from != self.first_offset)
+    }
+
     /// The footer's bytes for a file where it starts at `pos`, a multiple of `block`; and the head's checksum.
     pub fn encode(&self, seed: &Seed, pos: u64, block: usize) -> (Vec<u8>, u32) {
         let mut b = vec![0; HEAD];
@@ -162,6 +186,10 @@ impl Footer {
         }
         if let Some(from) = self.supersedes_from {
             push(SUPERSEDES, from.to_le_bytes().to_vec());
+        }
+        let forgotten = encode_forgotten(&self.producers);
+        if !forgotten.is_empty() {
+            push(FORGOTTEN, forgotten);
         }
         let len = (b.len() + TRAILER).next_multiple_of(block);
         b.resize(len, 0);
@@ -259,6 +287,7 @@ impl Footer {
                 });
             }
             SUPERSEDES if s.len() == 8 => self.supersedes_from = Some(u64_at(s, 0)),
+            FORGOTTEN => take_forgotten(&mut self.producers, s),
             BEFORE | SUPERSEDES => return None,
             _ => {}
         }
@@ -267,8 +296,9 @@ impl Footer {
 
     /// Most bytes that a footer takes for so many index entries, producers and stored ranges.
     pub fn max_len(index: usize, producers: usize, ranges: usize, block: usize) -> u64 {
-        let sections = 5 * (SECTION_HEAD + 8) + 64;
-        let bytes = HEAD + sections + index * 32 + producers * PRODUCER_HEAD + ranges * RANGE + TRAILER;
+        let sections = 6 * (SECTION_HEAD + 8) + 64;
+        let producers = producers * (PRODUCER_HEAD + FORGOTTEN_ENTRY);
+        let bytes = HEAD + sections + index * 32 + producers + ranges * RANGE + TRAILER;
         bytes.next_multiple_of(block) as u64
     }
 }
@@ -295,6 +325,26 @@ fn decode_index(s: &[u8]) -> Option<Vec<IndexEntry>> {
 }
 
 const PRODUCER_HEAD: usize = 40;
+const FORGOTTEN_ENTRY: usize = 24;
+
+/// Those of which the first range does not tell it, in the order of the producers.
+fn encode_forgotten(producers: &[ProducerEntry]) -> Vec<u8> {
+    let mut s = Vec::new();
+    for p in producers.iter().filter(|p| p.forgotten_below != ProducerEntry::usually_forgotten_below(&p.appends)) {
+        s.extend_from_slice(&p.id);
+        s.extend_from_slice(&p.forgotten_below.to_le_bytes());
+    }
+    s
+}
+
+fn take_forgotten(producers: &mut [ProducerEntry], s: &[u8]) {
+    let mut entries = s.chunks_exact(FORGOTTEN_ENTRY).peekable();
+    for p in producers {
+        if let Some(entry) = entries.next_if(|entry| entry[..16] == p.id) {
+            p.forgotten_below = u64_at(entry, 16);
+        }
+    }
+}
 const RANGE: usize = 20;
 
 fn encode_producers(producers: &[ProducerEntry]) -> Vec<u8> {
@@ -325,12 +375,14 @@ fn decode_producers(mut s: &[u8]) -> Option<Vec<ProducerEntry>> {
             first_offset: u64_at(r, 8),
             count: u32_at(r, 16),
         });
+        let appends: Vec<_> = appends.collect();
         all.push(ProducerEntry {
             id: get(head, 0),
             owner: u64_at(head, 16),
             last_active_ns: i64_at(head, 24),
             epoch: u32_at(head, 32),
-            appends: appends.collect(),
+            forgotten_below: ProducerEntry::usually_forgotten_below(&appends),
+            appends,
         });
         s = &s[PRODUCER_HEAD + count * RANGE..];
     }
@@ -354,16 +406,35 @@ mod tests {
             max_append_ns: 100,
             payload_bytes: 1234,
             index: vec![IndexEntry { first_offset: 10, position: 4096, min_time_ns: -1, max_time_ns: 99 }],
-            producers: vec![ProducerEntry {
-                id: [3; 16],
-                owner: 1000,
-                epoch: 4,
-                last_active_ns: 77,
-                appends: vec![
-                    StoredRange { first_sequence: 0, first_offset: 10, count: 5 },
-                    StoredRange { first_sequence: 5, first_offset: 20, count: 1 },
-                ],
-            }],
+            producers: vec![
+                ProducerEntry {
+                    id: [3; 16],
+                    owner: 1000,
+                    epoch: 4,
+                    last_active_ns: 77,
+                    appends: vec![
+                        StoredRange { first_sequence: 0, first_offset: 10, count: 5 },
+                        StoredRange { first_sequence: 5, first_offset: 20, count: 1 },
+                    ],
+                    forgotten_below: 0,
+                },
+                ProducerEntry {
+                    id: [4; 16],
+                    owner: 1000,
+                    epoch: 1,
+                    last_active_ns: 78,
+                    appends: vec![StoredRange { first_sequence: 9, first_offset: 21, count: 1 }],
+                    forgotten_below: 7,
+                },
+                ProducerEntry {
+                    id: [5; 16],
+                    owner: 1000,
+                    epoch: 1,
+                    last_active_ns: 78,
+                    appends: Vec::new(),
+                    forgotten_below: 3,
+                },
+            ],
             damage: vec![Damage { from: 12, to: 14 }],
             before: Some(Before { number: 6, footer_checksum: 1, last_batch_checksum: 2 }),
             supersedes_from: Some(10),
@@ -396,6 +467,6 @@ mod tests {
     fn the_bound_on_its_length_holds() {
         let f = example();
         let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 1, 2, 64));
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 64));
     }
 }

@@ -4,28 +4,36 @@
 //! holds is the truth. A slot:
 //!
 //! ```text
-//!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched, 4 a proof)   12 length u32
+//!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched, 4 a proof, 8 losses)
+//! 12 length u32
 //! 16 generation u64    24 log id       40 lowest segment kept u64   48 lowest offset kept u64
 //! 56 highest segment put to use u64    64 created i64   72 epochs u32   76 least epoch to go on in u32
 //! 80 epochs: (epoch u32, first offset u64) each, oldest first
+//!    with flag 8: how many ranges u32, and each of them: from u64, to u64
 //!    with flag 4: durable u64, written u64, boot id; then the CRC-32C of all before it
 //! ```
 //! The highest segment is `u64::MAX` while none was put to use.
 
 use super::bytes::{get, i64_at, u16_at, u32_at, u64_at};
 use super::checksum::plain;
+use super::footer::Damage;
 
 /// First bytes of a slot.
 pub const MAGIC: [u8; 8] = *b"CLADMETA";
-/// The newest version that this clad reads: of a slot with a proof. One without is written as version 1.
-pub const VERSION: u16 = 2;
+/// The newest version that this clad reads: of a slot with losses. One with a proof alone is written as version 2, one with
+/// neither as version 1.
+pub const VERSION: u16 = 3;
 /// Bytes of a slot.
 pub const SLOT: usize = 32 * 1024;
 const HEAD: usize = 80;
 const EPOCH: usize = 12;
 const PROOF: usize = 32;
-/// Epochs that a slot remembers; older ones are forgotten, and their cursors are then unknown.
-pub const MAX_EPOCHS: usize = (SLOT - HEAD - PROOF - 4) / EPOCH;
+const RANGE: usize = 16;
+/// Ranges of lost offsets that a slot remembers; where there are more, the lowest are forgotten: the footers name them.
+pub const MAX_LOST: usize = 128;
+/// Epochs that a slot remembers; older ones are forgotten, and their cursors are then unknown. An earlier clad kept more: they
+/// are read, and the oldest forgotten.
+pub const MAX_EPOCHS: usize = (SLOT - HEAD - (4 + MAX_LOST * RANGE) - PROOF - 4) / EPOCH;
 /// No segment was put to use yet.
 pub const NONE: u64 = u64::MAX;
 
@@ -74,6 +82,9 @@ pub struct Meta {
     /// What proves the damage that a start has found. It writes it before it changes anything: what proved it so far may
     /// lie where the footer goes, and should the start be cut, the next one must come to the same damage.
     pub proof: Option<Proof>,
+    /// Offsets that were told to be lost though their segment is there: in order, none touches another. What a segment without
+    /// a footer holds of them is not in the log, whatever the device gives of it later.
+    pub lost: Vec<Damage>,
     /// All epochs that are remembered, oldest first; never empty.
     pub epochs: Vec<EpochStart>,
 }
@@ -119,14 +130,47 @@ impl Meta {
         self.epochs.push(EpochStart { epoch, first_offset });
     }
 
+    /// Notes that these offsets were told to be lost.
+    pub fn lose(&mut self, gone: Damage) {
+        if gone.from >= gone.to {
+            return;
+        }
+        let mut all = gone;
+        self.lost.retain(|known| {
+            let apart = known.to < all.from || all.to < known.from;
+            if !apart {
+                all = Damage { from: all.from.min(known.from), to: all.to.max(known.to) };
+            }
+            apart
+        });
+        let at = self.lost.partition_point(|known| known.from < all.from);
+        self.lost.insert(at, all);
+        let too_many = self.lost.len().saturating_sub(MAX_LOST);
+        self.lost.drain(..too_many);
+    }
+
+    /// Retention has passed the segments and the offsets below.
+    pub fn pass(&mut self, lowest_segment: u64, lowest_offset: u64) {
+        (self.lowest_segment, self.lowest_offset) = (lowest_segment, lowest_offset);
+        self.lost.retain(|lost| lost.to > lowest_offset);
+    }
+
     /// The slot's bytes, padded to [`SLOT`].
     pub fn encode(&self) -> Vec<u8> {
         let proof = self.proof.map_or(0, |_| PROOF);
-        let len = HEAD + self.epochs.len() * EPOCH + proof + 4;
-        let flags = u16::from(self.clean) | u16::from(self.latched) << 1 | u16::from(proof > 0) << 2;
+        let lost = if self.lost.is_empty() { 0 } else { 4 + self.lost.len() * RANGE };
+        let len = HEAD + self.epochs.len() * EPOCH + lost + proof + 4;
+        debug_assert!(len <= SLOT, "{len} bytes");
+        let flags =
+            u16::from(self.clean) | u16::from(self.latched) << 1 | u16::from(proof > 0) << 2 | u16::from(lost > 0) << 3;
+        let version = match (lost > 0, proof > 0) {
+            (true, _) => VERSION,
+            (false, true) => 2,
+            (false, false) => 1,
+        };
         let mut b = Vec::with_capacity(SLOT);
         b.extend_from_slice(&MAGIC);
-        b.extend_from_slice(&if proof > 0 { VERSION } else { 1 }.to_le_bytes());
+        b.extend_from_slice(&version.to_le_bytes());
         b.extend_from_slice(&flags.to_le_bytes());
         b.extend_from_slice(&(len as u32).to_le_bytes());
         b.extend_from_slice(&self.generation.to_le_bytes());
@@ -140,6 +184,13 @@ impl Meta {
         for e in &self.epochs {
             b.extend_from_slice(&e.epoch.to_le_bytes());
             b.extend_from_slice(&e.first_offset.to_le_bytes());
+        }
+        if lost > 0 {
+            b.extend_from_slice(&(self.lost.len() as u32).to_le_bytes());
+            for range in &self.lost {
+                b.extend_from_slice(&range.from.to_le_bytes());
+                b.extend_from_slice(&range.to.to_le_bytes());
+            }
         }
         if let Some(proof) = self.proof {
             b.extend_from_slice(&proof.durable.to_le_bytes());
@@ -173,7 +224,11 @@ impl Meta {
         let epochs = u32_at(b, 72) as usize;
         let flags = u16_at(b, 10);
         let proof = if flags & 4 != 0 { PROOF } else { 0 };
-        if epochs == 0 || epochs > MAX_EPOCHS || len != HEAD + epochs * EPOCH + proof + 4 {
+        // No more than fits into a slot: the length says that all of it is there.
+        let lost_at = HEAD + epochs.min(SLOT) * EPOCH;
+        let ranges = if flags & 8 == 0 || lost_at + 4 > len { 0 } else { u32_at(b, lost_at) as usize };
+        let lost = if flags & 8 != 0 { 4 + ranges.min(SLOT) * RANGE } else { 0 };
+        if epochs == 0 || len > SLOT || len != lost_at + lost + proof + 4 {
             return Err(MetaError::Damaged);
         }
         let proof_at = len - 4 - proof;
@@ -192,8 +247,13 @@ impl Meta {
                 written: u64_at(b, proof_at + 8),
                 boot_id: get(b, proof_at + 16),
             }),
-            epochs: b[HEAD..proof_at]
+            lost: b[(lost_at + 4).min(proof_at)..proof_at]
+                .chunks_exact(RANGE)
+                .map(|range| Damage { from: u64_at(range, 0), to: u64_at(range, 8) })
+                .collect(),
+            epochs: b[HEAD..lost_at]
                 .chunks_exact(EPOCH)
+                .skip(epochs.saturating_sub(MAX_EPOCHS))
                 .map(|e| EpochStart { epoch: u32_at(e, 0), first_offset: u64_at(e, 4) })
                 .collect(),
         })
@@ -213,6 +273,7 @@ pub(crate) fn example() -> Meta {
         created_ns: 77,
         least_epoch: 6,
         proof: Some(Proof { durable: 300, written: 310, boot_id: [9; 16] }),
+        lost: vec![Damage { from: 120, to: 130 }, Damage { from: 140, to: 141 }],
         epochs: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 4, first_offset: 200 }],
     }
 }
@@ -226,15 +287,73 @@ mod tests {
         let bytes = example().encode();
         assert_eq!(bytes.len(), SLOT);
         assert_eq!(Meta::decode(&bytes), Ok(example()));
-        let without = Meta { proof: None, ..example() };
-        assert_eq!(Meta::decode(&without.encode()), Ok(without));
-        for at in 0..HEAD + 2 * EPOCH + PROOF + 4 {
+        let len = HEAD + 2 * EPOCH + 4 + 2 * RANGE + PROOF + 4;
+        for at in 0..len {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
             assert!(Meta::decode(&bad).is_err(), "byte {at}");
         }
-        for cut in 0..HEAD + 2 * EPOCH + PROOF + 4 {
+        for cut in 0..len {
             assert!(Meta::decode(&bytes[..cut]).is_err());
+        }
+    }
+
+    /// An older clad reads what it knows, and refuses the rest by its number.
+    #[test]
+    fn a_slot_has_the_version_of_what_is_in_it() {
+        let (proof, lost) = (example().proof, example().lost);
+        for (proof, lost, version) in
+            [(None, Vec::new(), 1), (proof, Vec::new(), 2), (None, lost.clone(), 3), (proof, lost, 3)]
+        {
+            let meta = Meta { proof, lost, ..example() };
+            let bytes = meta.encode();
+            assert_eq!((u16_at(&bytes, 8), Meta::decode(&bytes)), (version, Ok(meta)));
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_in_order_and_bounded() {
+        let mut meta = Meta { lost: Vec::new(), ..example() };
+        let lost = |meta: &Meta| meta.lost.iter().map(|d| (d.from, d.to)).collect::<Vec<_>>();
+        for (from, to) in [(150, 160), (120, 125), (140, 145), (130, 130), (125, 126), (144, 151)] {
+            meta.lose(Damage { from, to });
+        }
+        assert_eq!(lost(&meta), [(120, 126), (140, 160)]);
+        meta.pass(3, 126);
+        assert_eq!((meta.lowest_segment, meta.lowest_offset, lost(&meta)), (3, 126, vec![(140, 160)]));
+        meta.pass(4, 150);
+        assert_eq!(lost(&meta), [(140, 160)], "a part of it is kept");
+        for i in 0..MAX_LOST as u64 + 10 {
+            meta.lose(Damage { from: 200 + 2 * i, to: 201 + 2 * i });
+        }
+        assert_eq!((meta.lost.len(), meta.lost[0].from), (MAX_LOST, 220));
+        for i in 0..MAX_EPOCHS as u64 + 10 {
+            meta.push_epoch(10 + i as u32, 300 + i);
+        }
+        assert_eq!(Meta::decode(&meta.encode()), Ok(meta), "the fullest slot of all");
+    }
+
+    /// As many as a slot held before anything else was in it.
+    #[test]
+    fn more_epochs_of_an_earlier_version_are_read_and_the_oldest_forgotten() {
+        for count in [MAX_EPOCHS + 1, 2721, 2723] {
+            let mut bytes = Meta { proof: None, lost: Vec::new(), ..example() }.encode()[..HEAD].to_vec();
+            for i in 0..count as u64 {
+                bytes.extend_from_slice(&(i as u32 + 1).to_le_bytes());
+                bytes.extend_from_slice(&(10 * i).to_le_bytes());
+            }
+            bytes[72..76].copy_from_slice(&(count as u32).to_le_bytes());
+            let len = bytes.len() as u32 + 4;
+            bytes[12..16].copy_from_slice(&len.to_le_bytes());
+            let crc = plain(&bytes);
+            bytes.extend_from_slice(&crc.to_le_bytes());
+            bytes.resize(SLOT, 0);
+            let mut meta = Meta::decode(&bytes).expect("it holds");
+            let last = EpochStart { epoch: count as u32, first_offset: 10 * (count as u64 - 1) };
+            assert_eq!((meta.epochs.len(), meta.epoch_start()), (MAX_EPOCHS, last));
+            meta.push_epoch(count as u32 + 1, 10 * count as u64);
+            meta.proof = example().proof;
+            assert_eq!(Meta::decode(&meta.encode()), Ok(meta));
         }
     }
 

@@ -145,10 +145,16 @@ impl IoBuf {
 
     /// Appends zeroes until the length is a multiple of `block`.
     pub fn pad_to(&mut self, block: usize) {
+        self.zero_to(self.len.next_multiple_of(block));
+    }
+
+    /// Appends zeroes until there are `len` bytes; a buffer that has more stays as it is.
+    pub(crate) fn zero_to(&mut self, len: usize) {
         let start = self.len;
-        let len = start.next_multiple_of(block);
-        self.set_len(len);
-        self[start..].fill(0);
+        if start < len {
+            self.set_len(len);
+            self[start..].fill(0);
+        }
     }
 }
 

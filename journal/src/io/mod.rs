@@ -203,9 +203,10 @@ pub trait File: Send + Sync {
     /// (`sync_file_range(WAIT_BEFORE|WRITE|WAIT_AFTER)`), as far as this open file's writes and errors are concerned.
     /// No bytes is a no-op.
     ///
-    /// **It makes durable only** what was written through the page cache over space for which
-    /// [`File::overwrites_in_place`] holds, on a device without a volatile cache: no metadata is written and no cache
-    /// is flushed.
+    /// **It makes durable only** what was written over space for which [`File::overwrites_in_place`] holds, on a device
+    /// without a volatile cache: no metadata is written and no cache is flushed. Behind a direct write it finds nothing to do,
+    /// for the device has taken that; but a kernel may make a direct write through the page cache after all, and does not
+    /// say so.
     ///
     /// # Errors
     /// As those of [`File::sync_data`], and to be taken as seriously: pages may be clean now and not on the disk.

@@ -12,24 +12,22 @@
 //!   vouch of an idle log, the batch that has waited for company, the segment that is old enough.
 //! - What is answered rests on the watermarks alone, as everywhere.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 
+use super::waiting::{Place, reached};
 use super::{Core, Journal, Shared};
+use crate::clock::Moment;
 use crate::committer::{Accepted, Append, Step, Turn};
 use crate::error::CommitError;
+use crate::faults::Fault;
 use crate::io::IoBuf;
-use crate::marks::Wants;
-use crate::marks::{Level, Marks};
+use crate::marks::Level;
 use crate::sync::MutexGuard;
-use crate::sync::thread::{self, Thread};
-use crate::watcher::Watcher;
 
 /// For a thread that appends and waits: see [`Journal::appender`].
 pub struct Appender<'a> {
     shared: &'a Arc<Shared>,
-    watcher: Watcher,
+    place: Place,
     buf: Option<IoBuf>,
 }
 
@@ -38,7 +36,7 @@ impl Journal {
     /// under way that thread makes the write itself, which spares two wake-ups for each append. It blocks, so it is not
     /// for a worker of a runtime: those use [`Journal::append`] and [`Journal::watcher`].
     pub fn appender(&self) -> Appender<'_> {
-        Appender { shared: &self.shared, watcher: self.watcher(), buf: None }
+        Appender { shared: &self.shared, place: Place::default(), buf: None }
     }
 }
 
@@ -49,12 +47,11 @@ impl Appender<'_> {
     /// [`CommitError::Refused`]: certainly not stored. Anything else: maybe stored; the same append again is told apart.
     pub fn append(&mut self, append: Append<'_>) -> Result<Accepted, CommitError> {
         let (shared, level) = (self.shared, append.level);
-        let now = shared.env().now();
         let mut core = shared.core();
+        let mut now = shared.env().now();
         let accepted = core.committer.append(append, now).map_err(CommitError::Refused)?;
         core.company.came(level >= Level::Written && !accepted.duplicate);
         while let Ok(false) = reached(&accepted, level, &core.committer.marks()) {
-            let now = shared.env().now();
             if shared.turn(&core, now) != Turn::Thread || !core.committer.is_lone(now) {
                 break;
             }
@@ -68,58 +65,36 @@ impl Appender<'_> {
             self.buf = Some(back);
             shared.finish(done);
             core = shared.core();
+            now = shared.env().now();
         }
-        self.wait(core, &accepted, level)?;
+        self.wait(core, &accepted, level, now)?;
         Ok(accepted)
     }
 
-    fn wait(&mut self, mut core: MutexGuard<'_, Core>, accepted: &Accepted, level: Level) -> Result<(), CommitError> {
+    fn wait<'s>(
+        &'s self,
+        mut core: MutexGuard<'s, Core>,
+        accepted: &Accepted,
+        level: Level,
+        now: Moment,
+    ) -> Result<(), CommitError> {
         let shared = self.shared;
-        let now = reached(accepted, level, &core.committer.marks());
-        shared.leave_to_others(&mut core, shared.env().now());
+        let is_there = match reached(accepted, level, &core.committer.marks()) {
+            Ok(false) if core.committer.is_over() => Err(CommitError::Closed),
+            is_there => is_there,
+        };
+        if let Ok(false) = is_there {
+            if shared.env().config.faults.has(Fault::EntersAfterALook) {
+                drop(core);
+                core = shared.core();
+            }
+            core.threads.enter(accepted, level, &self.place);
+        }
+        shared.leave_to_others(&mut core, now);
         drop(core);
-        if now? {
-            return Ok(());
-        }
-        // What is waited for is what the watcher's own look does not say: with any other, a failure could be told between
-        // the two, and nobody would be woken for it again.
-        while !reached(accepted, level, &self.watcher.now())? {
-            block_on(self.watcher.reached(wants(accepted, level))).map_err(|_| CommitError::Closed)?;
-        }
-        Ok(())
-    }
-}
-
-fn wants(accepted: &Accepted, level: Level) -> Wants {
-    let end = accepted.first_offset + u64::from(accepted.count);
-    match level {
-        Level::Written => Wants { written: end, durable: u64::MAX },
-        _ => Wants { written: u64::MAX, durable: end },
-    }
-}
-
-/// Whether the answer is there; after a failure the same offset may be somebody else's.
-fn reached(accepted: &Accepted, level: Level, marks: &Marks) -> Result<bool, CommitError> {
-    match marks.failures > accepted.failures {
-        true => Err(CommitError::Failed),
-        false => Ok(marks.of(level) >= accepted.first_offset + u64::from(accepted.count)),
-    }
-}
-
-/// Waits on this thread: what it waits for needs no runtime.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
+        match is_there? {
+            true => Ok(()),
+            false => self.place.wait(),
         }
     }
 }

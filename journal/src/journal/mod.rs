@@ -9,11 +9,13 @@
 
 mod appender;
 mod close;
+mod losses;
 #[cfg(feature = "models")]
 mod model;
 mod owed;
 mod shared;
 mod status;
+mod waiting;
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -42,6 +44,7 @@ use crate::workers;
 
 use self::close::Present;
 pub use appender::Appender;
+pub use losses::Losses;
 pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
@@ -261,7 +264,7 @@ impl Journal {
     }
 
     /// Whether a record of a producer that was taken once is (still) in the log, by its sequence: a recovery may have had to
-    /// let go of it. Nothing where that cannot be said.
+    /// let go of it. Nothing where that cannot be said, as of a producer that is not remembered.
     pub fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64) -> Option<bool> {
         self.shared.core().committer.is_stored(id, owner, sequence, self.now())
     }
@@ -300,6 +303,11 @@ impl Journal {
         Reader::new(self.shared.clone(), from, level)
     }
 
+    /// The longest payload of an append that this journal takes: whatever is longer is refused with [`AppendError::Size`].
+    pub fn max_append_bytes(&self) -> u32 {
+        self.shared.core().committer.max_append_bytes()
+    }
+
     /// What `clad.meta` says: log id, epochs, what retention removed.
     pub fn meta(&self) -> Meta {
         self.shared.env().meta.get()
@@ -312,7 +320,7 @@ impl Journal {
 
     /// Replaces the rules of retention.
     pub fn set_retention(&self, retention: Retention) {
-        *self.shared.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
+        self.shared.set_retention(retention);
     }
 
     /// Replaces the age at which the active segment is sealed.

@@ -91,7 +91,7 @@ impl Owed {
     /// disk does, so it is for a thread that others do not wait for. What is to be written next is owed again.
     pub fn write(mut self, hand: &mut Hand) -> Option<Self> {
         let shared = self.0.take()?;
-        let now = shared.env().now();
+        let mut now = shared.env().now();
         let mut core = shared.core();
         if shared.turn(&core, now) == Turn::Thread
             && core.committer.is_lone(now)
@@ -109,14 +109,14 @@ impl Owed {
                 return None;
             }
             shared.finish(done);
-            let now = shared.env().now();
+            now = shared.env().now();
             core = shared.core();
             if core.committer.more_to_do() && may_be_owed(&core, now) {
                 drop(core);
                 return Some(Self(Some(shared)));
             }
         }
-        shared.leave_to_others(&mut core, shared.env().now());
+        shared.leave_to_others(&mut core, now);
         None
     }
 

@@ -4,6 +4,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::close::Crew;
+use super::losses::GivenUp;
+use super::waiting::Threads;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
@@ -35,7 +37,7 @@ pub(crate) struct Shared {
     pub(super) marks: Teller,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
-    pub(super) retention: Mutex<Retention>,
+    retention: Mutex<Retention>,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
     pub(super) crew: Mutex<Crew>,
@@ -48,6 +50,7 @@ pub(crate) struct Shared {
     /// Segments that were used again.
     pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
+    pub(super) given_up: Mutex<GivenUp>,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     pub(super) lock: Mutex<Option<Arc<dyn File>>>,
 }
@@ -58,6 +61,7 @@ pub(crate) struct Core {
     /// What came of a write that failed in a thread which does not tell it itself.
     pub(crate) failed: Option<Result<Done, Failure>>,
     pub(crate) company: Company,
+    pub(super) threads: Threads,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
     pub(crate) asked: u64,
@@ -98,6 +102,10 @@ impl Shared {
         &self.catalog
     }
 
+    pub(crate) fn set_retention(&self, retention: Retention) {
+        *self.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
+    }
+
     pub(crate) fn retention(&self) -> Retention {
         *self.retention.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,8 +122,10 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
-    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
-        self.core().committer.at_rest()
+    /// As [`Committer::at_rest`](crate::committer::Committer::at_rest), and of retention as well.
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32, u64)> {
+        let (active, epoch) = self.core().committer.at_rest()?;
+        Some((active, epoch, self.catalog().removals()))
     }
 
     /// The active segment's number, first offset, and where its batches end so far.
@@ -188,8 +198,10 @@ impl Shared {
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
         let (marks, ended) = (core.committer.marks(), core.committer.is_over());
+        let answered = core.threads.answer(&marks, ended);
         drop(core);
         self.marks.tell(marks);
+        answered.wake();
         if ended {
             self.marks.end();
             self.ended.notify_all();
@@ -229,7 +241,16 @@ pub(crate) fn open_shared(
     config.check().map_err(OpenError::Config)?;
     let r = recovery::start(storage.as_ref(), dir, clock.as_ref(), &config, &observer)?;
     let in_flight = Arc::new(AtomicUsize::new(config.policy.in_flight()));
-    let env = Env { storage, clock, config, observer, in_flight, meta: Arc::new(r.meta), making: Arc::default() };
+    let env = Env {
+        storage,
+        clock,
+        config,
+        observer,
+        in_flight,
+        meta: Arc::new(r.meta),
+        making: Arc::default(),
+        taken: Arc::default(),
+    };
     let mut report = r.report;
     let left_over = recovery_left_over(&env, &mut report)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
@@ -247,8 +268,8 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let (watch, company) = (Watch::default(), Company::default());
-    let core = Core { committer, watch, company, failed: None, active_header, asked: 0, given: 0 };
+    let (watch, company, threads) = (Watch::default(), Company::default(), Threads::default());
+    let core = Core { committer, watch, company, threads, failed: None, active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
@@ -265,6 +286,7 @@ pub(crate) fn open_shared(
         complaint: Mutex::new((String::new(), 0)),
         recycled: AtomicU64::new(0),
         report,
+        given_up: Mutex::new(GivenUp::default()),
         lock: Mutex::new(Some(r.lock)),
     });
     shared.open_first();

@@ -45,8 +45,11 @@ pub struct Status {
     pub unopened: Option<String>,
     /// Bytes that wait for the disk.
     pub in_flight_bytes: usize,
-    /// How long the oldest record has been waiting to become durable.
+    /// How long ago the oldest record was taken that is not durable.
     pub oldest_undurable: Option<Duration>,
+    /// How long the disk has had the oldest write or sync that is not done. (Not what waits for the next sync of
+    /// `fire_and_forget`: nothing has been asked of the disk for it.)
+    pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
     /// Room in the file system.
@@ -119,6 +122,7 @@ impl Journal {
         let (space, engine) = (shared.storage().space().unwrap_or_default(), shared.storage().engine());
         let core = shared.core();
         let c = &core.committer;
+        let since = |then| Duration::from_nanos(now.saturating_sub(then));
         Status {
             log_id: meta.log_id,
             marks: c.marks(),
@@ -130,7 +134,8 @@ impl Journal {
             failure: c.failure(),
             unopened: c.unopened(),
             in_flight_bytes: c.in_flight_bytes(),
-            oldest_undurable: c.oldest_undurable_boot_ns().map(|t| Duration::from_nanos(now.saturating_sub(t))),
+            oldest_undurable: c.oldest_undurable_boot_ns().map(since),
+            disk_busy: c.disk_busy_since_boot_ns().map(since),
             producers: c.producers_len(),
             space,
             engine,

@@ -1,5 +1,8 @@
 //! Carries a plan out: set aside, write again, seal, raise the epoch.
 
+mod again;
+mod copies;
+
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use super::scan::{Found, Scan, scan_with};
 use super::survey::{Segment, State, Survey};
 use super::{Recovered, header, table};
 use crate::active::Active;
-use crate::catalog::Sealed;
+use crate::catalog::{Past, Sealed};
 use crate::clock::Moment;
 use crate::config::JournalConfig;
 use crate::env::{Env, Event, Observer};
@@ -18,9 +21,9 @@ use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Damage, Footer, IndexEntry};
-use crate::format::meta::{EpochStart, Meta, Proof};
+use crate::format::meta::{Meta, Proof};
 use crate::format::segment::SegmentHeader;
-use crate::format::{QUARANTINE, checksum, segment_name};
+use crate::format::{checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
 use crate::producer::ProducerTable;
@@ -29,8 +32,6 @@ use crate::segment_file;
 use crate::window::Window;
 
 const PIECE: u64 = 1 << 20;
-/// Damaged places of one segment that are set aside one by one; where there are more, from the first to the last in one piece.
-const COPIES: usize = 64;
 
 /// One open segment on its way to its footer.
 struct Work {
@@ -43,6 +44,8 @@ struct Work {
     headless: bool,
     /// From this offset on nothing in it counts.
     limit: Option<u64>,
+    /// Batches that were told to be lost, and can be read now: from, to.
+    lost: Vec<(u64, u64)>,
 }
 
 struct Carrier<'a> {
@@ -51,6 +54,8 @@ struct Carrier<'a> {
     meta: Option<&'a MetaFile>,
     /// What that said when this began: where each epoch ended.
     said: Meta,
+    /// What it said was lost.
+    told: Arc<[Damage]>,
     observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
@@ -67,6 +72,8 @@ struct Carrier<'a> {
     epochs: BTreeMap<u32, u64>,
     /// A recovery that was cut had found damage, and sealed it: no report has told of it.
     untold: bool,
+    /// Offsets of these segments that are lost from now on, and that none but their footers names so far.
+    lost: Vec<Damage>,
     faults: Faults,
     /// The segment that goes on being used: none but for [`Fault::CutInPlace`].
     in_use: Option<Active>,
@@ -86,11 +93,10 @@ pub(super) fn carry_out(
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
     let seen = survey.newest.iter().chain(&survey.open).filter_map(Segment::epoch).max();
-    let epochs: Arc<[EpochStart]> = said.epochs.as_slice().into();
-    let unread = |number, bytes| Sealed::unread(number, bytes, said.log_id, epochs.clone());
     let mut c = Carrier {
         storage,
         meta: Some(&meta),
+        told: said.lost.as_slice().into(),
         said: said.clone(),
         observer,
         boot_id,
@@ -99,12 +105,13 @@ pub(super) fn carry_out(
         report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
         producers: table(config),
         producers_known: false,
-        sealed: survey.proven.into_iter().map(|(n, bytes)| (n, unread(n, bytes))).collect(),
+        sealed: BTreeMap::new(),
         before: None,
         next_offset: said.lowest_offset,
         greatest_epoch: greatest_epoch.max(said.epoch()).max(seen.unwrap_or(0)),
         epochs: BTreeMap::new(),
         untold: false,
+        lost: Vec::new(),
         faults: config.faults,
         in_use: None,
     };
@@ -119,12 +126,14 @@ pub(super) fn carry_out(
             let context = format!("write the footer of segment {} again", newest.number);
             c.write_footer_again(&newest).map_err(OpenError::io(context))?;
         }
-        c.take_sealed(newest);
+        c.take_found(newest);
     }
     let footless = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
     c.report.footless = footless.collect();
     c.recover(survey.open, said.latched)?;
-    let begun = said.epoch_start().first_offset;
+    // Where a start that was cut had found more proven, and the segment is gone since: as the plan would have it.
+    let proven = Said::by(&said, boot_id);
+    let begun = if said.latched { proven.durable } else { proven.durable.max(proven.written) };
     if c.next_offset < begun {
         // What lay there is in no segment that is left: none has a footer that could name it.
         c.report.damage.push(Damage { from: c.next_offset, to: begun });
@@ -146,9 +155,14 @@ pub(super) fn carry_out(
             }
             m.push_epoch(epoch, next);
         }
+        c.lost.iter().for_each(|lost| m.lose(*lost));
     })
     .map_err(OpenError::io("write clad.meta"))?;
-    let Carrier { report, producers, sealed, before, in_use, .. } = c;
+    let Carrier { report, producers, mut sealed, before, in_use, .. } = c;
+    let past = Arc::new(Past::of(&meta.get()));
+    for (number, bytes) in survey.proven {
+        sealed.entry(number).or_insert_with(|| Sealed::unread(number, bytes, said.log_id, past.clone()));
+    }
     Ok(Recovered {
         meta,
         lock,
@@ -170,7 +184,7 @@ pub(crate) fn end_at(
     first_offset: u64,
     before: Option<Before>,
     producers: ProducerTable,
-) -> Result<(Vec<Sealed>, Report), OpenError> {
+) -> Result<Ended, OpenError> {
     end(Ending {
         storage: env.storage.as_ref(),
         observer: &env.observer,
@@ -207,8 +221,17 @@ pub(crate) struct Ending<'a> {
     pub(crate) faults: Faults,
 }
 
+/// What came of that.
+pub(crate) struct Ended {
+    pub(crate) sealed: Vec<Sealed>,
+    /// Offsets that are lost.
+    pub(crate) damage: Vec<Damage>,
+    /// Of these, what `clad.meta` must know.
+    pub(crate) lost: Vec<Damage>,
+}
+
 /// Ends them.
-pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
+pub(crate) fn end(e: Ending<'_>) -> Result<Ended, OpenError> {
     let storage = e.storage;
     let mut c = Carrier {
         storage,
@@ -217,6 +240,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         boot_id: e.boot_id,
         now: e.now,
         log_id: e.said.log_id,
+        told: e.said.lost.as_slice().into(),
         said: e.said,
         report: Report::default(),
         producers: e.producers,
@@ -227,6 +251,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         greatest_epoch: 0,
         epochs: BTreeMap::new(),
         untold: false,
+        lost: Vec::new(),
         faults: e.faults,
         in_use: None,
     };
@@ -243,7 +268,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<(Vec<Sealed>, Report), OpenError> {
         }
     }
     c.recover_group(group, true, Some(e.limit))?;
-    Ok((c.sealed.into_values().collect(), c.report))
+    Ok(Ended { sealed: c.sealed.into_values().collect(), damage: c.report.damage, lost: c.lost })
 }
 
 impl Carrier<'_> {
@@ -260,6 +285,17 @@ impl Carrier<'_> {
         file.write_at(bytes, pos, Durability::Written).1?;
         self.storage.set_sealed_mode(&name, true)?;
         file.sync_all()
+    }
+
+    /// One that was sealed before: in the process, or by a start that was cut and had told of nothing yet.
+    fn take_found(&mut self, segment: Segment) {
+        if let State::Sealed { footer, .. } = &segment.state {
+            let begun = self.said.epoch_start().first_offset;
+            let untold = footer.damage.iter().filter(|d| d.to > begun);
+            self.lost.extend(untold.clone());
+            self.report.damage.extend(untold);
+        }
+        self.take_sealed(segment);
     }
 
     fn take_sealed(&mut self, segment: Segment) {
@@ -329,7 +365,7 @@ impl Carrier<'_> {
             self.recover_group(std::mem::take(&mut group), latched, limit)?;
             let context = format!("write the footer of segment {} again", segment.number);
             self.write_footer_again(&segment).map_err(OpenError::io(context))?;
-            self.take_sealed(segment);
+            self.take_found(segment);
         }
         self.recover_group(group, latched, None)
     }
@@ -353,6 +389,8 @@ impl Carrier<'_> {
         let plan = plan::plan(self.next_offset, said.unwrap_or_default(), &seen, latched);
         self.announce(&plan)?;
         for ((work, seen), kept) in works.iter_mut().zip(seen).zip(&plan.kept) {
+            let lost = seen.batches.iter().filter(|batch| batch.is_data() && seen.was_lost(batch));
+            work.lost = lost.map(|batch| (batch.pos, batch.end)).collect();
             (work.scan.batches, work.kept) = (seen.batches, kept.clone());
             let context = format!("set aside the tail of segment {}", work.number);
             if !self.faults.has(Fault::TailNotSetAside) {
@@ -376,7 +414,7 @@ impl Carrier<'_> {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
         let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
         let (batches, footer_end) = (std::mem::take(&mut w.scan.batches), w.scan.footer_end());
-        Unsealed { number: w.number, batches, same_boot, limit: w.limit, footer_end }
+        Unsealed { number: w.number, batches, same_boot, limit: w.limit, footer_end, lost: self.told.clone() }
     }
 
     fn open_and_scan(&mut self, segment: Segment, limit: Option<u64>) -> io::Result<Work> {
@@ -399,7 +437,7 @@ impl Carrier<'_> {
         // What was cut off when a later epoch began may still lie behind the end that its footer had.
         let end = if headless { None } else { self.said.end_of(header.epoch) };
         let limit = limit.into_iter().chain(end).min();
-        Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit })
+        Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit, lost: Vec::new() })
     }
 
     /// A header for a segment whose own is gone: it only has to carry an empty footer.
@@ -421,74 +459,6 @@ impl Carrier<'_> {
         }
     }
 
-    /// Copies to `quarantine/` what will not be kept: damage below the proven end, and everything behind the cut.
-    fn set_aside(&mut self, w: &Work) -> io::Result<()> {
-        let data_end = kept_end(w);
-        let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
-        let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
-        ranges.extend(lost.map(|g| (g.0, g.1, "damaged")));
-        if let (Some(first), Some(last)) = (ranges.first().copied(), ranges.last().copied())
-            && ranges.len() > COPIES
-        {
-            ranges = vec![(first.0, last.1, "damaged")]; // each copy costs syncs, and whoever looks there a name
-        }
-        let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
-        // What a later segment repeats is no loss; what ended with its epoch was set aside then.
-        let behind_batches = w.scan.batches.iter().enumerate().filter(|(i, b)| {
-            b.is_data() && w.kept.batches.binary_search(i).is_err() && w.limit.is_none_or(|l| b.header.first_offset < l)
-        });
-        let behind: Vec<_> = behind_garbage.chain(behind_batches.map(|(_, b)| (b.pos, b.end))).collect();
-        if let (Some(from), Some(to)) = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max()) {
-            ranges.push((from, to, "tail"));
-        }
-        for (from, to, kind) in ranges {
-            self.copy_out(w, from, to, kind)?;
-        }
-        Ok(())
-    }
-
-    fn copy_out(&mut self, w: &Work, from: u64, to: u64, kind: &str) -> io::Result<()> {
-        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
-        let to = to.min(window.len());
-        let mut sum = 0;
-        for at in (from..to).step_by(PIECE as usize) {
-            let piece = window.get(at, (to - at).min(PIECE) as usize)?;
-            sum ^= checksum::plain(piece).rotate_left((at / PIECE % 32) as u32);
-        }
-        self.storage.create_dir(QUARANTINE)?;
-        let name = format!("{QUARANTINE}/{:020}.{from}-{to}.{sum:08x}.{kind}", w.number);
-        match self.storage.remove(&name) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {} // a start that was cut had begun the same copy
-        }
-        let copy = self.storage.create(&name, Access::WriteCached)?;
-        for at in (from..to).step_by(PIECE as usize) {
-            let piece = IoBuf::copy_of(window.get(at, (to - at).min(PIECE) as usize)?);
-            copy.write_at(piece, at - from, Durability::Written).1?;
-        }
-        copy.sync_all()?;
-        self.storage.sync_dir(QUARANTINE)?;
-        self.storage.sync_dir("")?;
-        self.report.set_aside_bytes += to - from;
-        self.report.set_aside.push(name);
-        Ok(())
-    }
-
-    fn write_kept_again(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
-        let block = u64::from(w.header.block_size);
-        if w.headless {
-            crate::prepare::write_header(w.file.as_ref(), &w.header)?;
-        }
-        let first_unproven = kept(w).find(|b| b.header.end_offset() > plan.proven_durable);
-        let first_unproven = first_unproven.filter(|_| !self.faults.has(Fault::CleanPageTakenForDurable));
-        if let Some(first) = first_unproven {
-            let unproven = kept(w).filter(|b| b.pos >= first.pos);
-            self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
-            self.write_again(w, first.pos / block * block, kept_end(w))?;
-        }
-        w.file.sync_all()
-    }
-
     fn write_again_and_seal(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
         self.write_kept_again(w, plan)?;
         let data_end = kept_end(w);
@@ -497,6 +467,8 @@ impl Carrier<'_> {
         let name = segment_name(w.number);
         let sealed = seal(self.storage, &name, w.file.as_ref(), &w.header.seed(), &footer, pos, w.header.block_size)?;
         self.report.damage.extend(footer.damage.iter().copied());
+        let follows = self.before.map_or(w.number == self.said.lowest_segment, |before| before.number + 1 == w.number);
+        self.lost.extend(footer.lost_here(follows));
         self.take_sealed(Segment {
             number: w.number,
             file_len: sealed.bytes,
@@ -518,28 +490,6 @@ impl Carrier<'_> {
         crate::prepare::write_header(w.file.as_ref(), &header)?;
         w.file.sync_all()?;
         self.in_use = Some(Active::behind(header, &footer));
-        Ok(())
-    }
-
-    /// The same bytes at the same place; zeroes from the end of what is kept to the end of its block.
-    fn write_again(&mut self, w: &Work, from: u64, data_end: u64) -> io::Result<()> {
-        let block = u64::from(w.header.block_size);
-        let to = data_end.next_multiple_of(block);
-        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
-        for at in (from..to).step_by(PIECE as usize) {
-            let end = to.min(at + PIECE);
-            let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
-            // What is damaged in between is lost already, and named; its place may be written over.
-            let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
-            let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
-            ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
-            if end > data_end {
-                piece.set_len((data_end - at) as usize);
-            }
-            piece.pad_to(block as usize);
-            w.file.write_at(piece, at, Durability::Written).1?;
-            self.report.rewritten_bytes += end - at;
-        }
         Ok(())
     }
 

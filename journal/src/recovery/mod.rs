@@ -14,6 +14,7 @@
 
 mod aside;
 mod carry_out;
+mod foresee;
 pub(crate) mod header;
 pub mod plan;
 mod report;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 pub(crate) use aside::{clear_above, set_name_aside};
 pub(crate) use carry_out::{Ending, end, end_at};
+pub(crate) use foresee::foresee;
 pub use report::Report;
 
 use crate::active::Active;
@@ -40,8 +42,8 @@ use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
 pub(crate) use survey::{
-    Segment, State, check_foreign, holds_a_batch, in_use_above, is_ours, is_used, probe, probe_alone, probe_as,
-    segments as list_segments,
+    Segment, State, check_foreign, check_no_remains, holds_a_batch, in_use_above, is_ours, is_used, probe, probe_alone,
+    probe_as, segments as list_segments,
 };
 
 /// A log that is ready to go on.
@@ -60,7 +62,7 @@ pub(crate) struct Recovered {
 /// Opens or makes the log in a folder and recovers it.
 ///
 /// # Errors
-/// [`OpenError`]; nothing was changed when it is `Locked`, `Foreign`, `ForeignSegment`, `MetaLost` or `Newer`.
+/// [`OpenError`]; nothing was changed when it is `Locked`, `Foreign`, `ForeignSegment`, `MetaLost`, `Remains` or `Newer`.
 pub(crate) fn start(
     storage: &dyn Storage,
     dir: &str,
@@ -75,12 +77,18 @@ pub(crate) fn start(
     let found = survey::segments(&entries);
     let mut recovered = match metafile::load(storage).map_err(OpenError::io("read clad.meta"))? {
         Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
-        Loaded::Lost if found.is_empty() => fresh(storage, lock, clock, config)?,
+        Loaded::Lost if found.is_empty() => {
+            check_no_remains(storage, dir, &entries)?;
+            fresh(storage, lock, clock, config)?
+        }
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { meta: said, slot, greatest_epoch, whole } => {
             let mut meta = said.clone();
             survey::adopt(storage, &mut meta, &found, whole, observer, config.faults)?;
             let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
+            if !survey.missing.is_empty() {
+                survey::sync_names(storage, &entries).map_err(OpenError::io("sync the data folder"))?;
+            }
             let meta = MetaFile::open_with(storage, said, slot, meta).map_err(OpenError::io("write clad.meta"))?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
             let mut recovered = carry_out::carry_out(

@@ -13,6 +13,8 @@
 //!   was proven, a segment is written by one process in one epoch, and so no other batch ever had its offset there. It may
 //!   have been acknowledged; that the batch before it has rotted is no reason to drop it.
 //! - Offsets that were proven are never given again in this history: the log goes on at the proven end at least.
+//! - What was told to be lost stays lost, whatever the device gives of it later: its offsets are in `clad.meta`, and its producers
+//!   may have sent it again since, which was stored as new.
 //! - A batch that repeats what was kept is passed over, and the next one may name it: a segment that recovery in the process
 //!   wrote repeats what it supersedes, also when it has lost the footer that says so.
 //! - The same input gives the same plan, and a plan that was carried out in part gives the same result when made anew.
@@ -28,8 +30,11 @@
 //! | overlaps             | skip it                                | cut before it          |
 //! | none left            | damage up to the proven end            | end of the log         |
 //! | at or above the limit | skip it                               | skip it                |
+//! | was told to be lost  | skip it                                | skip it                |
 //!
 //! The limit is where a later segment repeats the log, or where an epoch later than the segment's began.
+
+use std::sync::Arc;
 
 use super::scan::Found;
 use crate::format::footer::Damage;
@@ -50,6 +55,15 @@ pub struct Unsealed {
     /// Where a footer says it ends, behind which its file goes on: who sealed it was cut before the file was made shorter. It
     /// was written when everything below was durable, or told to be lost.
     pub footer_end: Option<u64>,
+    /// Offsets that were told to be lost.
+    pub lost: Arc<[Damage]>,
+}
+
+impl Unsealed {
+    /// Whether a batch holds what was told to be lost.
+    pub fn was_lost(&self, batch: &Found) -> bool {
+        self.lost.iter().any(|lost| lost.hits(batch.header.first_offset, batch.header.end_offset()))
+    }
 }
 
 /// What is kept of one segment.
@@ -145,7 +159,7 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
             kept.cut = true;
             break;
         }
-        if segment.limit.is_some_and(|limit| h.end_offset() > limit) {
+        if segment.limit.is_some_and(|limit| h.end_offset() > limit) || segment.was_lost(batch) {
             continue;
         }
         let continues = h.first_offset == *expected && h.previous == chain;
@@ -236,7 +250,7 @@ mod tests {
     }
 
     fn segment(batches: Vec<Found>) -> Unsealed {
-        Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None }
+        Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None, lost: Arc::default() }
     }
 
     /// Every subset of five batches may be missing, under every proven end, with and without today's boot: what is
@@ -380,6 +394,26 @@ mod tests {
         let got = plan(10, durable(11), &[older, newer], false);
         assert_eq!(got.kept.iter().map(|k| k.batches.clone()).collect::<Vec<_>>(), [[0], [0]]);
         assert_eq!((got.next_offset, got.cut_at), (12, None));
+    }
+
+    #[test]
+    fn what_was_told_to_be_lost_does_not_come_back() {
+        let batches = || vec![data(0, 0, 0), data(1, 0, 0), data(2, 0, 0), data(3, 0, 0)];
+        let lost = |from, to| Unsealed { lost: [Damage { from, to }].into(), ..segment(batches()) };
+        for (from, to, kept, damage) in
+            [(1, 2, &[0, 2, 3][..], (1, 2)), (2, 4, &[0, 1], (2, 4)), (0, 1, &[1, 2, 3], (0, 1))]
+        {
+            for seen in [lost(from, to), Unsealed { limit: Some(4), ..lost(from, to) }] {
+                let got = plan(0, durable(4), &[seen], false);
+                assert_eq!((got.kept[0].batches.as_slice(), got.next_offset), (kept, 4));
+                assert_eq!(got.kept[0].damage, [Damage { from: damage.0, to: damage.1 }]);
+            }
+        }
+        // What vouches does so all the same.
+        let vouching = vec![data(0, 0, 0), data(1, 3, 3), data(2, 0, 0)];
+        let got =
+            plan(0, durable(2), &[Unsealed { lost: [Damage { from: 1, to: 2 }].into(), ..segment(vouching) }], false);
+        assert_eq!((got.kept[0].batches.as_slice(), got.proven_end), (&[0, 2][..], 3));
     }
 
     /// What recovery in the process wrote, without the footer that says what it supersedes.

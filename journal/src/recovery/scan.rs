@@ -286,7 +286,14 @@ mod tests {
         let found = scanned(&used_again(&same), &same);
         assert!(offsets(&found).len() > 40 && found.footer.is_some(), "the old batches pass: {:?}", offsets(&found));
         // Even then no record comes of it, nor a mark: their offsets lie below, and so do the watermarks in them.
-        let seen = Unsealed { number: 3, batches: found.batches, same_boot: true, limit: None, footer_end: None };
+        let seen = Unsealed {
+            number: 3,
+            batches: found.batches,
+            same_boot: true,
+            limit: None,
+            footer_end: None,
+            lost: Arc::default(),
+        };
         let plan = plan(5000, Said::default(), &[seen], false);
         assert_eq!((plan.kept[0].batches.as_slice(), plan.next_offset), (&[0, 1][..], 5002));
         assert!(plan.proven_durable <= 5001 && plan.kept[0].damage.is_empty());

@@ -97,6 +97,22 @@ pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), Open
     }
 }
 
+/// Refuses to begin a new log, where nothing names one any more, beside what was set aside of another: its records are not to
+/// be out of sight without a word. Who wants a new log moves that away.
+pub(crate) fn check_no_remains(storage: &dyn Storage, dir: &str, entries: &[Entry]) -> Result<(), OpenError> {
+    // What a recovery in the process writes elsewhere may be all there is of some records.
+    let half = |entry: &Entry| entry.name.strip_suffix(".tmp").is_some_and(|name| parse_segment_name(name).is_some());
+    let is_quarantine = |entry: &Entry| entry.kind == EntryKind::Dir && entry.name == QUARANTINE;
+    let aside = match entries.iter().any(is_quarantine) {
+        true => storage.list(QUARANTINE).map_err(OpenError::io(QUARANTINE))?,
+        false => Vec::new(),
+    };
+    match aside.is_empty() && !entries.iter().any(half) {
+        true => Ok(()),
+        false => Err(OpenError::Remains { dir: dir.to_owned() }),
+    }
+}
+
 /// The segments of a listing, by number, with their bytes.
 pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     let files = entries.iter().filter(|e| e.kind == EntryKind::File);
@@ -239,6 +255,15 @@ pub(crate) fn survey(
     survey.open.reverse();
     survey.missing.reverse();
     Ok(survey)
+}
+
+/// Makes durable which names there are: a repair may have been cut when it had moved a segment, and what is told to be missing
+/// must not be there again after a power cut.
+pub(crate) fn sync_names(storage: &dyn Storage, entries: &[Entry]) -> io::Result<()> {
+    if entries.iter().any(|entry| entry.name == QUARANTINE) {
+        storage.sync_dir(QUARANTINE)?;
+    }
+    storage.sync_dir("")
 }
 
 /// The segment by its header as it was, and which byte of it is wrong now, where one is and nothing else: its checksum, its
@@ -437,6 +462,7 @@ mod tests {
             created_ns: 0,
             least_epoch: 0,
             proof: None,
+            lost: Vec::new(),
             epochs: vec![EpochStart { epoch: 3, first_offset: 0 }],
         }
     }

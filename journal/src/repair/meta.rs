@@ -86,6 +86,7 @@ impl Repair<'_> {
             created_ns: self.clock.real_ns(),
             least_epoch: 0,
             proof: None,
+            lost: Vec::new(),
             epochs: Vec::new(),
         };
         let (mut lowest_offset, mut behind) = (None, None);

@@ -28,12 +28,12 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::JournalConfig;
 use crate::error::OpenError;
 use crate::faults::Faults;
-use crate::format::footer::Before;
+use crate::format::footer::{Before, Damage};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, segment_name};
 use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
-use crate::metafile::{self, Loaded};
+use crate::metafile::{self, Loaded, MetaFile};
 use crate::recovery::{self, Ending, State, header};
 
 pub use report::{Action, Left, RepairReport};
@@ -78,7 +78,8 @@ pub fn repair_storage(
     repair.set_unreadable_aside().map_err(OpenError::io("set unreadable segments aside"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
-    repair.reseal(&meta)?;
+    let lost = repair.reseal(&meta)?;
+    repair.note_lost(lost).map_err(OpenError::io("write clad.meta"))?;
     Ok(repair.report)
 }
 
@@ -298,30 +299,48 @@ impl Repair<'_> {
         recovery::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
     }
 
-    /// Footers that are gone below sealed segments: a start looks for the newest footer, and no further.
-    fn reseal(&mut self, meta: &Meta) -> Result<(), OpenError> {
+    /// Footers that are gone below sealed segments: a start looks for the newest footer, and no further. Returns what the
+    /// footers say is lost.
+    fn reseal(&mut self, meta: &Meta) -> Result<Vec<Damage>, OpenError> {
+        let mut lost = Vec::new();
         if meta.highest_segment == NONE {
-            return Ok(());
+            return Ok(lost);
         }
         let mut segments = Vec::new();
         for number in meta.lowest_segment..=meta.highest_segment {
             match self.probe(number).map_err(OpenError::io(segment_name(number)))? {
                 None => self.report.left.push(Left::Missing(number)),
                 Some(s) if matches!(s.state, State::Unreadable(_)) => self.report.left.push(Left::NoHeader(number)),
-                Some(s) => segments.push(s),
+                Some(s) => {
+                    let before = number.checked_sub(1).filter(|before| *before >= meta.lowest_segment);
+                    let follows = before.is_none_or(|before| self.files.contains_key(&before));
+                    lost.extend(sealed(&s).into_iter().flat_map(|(_, _, footer)| footer.lost_here(follows)));
+                    segments.push(s);
+                }
             }
         }
         let proves = |s: &recovery::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
-        let Some(newest) = segments.iter().rposition(proves) else { return Ok(()) };
+        let Some(newest) = segments.iter().rposition(proves) else { return Ok(lost) };
         let mut at = 0;
         while at < newest {
             let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
             if open > 0 {
-                self.reseal_group(&segments, at..at + open, meta)?;
+                lost.extend(self.reseal_group(&segments, at..at + open, meta)?);
             }
             at += open.max(1);
         }
-        Ok(())
+        Ok(lost)
+    }
+
+    /// It was told, now or before, and stays lost, also without these footers.
+    fn note_lost(&self, lost: Vec<Damage>) -> std::io::Result<()> {
+        let Loaded::Found { meta, slot, .. } = metafile::load(self.storage)? else { return Ok(()) };
+        let mut noted = meta.clone();
+        lost.into_iter().for_each(|lost| noted.lose(lost));
+        match self.dry() || noted == meta {
+            true => Ok(()),
+            false => MetaFile::open(self.storage, meta, slot)?.update_both(|m| m.lost = noted.lost),
+        }
     }
 
     /// Segments in a row without footers, between sealed ones.
@@ -330,15 +349,23 @@ impl Repair<'_> {
         segments: &[recovery::Segment],
         group: Range<usize>,
         meta: &Meta,
-    ) -> Result<(), OpenError> {
+    ) -> Result<Vec<Damage>, OpenError> {
         let numbers: Vec<u64> = segments[group.clone()].iter().map(|s| s.number).collect();
         let ends = (segments[group.start].number, segments[group.end - 1].number);
-        let mut lost = Vec::new();
-        if !self.dry() {
-            let before = segments[..group.start].iter().rev().find_map(sealed);
-            let limit = segments[group.end..].iter().find_map(sealed).map_or(0, |(_, _, footer)| {
-                footer.supersedes_from.map_or(footer.first_offset, |from| from.min(footer.first_offset))
+        let before = segments[..group.start].iter().rev().find_map(sealed);
+        let limit = segments[group.end..].iter().find_map(sealed).map_or(0, |(_, _, footer)| {
+            footer.supersedes_from.map_or(footer.first_offset, |from| from.min(footer.first_offset))
+        });
+        let first_offset = before.as_ref().map_or(meta.lowest_offset, |(_, _, footer)| footer.end_offset);
+        let (damage, lost) = if self.dry() {
+            let open = segments[group].iter().filter_map(|s| match &s.state {
+                State::Unsealed { header } => Some((self.files.get(&s.number)?.lies_at, header.clone())),
+                _ => None,
             });
+            let open: Vec<_> = open.collect();
+            let foreseen = recovery::foresee(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
+            (foreseen.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
+        } else {
             let mut producers = recovery::table(&JournalConfig::default());
             if let Some((_, _, footer)) = &before {
                 producers.load(&footer.producers);
@@ -352,7 +379,7 @@ impl Repair<'_> {
                 said: meta.clone(),
                 numbers,
                 limit,
-                first_offset: before.map_or(meta.lowest_offset, |(_, _, footer)| footer.end_offset),
+                first_offset,
                 before: before.map(|(number, footer_checksum, footer)| Before {
                     number,
                     footer_checksum,
@@ -362,10 +389,11 @@ impl Repair<'_> {
                 producers_known: false,
                 faults: Faults::default(),
             };
-            lost = recovery::end(ending)?.1.damage;
-        }
-        self.report.actions.push(Action::Resealed { segments: ends, lost });
-        Ok(())
+            let ended = recovery::end(ending)?;
+            (ended.damage, ended.lost)
+        };
+        self.report.actions.push(Action::Resealed { segments: ends, lost: damage });
+        Ok(lost)
     }
 
     /// Moves a name to `quarantine/`, under a name that is free there.

@@ -79,7 +79,7 @@ pub enum Action {
     Resealed {
         /// The first and the last.
         segments: (u64, u64),
-        /// Offsets that could not be found in them. Not known in a dry run.
+        /// Offsets that cannot be found in them, in a dry run too.
         lost: Vec<Damage>,
     },
 }

@@ -76,6 +76,8 @@ pub(crate) struct Meta {
     pub(crate) highest_segment: Option<u64>,
     pub(crate) created_ns: i64,
     pub(crate) epochs: Vec<(u32, u64)>,
+    /// From, to.
+    pub(crate) lost: Vec<(u64, u64)>,
     /// `durable`, `written`, boot id.
     pub(crate) proof: Option<(u64, u64, [u8; 16])>,
 }
@@ -90,14 +92,16 @@ fn slot(b: &[u8]) -> Result<Option<Meta>, String> {
         return Ok(None);
     }
     match u16_at(b, 8) {
-        1 | 2 => {}
+        1..=3 => {}
         newer => return Err(format!("version {newer}")),
     }
     let (len, epochs) = (u32_at(b, 12) as usize, u32_at(b, 72) as usize);
     let flags = u16_at(b, 10);
-    let proof = 80 + 12 * epochs;
+    let losses = 80 + 12 * epochs;
+    let ranges = if flags & 8 != 0 { u32_at(b, losses) as usize } else { 0 };
+    let proof = losses + if flags & 8 != 0 { 4 + 16 * ranges } else { 0 };
     let more = if flags & 4 != 0 { 32 } else { 0 };
-    if epochs == 0 || epochs > 2721 || len != proof + more + 4 || len > b.len() {
+    if epochs == 0 || len != proof + more + 4 || len > b.len() {
         return Ok(None);
     }
     if crc32c(&[&b[..len - 4]]) != u32_at(b, len - 4) {
@@ -112,7 +116,8 @@ fn slot(b: &[u8]) -> Result<Option<Meta>, String> {
         lowest_offset: u64_at(b, 48),
         highest_segment: Some(u64_at(b, 56)).filter(|n| *n != u64::MAX),
         created_ns: i64_at(b, 64),
-        epochs: b[80..proof].chunks(12).map(|e| (u32_at(e, 0), u64_at(e, 4))).collect(),
+        lost: b[losses..proof].get(4..).unwrap_or(&[]).chunks(16).map(|r| (u64_at(r, 0), u64_at(r, 8))).collect(),
+        epochs: b[80..losses].chunks(12).map(|e| (u32_at(e, 0), u64_at(e, 4))).collect(),
         proof: (more > 0).then(|| (u64_at(b, proof), u64_at(b, proof + 8), id_at(b, proof + 16))),
     }))
 }
@@ -408,12 +413,14 @@ pub(crate) struct Around<'a> {
     pub(crate) latched: bool,
     /// `durable` of its proof; and `written`, if that is of this boot.
     pub(crate) proof: (u64, u64),
+    /// What `clad.meta` says was lost.
+    pub(crate) lost: &'a [(u64, u64)],
 }
 
 /// What of the last, unsealed segment is in the log, by the rules of the document: the indices of the batches that are
 /// kept, the offset where the log goes on, and the offsets that are lost.
 pub(crate) fn believe(s: &Segment, around: Around<'_>) -> (Vec<usize>, u64, Vec<(u64, u64)>) {
-    let Around { start, epochs, same_boot, latched, proof } = around;
+    let Around { start, epochs, same_boot, latched, proof, lost: told } = around;
     let begun = epochs.last().map_or(0, |e| e.1);
     let limit = epochs.iter().filter(|e| e.0 > s.header.epoch).map(|e| e.1).min().unwrap_or(u64::MAX);
     let durable = s.batches.iter().map(|b| b.durable).max().unwrap_or(0).max(start).max(begun).max(proof.0);
@@ -422,7 +429,7 @@ pub(crate) fn believe(s: &Segment, around: Around<'_>) -> (Vec<usize>, u64, Vec<
     let (mut expected, mut chain, mut kept, mut lost) = (start, 0, Vec::new(), Vec::new());
     for (i, b) in s.batches.iter().enumerate().filter(|(_, b)| b.kind == 0 && b.count > 0) {
         let end = b.first_offset + u64::from(b.count);
-        if end > limit {
+        if end > limit || told.iter().any(|(from, to)| b.first_offset < *to && *from < end) {
             continue;
         }
         let continues = b.first_offset == expected && b.previous == chain;

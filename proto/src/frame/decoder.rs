@@ -139,11 +139,6 @@ impl FrameDecoder {
         Self { max_append_bytes }
     }
 
-    /// Sets the longest payload: a client learns it from WELCOME.
-    pub const fn set_max_append_bytes(&mut self, max_append_bytes: u32) {
-        self.max_append_bytes = max_append_bytes;
-    }
-
     /// Takes the next frame; nothing while it is not whole. Space for the rest of a frame whose header is here is
     /// reserved in steps, so that a large one needs few reads.
     ///
@@ -179,6 +174,7 @@ impl FrameDecoder {
     }
 }
 
+/// For a client: what lies in the log was taken under the limit of its day, which WELCOME does not tell.
 impl Default for FrameDecoder {
     fn default() -> Self {
         Self::new(MAX_APPEND_BYTES)

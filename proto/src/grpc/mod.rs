@@ -3,11 +3,13 @@
 //! The `.proto` files under `proto/clad` are ours. Those under `proto/opentelemetry` are the official ones of the
 //! OpenTelemetry project, unchanged, under the Apache License 2.0.
 
+mod asked;
 mod convert;
 mod handshake;
 mod read;
 mod status;
 
+pub use asked::{Asked, AskedAppend};
 pub use status::{ERROR_METADATA, from_status, to_status};
 
 /// The descriptors of all files, encoded: what server reflection serves.

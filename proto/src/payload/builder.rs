@@ -40,6 +40,7 @@ impl Payload {
 pub struct PayloadBuilder {
     sink: Sink,
     group: Bytes,
+    group_sum: u32,
     count: u32,
     /// Everything below is group and whole records.
     whole: usize,
@@ -61,33 +62,52 @@ impl PayloadBuilder {
     /// # Errors
     /// When the group does not fit.
     pub fn with_limits(group: &Group, max_append_bytes: u32, max_record_bytes: u32) -> Result<Self, EncodeError> {
+        Self::with_group(max_append_bytes, max_record_bytes, |sink| put_group(sink, group))
+    }
+
+    /// A builder whose group is written by a function.
+    pub(crate) fn with_group(
+        max_append_bytes: u32,
+        max_record_bytes: u32,
+        group: impl FnOnce(&mut Sink) -> Result<(), EncodeError>,
+    ) -> Result<Self, EncodeError> {
         let mut sink = Sink::default();
-        put_group(&mut sink, group)?;
+        group(&mut sink)?;
         let max_append = max_append_bytes.min(MAX_APPEND_BYTES);
         let len = sink.buf.len();
         if len > max_append as usize {
             return Err(EncodeError::GroupTooLarge { len: len as u64, max: max_append.into() });
         }
         let group = Bytes::copy_from_slice(&sink.buf);
-        Ok(Self { sink, group, count: 0, whole: len, max_append, max_record: max_record_bytes.min(MAX_RECORD_BYTES) })
+        let group_sum = payload_checksum(&group);
+        let max_record = max_record_bytes.min(MAX_RECORD_BYTES);
+        Ok(Self { sink, group, group_sum, count: 0, whole: len, max_append, max_record })
     }
 
     pub(crate) fn sink(&mut self) -> &mut Sink {
         &mut self.sink
     }
 
+    /// The longest that a record can be.
+    #[inline]
+    fn max_len(&self) -> usize {
+        let room = (self.max_append as usize).saturating_sub(self.group.len());
+        room.min(self.max_record as usize)
+    }
+
     /// Says whether one more record of this length goes in; gives the length as the header holds it.
     #[inline]
     pub(crate) fn admit(&self, len: usize) -> Result<u32, EncodeError> {
-        let room = (self.max_append as usize).saturating_sub(self.group.len());
-        let max = room.min(self.max_record as usize);
+        let max = self.max_len();
         let short = u32::try_from(len).unwrap_or(u32::MAX);
         if len > max || short == u32::MAX {
             return Err(EncodeError::RecordTooLarge { len: len as u64, max: max as u64 });
         }
-        if self.whole + len > self.max_append as usize || self.count >= MAX_APPEND_RECORDS {
+        let with_it = self.whole + len;
+        if with_it > self.max_append as usize || self.count >= MAX_APPEND_RECORDS {
             let records = self.count.saturating_add(1);
-            return Err(EncodeError::AppendFull { len: (self.whole + len) as u64, records });
+            let max = if with_it > self.max_append as usize { self.max_append } else { MAX_APPEND_RECORDS };
+            return Err(EncodeError::AppendFull { len: with_it as u64, records, max: max.into() });
         }
         Ok(short)
     }
@@ -106,12 +126,23 @@ impl PayloadBuilder {
 
     /// Starts a record; its fields are written through what this gives, and `commit` adds it.
     pub fn record(&mut self, head: RecordHead, body: Body<'_>) -> RecordWriter<'_> {
-        RecordWriter::start(self, head, RecordWriter::body(body))
+        RecordWriter::start(self, head, None, RecordWriter::body(body))
     }
 
     /// Starts a record whose body is written by a function; a function that writes nothing leaves it absent.
     pub fn record_with(&mut self, head: RecordHead, body: impl FnOnce(ValueWriter<'_, '_>)) -> RecordWriter<'_> {
-        RecordWriter::start(self, head, body)
+        RecordWriter::start(self, head, None, body)
+    }
+
+    /// The same of a record that somebody else has made: as soon as it is too long it is given up, however long it is.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn record_within(
+        &mut self,
+        head: RecordHead,
+        body: impl FnOnce(ValueWriter<'_, '_>),
+    ) -> RecordWriter<'_> {
+        let max = self.max_len();
+        RecordWriter::start(self, head, Some(max), body)
     }
 
     /// Adds a record.
@@ -158,8 +189,9 @@ impl PayloadBuilder {
         }
         let len = self.admit(RECORD_HEADER_BYTES + bytes.len())?;
         self.sink.buf.reserve(len as usize);
-        self.sink.buf.put_slice(&record_header(&head, len, kind, bytes.len() as u32));
-        self.sink.buf.put_slice(bytes);
+        // (`put_slice` is a call of its own: the header would be stored twice, and the second time wait for the first.)
+        self.sink.buf.extend_from_slice(&record_header(&head, len, kind, bytes.len() as u32));
+        self.sink.buf.extend_from_slice(bytes);
         self.accept();
         Ok(())
     }
@@ -193,6 +225,12 @@ impl PayloadBuilder {
         self.count == 0
     }
 
+    /// What every payload of this builder begins with: so many bytes, with this checksum.
+    #[must_use]
+    pub const fn group_checksum(&self) -> (usize, u32) {
+        (self.group.len(), self.group_sum)
+    }
+
     /// The payload so far.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -209,8 +247,10 @@ impl PayloadBuilder {
 
     /// Forgets the records.
     pub fn clear(&mut self) {
-        self.sink.buf.clear();
-        self.restart();
+        // The group stays where it is: what was just written is slow to read.
+        self.sink.buf.truncate(self.group.len());
+        self.whole = self.group.len();
+        self.count = 0;
     }
 
     fn restart(&mut self) {

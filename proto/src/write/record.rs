@@ -1,7 +1,7 @@
 //! Writing one record. The layout is told in [`crate::record`].
 
 use super::{
-    Sink,
+    Limit, Sink,
     value::{KvWriter, Place, ValueWriter},
 };
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     payload::PayloadBuilder,
     record::{UnknownField, tag},
     value::{AnyValue, kind},
-    wire::{close_delimited, put_field, varint_bytes},
+    wire::{close_delimited, varint_bytes},
 };
 use bytes::BufMut;
 
@@ -98,15 +98,19 @@ pub struct RecordWriter<'b> {
 }
 
 impl<'b> RecordWriter<'b> {
+    /// Of something that is not trusted to end, `max` is the most that it may take.
     pub(crate) fn start(
         builder: &'b mut PayloadBuilder,
         head: RecordHead,
+        max: Option<usize>,
         body: impl FnOnce(ValueWriter<'_, '_>),
     ) -> Self {
         let sink = builder.sink();
         sink.fault = None;
         sink.body_kind = kind::ABSENT;
         let start = sink.buf.len();
+        let too_large = |len, max| EncodeError::RecordTooLarge { len, max };
+        sink.limit = max.map(|max| Limit { start, max, too_large });
         sink.buf.put_bytes(0, RECORD_HEADER_BYTES);
         body(ValueWriter { sink, place: Place::Body, depth: 0 });
         let body_len = sink.buf.len() - start - RECORD_HEADER_BYTES;
@@ -137,7 +141,7 @@ impl<'b> RecordWriter<'b> {
         if !content.is_empty()
             && let Some(sink) = self.open(tag)
         {
-            put_field(&mut sink.buf, tag, content);
+            sink.put_field(tag, content);
         }
         self
     }
@@ -188,7 +192,7 @@ impl<'b> RecordWriter<'b> {
         if field.tag < tag::UNKNOWN {
             self.builder.sink().fail(EncodeError::FieldOrder(field.tag));
         } else if let Some(sink) = self.open(field.tag) {
-            put_field(&mut sink.buf, field.tag, &field.data);
+            sink.put_field(field.tag, &field.data);
         }
         self
     }

@@ -6,7 +6,7 @@ use crate::{
     limits::MAX_NESTING_DEPTH,
     value::{AnyValue, KeyValue, kind},
     view::ValueRef,
-    wire::{close_delimited, put_delimited, put_varint, zigzag},
+    wire::{close_delimited, put_varint, zigzag},
 };
 use bytes::BufMut;
 
@@ -51,7 +51,7 @@ impl ValueWriter<'_, '_> {
             Place::Body => self.sink.body_kind = kind,
             Place::Item => self.sink.buf.put_u8(kind),
             Place::Entry(key, index) => {
-                put_delimited(&mut self.sink.buf, key.as_bytes());
+                self.sink.put_delimited(key.as_bytes());
                 if index != 0 {
                     self.sink.buf.put_u8(kind::KEY_INDEX);
                     put_varint(&mut self.sink.buf, zigzag(index.into()));
@@ -64,8 +64,8 @@ impl ValueWriter<'_, '_> {
     fn delimited(mut self, kind: u8, content: &[u8]) {
         self.begin(kind);
         match self.place {
-            Place::Body => self.sink.buf.put_slice(content),
-            _ => put_delimited(&mut self.sink.buf, content),
+            Place::Body => self.sink.put_slice(content),
+            _ => self.sink.put_delimited(content),
         }
     }
 
@@ -82,6 +82,12 @@ impl ValueWriter<'_, '_> {
         self.sink.buf.put_u8(0);
         content(self.sink, self.depth + 1);
         close_delimited(&mut self.sink.buf, start);
+    }
+
+    /// Writes nothing: the record is not to be taken.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn fail(self, error: EncodeError) {
+        self.sink.fail(error);
     }
 
     /// A value that is there and empty.
@@ -171,6 +177,18 @@ impl ValueWriter<'_, '_> {
 }
 
 impl KvWriter<'_> {
+    /// Gives the fault, if there is one: then there is no need to go on.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn check(&mut self) -> Result<(), EncodeError> {
+        self.sink.check()
+    }
+
+    /// The record is not to be taken.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn fail(&mut self, error: EncodeError) {
+        self.sink.fail(error);
+    }
+
     /// The next pair.
     pub fn entry<'k>(&mut self, key: &'k str) -> ValueWriter<'_, 'k> {
         self.indexed_entry(key, 0)
@@ -198,6 +216,18 @@ impl KvWriter<'_> {
 }
 
 impl ArrayWriter<'_> {
+    /// Gives the fault, if there is one: then there is no need to go on.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn check(&mut self) -> Result<(), EncodeError> {
+        self.sink.check()
+    }
+
+    /// The record is not to be taken.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn fail(&mut self, error: EncodeError) {
+        self.sink.fail(error);
+    }
+
     /// The next value.
     pub fn item(&mut self) -> ValueWriter<'_, 'static> {
         ValueWriter { sink: self.sink, place: Place::Item, depth: self.depth }

@@ -26,8 +26,11 @@
 //! time.
 //!
 //! ```text
-//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--clad DAEMON [--sustained ROUNDS] [--set KEY=VALUE]]
+//! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--only VARIANT,VARIANT] [--bytes N]
+//!     [--clad DAEMON [--sustained ROUNDS] [--set KEY=VALUE]]
 //! ```
+//! `--only` runs these variants alone, and tells their medians without the ratios, `--bytes` one size alone; `--sustained 0` leaves
+//! that part out.
 #![allow(unsafe_code)] // a ring of our own to compare with
 #![allow(clippy::print_stdout)]
 
@@ -79,9 +82,11 @@ impl Variant {
         Self::Sdk,
     ];
 
-    /// Those that can be run: the last one wants a daemon.
-    pub(crate) fn all(with_daemon: bool) -> &'static [Self] {
-        if with_daemon { &Self::ALL } else { &Self::ALL[..8] }
+    /// Those that can be run (the last one wants a daemon), or those of them that are asked for.
+    fn chosen(with_daemon: bool, only: Option<&str>) -> Vec<Self> {
+        let all = if with_daemon { &Self::ALL[..] } else { &Self::ALL[..8] };
+        let wanted = |variant: &Self| only.is_none_or(|only| only.split(',').any(|name| name == variant.name()));
+        all.iter().copied().filter(wanted).collect()
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -133,21 +138,23 @@ fn main() {
     let sustained = after("--clad").map(|program| {
         let rounds = after("--sustained").map_or(7, |n| n.parse().expect("a number of rounds"));
         let set = after("--set").map(String::as_str);
-        sustained::run(Path::new(program), &folder, set, if timed { rounds } else { 1 }, timed)
+        let rounds = if timed { rounds } else { 1 };
+        if rounds == 0 { String::new() } else { sustained::run(Path::new(program), &folder, set, rounds, timed) }
     });
     // Rings that hold the largest burst.
     let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder, "64MiB", None));
     let address = daemon.as_ref().map(daemon::Daemon::address);
-    let variants = Variant::all(daemon.is_some());
+    let variants = Variant::chosen(daemon.is_some(), after("--only").map(String::as_str));
     let shared = folder.join("shared");
     let memory = limit::Ring::create(PROCESSES * DATA as usize);
     let mut writers: Vec<Writer> =
         (0..PROCESSES).map(|index| writer(index, &folder, &shared, &memory, address.as_deref())).collect();
     let mut results = report::Results::default();
-    for (size, calls) in SIZES {
+    let bytes = after("--bytes").map(|n| n.parse::<usize>().expect("bytes"));
+    for (size, calls) in SIZES.into_iter().filter(|(size, _)| bytes.is_none_or(|bytes| bytes == *size)) {
         let calls = (calls / shrink / GROUP).max(1) * GROUP;
         for round in 0..rounds {
-            for &variant in variants {
+            for &variant in &variants {
                 let times = burst(&mut writers, variant, size, calls);
                 check(&mut writers, variant, size, calls, &shared, &memory, !timed || round == 0);
                 results.add(size, variant, PROCESSES * calls, &times);
@@ -162,7 +169,7 @@ fn main() {
     std::fs::remove_dir_all(&folder).expect("the folder is removed");
     if timed {
         println!("{}", results.json());
-        eprint!("{}", results.table(variants));
+        eprint!("{}", results.table(&variants));
         eprint!("{}", sustained.unwrap_or_default());
     } else {
         println!("ring_limit: {} bursts came out as they went in (run with `cargo bench` for times)", results.len());

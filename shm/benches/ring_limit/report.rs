@@ -46,13 +46,16 @@ impl Results {
     pub(crate) fn table(&self, variants: &[Variant]) -> String {
         let mut text = String::from("ns a call, median (p10 to p90) over rounds\n");
         for (size, _) in SIZES {
-            for variant in variants {
+            for variant in variants.iter().filter(|variant| self.0.contains_key(&(size, variant.name()))) {
                 let [low, wall, high] = self.spread(size, variant.name(), |t| t.0);
                 let [cpu_low, cpu, cpu_high] = self.spread(size, variant.name(), |t| t.1);
                 text += &format!(
                     "{size:>5} B {:<16} wall {wall:>8.1} ({low:.1} to {high:.1})   cpu {cpu:>8.1} ({cpu_low:.1} to {cpu_high:.1})\n",
                     variant.name()
                 );
+            }
+            if !Variant::ALL[..8].iter().all(|variant| self.0.contains_key(&(size, variant.name()))) {
+                continue;
             }
             let cpu = |variant: Variant| self.spread(size, variant.name(), |t| t.1)[1];
             let wall = |variant: Variant| self.spread(size, variant.name(), |t| t.0)[1];

@@ -13,6 +13,7 @@ use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Entry, Peek, Reader};
+use crate::tail::Stored;
 use crate::writer::Content;
 use crate::{PushError, checksum, writer};
 
@@ -32,7 +33,7 @@ fn push(ring: &Steps, n: u64) -> Result<Option<u64>, PushError> {
     let (summed, trailer) = bytes.split_last_chunk().expect("nine bytes at least");
     let content = match n % 2 {
         0 => Content::Parts(&[a, b]),
-        _ => Content::Summed { bytes: summed, sum: checksum::of(summed), trailer: *trailer },
+        _ => Content::Summed { bytes: summed, sum: checksum::of(&bytes), trailer: u64::from_le_bytes(*trailer) },
     };
     push_once(ring, SHAPE, content, 1 + (n % 3) as u32, n)
 }
@@ -197,11 +198,20 @@ fn as_many_stopped_writers_as_there_are_islands_hold_nobody_up() {
     assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0);
 }
 
+/// Where lies what the drain of before gave back.
+const BEFORE: Stored = Stored { log_id: [1; 16], epoch: 1, end: 500 };
+
+/// Where lies what a drain gives back that has another log.
+const fn now_up_to(append: u64) -> Stored {
+    Stored { log_id: [2; 16], epoch: 2, end: 1000 + append }
+}
+
 /// What a drain does in `a_drain_dies_at_every_step`: takes, gives back in three goes, closes nothing.
 fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u8>)> {
     let (first, taken) = (reader.released(), take(ring, reader));
     for upto in [first + 1, first + 4, reader.next()] {
         *asked = upto;
+        reader.note_stored(now_up_to(upto));
         reader.release(ring, upto);
     }
     taken
@@ -211,6 +221,7 @@ fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u
 fn with_a_hole() -> (Steps, Reader, writer::Reserved) {
     let ring = Steps::ring(SHAPE);
     let mut reader = reader(&ring);
+    reader.note_stored(BEFORE);
     go_on(&ring, &mut reader, 0);
     let push_all = |numbers: std::ops::Range<u64>| {
         numbers.for_each(|n| assert!(push(&ring, n).expect("there is space").is_some()));
@@ -226,6 +237,7 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
     let (ring, mut reader, _) = with_a_hole();
     let all = work(&ring, &mut reader, &mut 0);
     assert_eq!(all.len(), 6);
+    let mut unknown = 0;
     for steps in 0.. {
         let (ring, mut reader, _) = with_a_hole();
         let first = reader.released();
@@ -236,6 +248,11 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
         next.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
         let tail = next.released();
         assert!(first <= tail && tail <= asked.max(first), "tail {tail} after {steps} steps");
+        let stored = next.stored();
+        let whole = if tail == first { BEFORE } else { now_up_to(tail) };
+        // What is known is true; while it becomes another log's, nothing is.
+        assert!(stored.is_none_or(|stored| stored == whole), "{stored:?} at tail {tail} after {steps} steps");
+        unknown += u32::from(stored.is_none());
         let mut again = take(&ring, &mut next);
         let rest: Vec<_> = all.iter().filter(|(entry, _)| entry.append >= tail).cloned().collect();
         for ((again, _), (before, _)) in again.iter_mut().zip(&rest) {
@@ -247,6 +264,7 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
         assert_eq!(go_on(&ring, &mut next, 46), expected(46..46 + LAPS), "died after {steps} steps");
         if !died {
             assert!(steps > 40, "a drain has more steps than {steps}");
+            assert!(stored.is_some() && (1..25).contains(&unknown), "said once, for {unknown} steps");
             return;
         }
     }

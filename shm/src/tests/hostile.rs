@@ -4,15 +4,15 @@
 //! taken still has rising numbers, times that do not fall and sequences that add up. Another client's ring is not
 //! touched. Seeded: `CLAD_SEED=N` runs one history again, `CLAD_SHM_RUNS=N` makes more.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::entry::{HEADER, Header};
-use crate::error::Corrupt;
-use crate::layout::{Cursor, Shape, Slot, at};
+use crate::error::{Corrupt, OpenError};
+use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, VERSION, at};
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering::Relaxed};
 use crate::reader::{Entry, LOOK};
@@ -291,9 +291,43 @@ fn a_tail_that_cannot_be_is_not_adopted() {
         }
         let fds = drain.client_fds();
         let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-        let adopted = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2);
-        assert!(matches!(adopted, Err(crate::OpenError::Corrupt(Corrupt::Tail))), "{append}");
+        let error = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2).expect_err("nonsense").error;
+        assert!(matches!(error, OpenError::Corrupt(Corrupt::Tail)) && error.is_for_good(), "{append}");
     }
+}
+
+/// What stands in the way of an adoption for now takes nothing away: what was handed over comes back, and goes on later. What
+/// is nonsense is so for good.
+#[test]
+fn what_cannot_be_adopted_now_can_be_later() {
+    let (drain, producer, memory) = pair();
+    assert_eq!(producer.push(&[b"posted"], 1), Ok(0));
+    let refused = |ring, waker| Drain::adopt(ring, waker, [0; 16], 2).expect_err("not now");
+    let path = format!("/proc/self/fd/{}", drain.client_fds().ring.as_raw_fd());
+    let [ring, waker] = drain.into_kept();
+    // What the kernel refuses now.
+    let read_only = std::fs::File::open(path).expect("it is there").into();
+    let not = refused(read_only, waker);
+    assert!(matches!(not.error, OpenError::Os { .. }) && !not.error.is_for_good(), "{not}");
+    let mut waker = not.waker;
+    let mut ring = ring;
+    // Its client can write that, whatever it is.
+    for version in [0, 1, 3, 0xffff, 0x1_0000, u64::MAX] {
+        memory.store(at::VERSION, version, Relaxed);
+        let not = refused(ring, waker);
+        assert!(not.error.is_for_good(), "{version}: {not}");
+        (ring, waker) = (not.ring, not.waker);
+    }
+    memory.store(at::VERSION, VERSION, Relaxed);
+    memory.store(at::MAGIC, 0, Relaxed);
+    let not = refused(ring, waker);
+    assert!(not.error.is_for_good(), "{not}");
+    memory.store(at::MAGIC, RING_MAGIC, Relaxed);
+    let mut drain = Drain::adopt(not.ring, not.waker, [0; 16], 2).expect("nothing stands in its way");
+    let mut taken = Vec::new();
+    assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. } | Peek::Later { .. })));
+    assert!(drain.take(&mut taken).expect("sound").is_some_and(|entry| entry.append == 0));
+    assert_eq!(taken, b"posted");
 }
 
 /// Everything that is checked, broken alone. The rest of the entry is as it should be, its checksum too.

@@ -15,7 +15,7 @@ use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader};
 use crate::writer::Content;
-use crate::{Drain, Level, checksum, clock, drain};
+use crate::{Drain, Level, Stored, checksum, clock, drain};
 
 const ROLE: &str = "CLAD_SHM_CHILD";
 const SHAPE: Shape = match Shape::new(16 << 10, 64) {
@@ -137,7 +137,7 @@ fn child() {
 fn push(ring: &Deadly<'_>, shape: Shape, n: u64) {
     let bytes = payload(n);
     let (summed, trailer) = bytes.split_last_chunk().expect("twenty bytes at least");
-    let content = Content::Summed { bytes: summed, sum: checksum::of(summed), trailer: *trailer };
+    let content = Content::Summed { bytes: summed, sum: checksum::of(&bytes), trailer: u64::from_le_bytes(*trailer) };
     for _ in 0..100_000 {
         match push_once(ring, shape, content, 1, clock::now()) {
             Ok(Some(_)) => return,
@@ -159,6 +159,7 @@ fn work(ring: &Deadly<'_>, reader: &mut Reader) {
             let entry = reader.take(ring, &mut bytes).expect("a sound ring").expect("seen");
             tell(&format!("{} {} {bytes:?}", entry.append, entry.sequence));
         }
+        reader.note_stored(Stored { log_id: [9; 16], epoch: 1, end: reader.next() });
         reader.release(ring, reader.next());
         std::thread::yield_now();
     }

@@ -314,6 +314,18 @@ impl Content {
         self.lose(|_, version| version.cached, rng)
     }
 
+    /// The kernel failed to write the page cache back, and the device lost what the sectors held: none of them can be read until
+    /// it is written again. Answers whether there was any.
+    pub(super) fn destroy_in_writeback(&mut self) -> bool {
+        let is_cached = |versions: &Vec<Version>| versions.last().is_some_and(|v| v.cached && !v.cut);
+        let hit: Vec<u64> = self.pending.iter().filter(|(_, v)| is_cached(v)).map(|(sector, _)| *sector).collect();
+        for sector in &hit {
+            self.pending.remove(sector);
+            self.bad.insert(*sector);
+        }
+        !hit.is_empty()
+    }
+
     fn lose(&mut self, concerns: impl Fn(u64, &Version) -> bool, rng: &mut Rng) -> bool {
         let mut lost_cached = false;
         for (sector, mut versions) in std::mem::take(&mut self.pending) {

@@ -253,4 +253,11 @@ impl Disk {
         let lost = inode.content.fail_writeback(rng);
         inode.note_error(lost);
     }
+
+    pub(super) fn destroy_in_writeback(&mut self, name: &str) -> bool {
+        let inode = self.named(name);
+        let hit = inode.content.destroy_in_writeback();
+        inode.note_error(hit);
+        hit
+    }
 }

@@ -74,6 +74,9 @@ impl World {
         if self.settings.rot && self.rng.chance(1, 24) {
             self.rot();
         }
+        if self.settings.write_back_fails && self.rng.chance(1, 48) {
+            self.lose_a_vouch()?;
+        }
         match self.rng.below(100) {
             0..=2 => self.append_burst()?,
             3..=27 => self.append_something()?,
@@ -252,7 +255,7 @@ impl World {
                 Event::Lost { from, to } => {
                     // Who syncs holds all that is not durable in memory, until it is.
                     let holds = !matches!(self.config.policy, Policy::FireAndForget { .. });
-                    let may = self.shaken && from >= self.model.durable && !holds || self.is_rot(from, to);
+                    let may = self.may_be_gone(from, to, self.shaken && !holds);
                     ensure(may, || format!("offsets {from} to {to} are lost, and no fault explains it"))?;
                     self.model.lost.push((from, to));
                 }
@@ -292,7 +295,7 @@ impl World {
     }
 
     /// Reads what is there now. Not while a segment changes hands: the reader would wait for that, and so for us.
-    fn read_along(&mut self) -> Check {
+    pub(super) fn read_along(&mut self) -> Check {
         let Some(stepper) = self.stepper.as_ref().filter(|_| !self.held.iter().any(is_moving)) else { return Ok(()) };
         if self.model.failed {
             return Ok(());
@@ -303,10 +306,11 @@ impl World {
         if !self.disk.is_alive() {
             return Ok(());
         }
+        // What lies below has left, as it should; from there on all is given or told.
+        let from_there = from.max(self.model.removed);
         let is_told = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
         let Some(first) = found.first().map(|f| f.offset) else {
-            let told = is_told(from.max(self.model.removed));
-            let lost = self.model.is_lost(from) || told || end <= self.model.removed;
+            let lost = self.model.is_lost(from_there) || is_told(from_there) || end <= self.model.removed;
             return ensure(from == end || lost, || format!("nothing is read from {from} to {end}"));
         };
         // What retention removed may still be in memory, and is right then.
@@ -319,8 +323,7 @@ impl World {
             .filter(there)
             .cloned()
             .collect();
-        let from_there = from.max(self.model.removed);
-        ensure(first <= from_there || self.model.is_lost(from) || is_told(from_there), || {
+        ensure(first <= from_there || self.model.is_lost(from_there) || is_told(from_there), || {
             format!("read from {from}, got {first}")
         })?;
         ensure(found == known, || format!("a reader from {from} to {end} got {} of {}", found.len(), known.len()))
@@ -328,7 +331,7 @@ impl World {
 
     // ---- rest ---------------------------------------------------------------------------------------------------
 
-    fn settle_a_little(&mut self) -> Check {
+    pub(super) fn settle_a_little(&mut self) -> Check {
         self.carry_out_all()?;
         for _ in 0..4 {
             match self.stepper.as_ref().filter(|_| self.disk.is_alive()).map(|s| s.begin()) {

@@ -170,9 +170,14 @@ impl Model {
 
     /// Whether everything in a range may be missing: it is lost, or was hit by rot, or retention has removed it.
     pub(super) fn is_excused(&self, from: u64, to: u64) -> bool {
+        self.is_excused_or(from, to, |_| false)
+    }
+
+    /// The same, where an append at these offsets may be missing for another reason as well.
+    pub(super) fn is_excused_or(&self, from: u64, to: u64, gone: impl Fn(u64) -> bool) -> bool {
         let hit = |offset| self.rotten.iter().any(|(from, to)| *from <= offset && offset < *to);
         let within = self.entries.iter().filter(|e| e.end() > from && e.offset < to);
-        within.into_iter().all(|e| e.end() <= self.removed || self.is_lost(e.offset) || hit(e.offset))
+        within.into_iter().all(|e| e.end() <= self.removed || self.is_lost(e.offset) || hit(e.offset) || gone(e.offset))
     }
 
     /// Rule 6.

@@ -4,12 +4,15 @@
 //! - No reader gets other bytes than were appended, and none is told nothing: what it does not get, it gets as a gap.
 //! - Such a gap holds nothing but what was hit (the batches whose bytes turned over; all of a segment whose header did), or
 //!   what the journal told to be lost before.
-//! - A start loses nothing else: the log goes on behind all that is proven. Only where a batch was hit that no other proves
+//! - A start loses nothing else: the log goes on behind all that is proven, also by what a start has written over that was cut.
+//!   Only where a batch was hit that no other proves
 //!   (in the last, unsealed segment, or one that lost its footer) may it be cut there, and then it says so and sets aside.
 //! - The files alone show it: `verify` has a problem where a byte of a sealed segment is still wrong.
 //! - A slot of `clad.meta` that rots costs nothing, whichever it is: neither an offset, nor an epoch, nor what was removed.
 //!   Only where the power took the other slot in the middle of a write (or the device wears out, `worn.rs`) is the start
 //!   refused, and has changed nothing; it goes on when the file is given back.
+
+use std::collections::BTreeSet;
 
 use clad_journal::format::batch::{BatchHeader, KIND_DATA, LEN};
 use clad_journal::format::footer::{Footer, TRAILER};
@@ -105,6 +108,7 @@ impl Layout {
 impl World {
     /// A byte of some segment turns over.
     pub(super) fn rot(&mut self) {
+        self.proven = 0;
         if self.settings.worn && self.rng.chance(1, 3) {
             return self.wear();
         }
@@ -245,6 +249,7 @@ impl World {
             let Some(layout) = self.disk.peek(&name).filter(|_| !bad.is_empty()).and_then(|b| Layout::of(&b)) else {
                 continue;
             };
+            self.worn.hit.extend(parse_segment_name(&name)); // by another number, where the file was used again
             let block = u64::from(layout.header.block_size);
             let whole = bad.contains(&0).then(|| layout.offsets()).flatten();
             let in_bad = |b: &&Batch| bad.range(b.pos / block * block..b.end).next().is_some();
@@ -286,7 +291,15 @@ impl World {
     }
 
     fn newest_meta_left(&self) -> Option<Meta> {
-        newest(&self.legible(META_NAME)?)
+        let mut bytes = self.disk.peek(META_NAME)?;
+        // A slot is read as a whole.
+        let bad = self.bad_blocks(META_NAME);
+        for (at, slot) in (0..).step_by(SLOT).zip(bytes.chunks_mut(SLOT)) {
+            if bad.range(at..at + SLOT as u64).next().is_some() {
+                slot.fill(0);
+            }
+        }
+        newest(&bytes)
     }
 
     fn meta_of_old(&self) -> Option<Meta> {
@@ -298,6 +311,15 @@ impl World {
     /// Where the next start may cut the log, though more was acknowledged: at the first batch that was hit and that no
     /// other proves. `by_boot`: what is only written counts as proven, in the boot in which it was.
     pub(super) fn may_be_cut_at(&self, by_boot: bool) -> Option<u64> {
+        self.cut_above(self.proven(by_boot))
+    }
+
+    fn cut_above(&self, proven: u64) -> Option<u64> {
+        self.model.rotten.iter().filter(|(_, to)| *to > proven).map(|(from, _)| *from).min()
+    }
+
+    /// Below this everything is proven by what the media hold now.
+    fn proven(&self, by_boot: bool) -> u64 {
         let newest = self.newest_meta();
         // A late write may be that of the latch.
         let latched = newest.as_ref().is_none_or(|m| m.latched) || self.disk.late_writes() > 0;
@@ -316,22 +338,44 @@ impl World {
             };
         }
         // What a failed sync took along proves nothing.
-        let proven = if self.shaken { begun } else { proven.max(begun) };
-        self.model.rotten.iter().filter(|(_, to)| *to > proven).map(|(from, _)| *from).min()
+        if self.shaken { begun } else { proven.max(begun) }
     }
 
-    /// Notes that for the next start that succeeds. What one that fails has done, the next one finds done.
+    /// Notes that for the next start that succeeds. What one that fails has done, the next one finds done; but what the media
+    /// proved before it, and neither rot nor a power cut has taken since, it may not have destroyed.
     pub(super) fn note_cut(&mut self) {
         if self.settings.rot {
-            self.cut = [self.cut, self.may_be_cut_at(true)].into_iter().flatten().min();
+            let proven = self.proven(true).max(self.proven);
+            // A write that is still on its way may tear what it covers.
+            self.proven = if self.shaken || self.disk.late_writes() > 0 { 0 } else { proven };
+            self.cut = [self.cut, self.cut_above(proven)].into_iter().flatten().min();
             let (cut, rotten) = (self.cut, self.model.rotten.clone());
             self.note(|| format!("the next start may cut at {cut:?}, {rotten:?} are hit"));
         }
     }
 
-    /// Whether a range was hit, and nothing else is in it.
-    pub(super) fn is_rot(&self, from: u64, to: u64) -> bool {
-        self.settings.rot && self.model.is_excused(from, to)
+    /// The batches, by offsets, that lie where the next start may cut the log off, because of rot.
+    pub(super) fn behind_the_cut(&self) -> BTreeSet<(u64, u64)> {
+        let Some(cut) = self.cut else { return BTreeSet::new() };
+        let names = self.disk.names().into_iter().filter(|n| parse_segment_name(n).is_some());
+        let layouts = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?));
+        let batches = layouts.flat_map(|layout| layout.batches).map(|b| (b.header.first_offset, b.header.end_offset()));
+        batches.filter(|(from, to)| from < to && *from >= cut).collect()
+    }
+
+    /// A start has failed: which of these it has written over, once they were in `quarantine/`, is as if it had been hit. The
+    /// next one may find a later batch, in a block that is given again by then, which proves that they were there.
+    pub(super) fn written_over(&mut self, before: BTreeSet<(u64, u64)>) {
+        if !before.is_empty() && self.disk.names().contains(&"quarantine/".to_owned()) {
+            let left = self.behind_the_cut();
+            self.model.rotten.extend(before.difference(&left));
+        }
+    }
+
+    /// Whether each append in a range was hit, or what a failed sync has taken along from the page cache (`shaken`).
+    pub(super) fn may_be_gone(&self, from: u64, to: u64, shaken: bool) -> bool {
+        let durable = self.model.durable;
+        self.model.is_excused_or(from, to, |offset| shaken && offset >= durable)
     }
 
     /// Whether a part of a sealed segment is still wrong.

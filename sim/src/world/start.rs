@@ -75,13 +75,16 @@ impl World {
             // It was about to tell of a loss; whether that became true is seen when the log is read.
             let loss = |e: &Event| if let Event::Lost { from, to } = e { Some((*from, *to)) } else { None };
             self.model.maybe_lost.extend(events.iter().filter_map(loss));
+            // A start that was cut had sealed what it was about to tell.
+            let holes = self.holes().into_iter().filter(|(from, _)| *from >= self.model.durable);
+            self.model.maybe_lost.extend(holes);
         }
         self.clients.iter_mut().for_each(super::Client::disconnected);
         self.model.died(how, self.shaken);
         match how {
             Death::PowerCut => {
                 self.stats.cuts += 1;
-                self.shaken = false;
+                (self.shaken, self.proven) = (false, 0);
             }
             Death::Kill => {
                 self.stats.kills += 1;
@@ -190,11 +193,13 @@ impl World {
         if self.has_lost_meta() && !self.disk.names().iter().any(|name| name.ends_with(".clog")) {
             self.model.is_forgotten();
         }
+        let intact = self.behind_the_cut();
         let opened = Stepper::open(Arc::new(self.tap.clone()), self.clock.clone(), self.config, observer);
         if !self.disk.is_alive() {
             drop(opened);
             let how = self.cause();
             self.bury(how)?;
+            self.written_over(intact);
             return Ok(false);
         }
         match opened {
@@ -211,7 +216,9 @@ impl World {
                 let lost = matches!(e, OpenError::MetaLost { .. }) && self.has_lost_meta();
                 let same = !quiet || before == Some(self.files_of_the_log());
                 if !self.refused_for_wear(&e, same)? {
-                    ensure(!must && of_disk || lost, || format!("the start failed: {e}"))?;
+                    // Each file that was worn may have an old error to tell, once.
+                    self.worn.refused |= self.settings.worn && untold && of_disk;
+                    ensure((!must || self.worn.refused) && of_disk || lost, || format!("the start failed: {e}"))?;
                 }
                 if lost && !self.settings.worn {
                     ensure(same, || "the start was refused, and has changed something".to_owned())?;
@@ -222,6 +229,7 @@ impl World {
                 let how = if self.disk.is_alive() { Death::Kill } else { self.cause() };
                 self.disk.kill();
                 self.bury(how)?;
+                self.written_over(intact);
                 Ok(false)
             }
         }
@@ -233,12 +241,14 @@ impl World {
         let Some(stepper) = &self.stepper else { return Ok(false) };
         let (report, marks, log_id) = (stepper.report().clone(), stepper.marks(), stepper.meta().log_id);
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
-        let told = |d: &Damage| self.shaken && d.from >= self.model.durable || self.is_rot(d.from, d.to);
+        let told =
+            |d: &Damage| self.model.maybe_lost.contains(&(d.from, d.to)) || self.may_be_gone(d.from, d.to, self.shaken);
         let hit = report.unreadable.iter().chain(&report.footless).all(|number| self.was_hit(*number));
         let moved = report.missing.iter().all(|number| self.worn.moved.contains(number));
         let excused = moved && hit && report.damage.iter().all(told);
         ensure(excused, || format!("damage: {report}"))?;
         let cut = self.cut.take();
+        self.proven = 0;
         let dropped = marks.received < self.model.floor();
         let says =
             report.is_damaged() || report.cut_at.is_some() || self.disk.names().contains(&"quarantine/".to_owned());

@@ -46,7 +46,12 @@ struct State {
     newest: Option<Weak<dyn File>>,
     /// A sync that is in flight, and on which description.
     early: Option<(usize, Ticket)>,
+    /// What happens before a file is opened.
+    before_open: Option<Meanwhile>,
 }
+
+/// What somebody else does in the middle of an operation.
+type Meanwhile = Box<dyn FnMut() + Send>;
 
 impl Tap {
     /// A process's view of the disk.
@@ -70,6 +75,19 @@ impl Tap {
             && let Ok(ticket) = self.disk.begin_sync(&file, false)
         {
             self.state().early = Some((address(&file), ticket));
+        }
+    }
+
+    /// Somebody does this before each file that is opened, but for those that he opens himself.
+    pub fn before_open(&self, meanwhile: impl FnMut() + Send + 'static) {
+        self.state().before_open = Some(Box::new(meanwhile));
+    }
+
+    fn meanwhile(&self) {
+        let taken = self.state().before_open.take();
+        if let Some(mut meanwhile) = taken {
+            meanwhile();
+            self.state().before_open = Some(meanwhile);
         }
     }
 
@@ -102,6 +120,7 @@ impl Storage for Tap {
     }
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
         self.alive()?;
+        self.meanwhile();
         let file = self.disk.open(name, access)?;
         if name.ends_with(".clog") && matches!(access, Access::WriteDirect | Access::WriteCached) {
             self.state().newest = Some(Arc::downgrade(&file));

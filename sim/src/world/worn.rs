@@ -94,22 +94,14 @@ impl World {
     }
 
     fn spoil_slot(&mut self, slot: u64) {
-        if self.has_segments() && self.disk.peek(META_NAME).is_some_and(|bytes| bytes.len() == 2 * SLOT) {
+        if self.disk.peek(META_NAME).is_some_and(|bytes| bytes.len() == 2 * SLOT) {
             let at = slot * SLOT as u64 + self.rng.below(SLOT as u64);
             self.go_bad(META_NAME, at);
         }
     }
 
-    /// Without any, and with neither slot of `clad.meta`, a start makes a new log.
-    fn has_segments(&self) -> bool {
-        self.disk.names().iter().any(|name| parse_segment_name(name).is_some())
-    }
-
     /// Each slot rots, or is not given any more.
     fn lose_meta(&mut self) {
-        if !self.has_segments() {
-            return;
-        }
         for slot in 0..2 {
             if self.rng.chance(1, 4) {
                 self.spoil_slot(slot);
@@ -145,7 +137,7 @@ impl World {
     /// What a start says is in the way, where that is so.
     fn in_the_way(&self, error: &OpenError) -> Option<InTheWay> {
         match error {
-            OpenError::MetaLost { .. } => Some(InTheWay::Meta),
+            OpenError::MetaLost { .. } | OpenError::Remains { .. } => Some(InTheWay::Meta),
             OpenError::Unreadable { segment, .. } => {
                 let first = self.bad_blocks(&segment_name(*segment)).contains(&0);
                 first.then_some(InTheWay::Segment(*segment))

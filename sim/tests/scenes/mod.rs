@@ -1,5 +1,9 @@
 //! Small scenes on the simulated disk, each about one promise that whole histories touch too rarely.
 
+pub(crate) mod overtaken;
+pub(crate) mod room;
+pub(crate) mod unsynced;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +84,7 @@ impl Stage {
     }
 
     fn append_for(&mut self, level: Level, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
-        let payload = vec![self.sequence as u8 + 1; bytes];
+        let payload = vec![(self.sequence as u8).wrapping_add(1); bytes];
         let permit = permits.map(|p| p.clone().try_acquire_many_owned(100).unwrap());
         let given = self.journal().append(Append {
             producer: [1; 16],

@@ -251,13 +251,13 @@ pub(super) fn passes(command: &mut Command) -> Result<()> {
 }
 
 /// A clock that can be set, and a daemon that looks at it.
-struct Faketime {
+pub(super) struct Faketime {
     shim: PathBuf,
     binaries: tempfile::TempDir,
 }
 
 /// Installs the library, and builds a daemon that reads its clocks where the library is asked.
-fn faketime(root: &Path) -> Result<Faketime> {
+pub(super) fn faketime(root: &Path) -> Result<Faketime> {
     need("faketime", &["faketime"])?;
     let found = output(Command::new("find").args(["/usr/lib", "-name", "libfaketime.so.1"]))?;
     let shim = found.lines().next().map(PathBuf::from).context("libfaketime.so.1 is not in /usr/lib")?;
@@ -274,7 +274,7 @@ fn faketime(root: &Path) -> Result<Faketime> {
 }
 
 impl Faketime {
-    fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(super) fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("CLAD_E2E_FAKETIME", &self.shim).env("CLAD_E2E_BIN", self.binaries.path())
     }
 }

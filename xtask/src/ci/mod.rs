@@ -2,7 +2,7 @@
 //!
 //! What must hold: a suite installs what it needs, leaves nothing behind, prints one line for each case,
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
-//! passed. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
+//! passed. What runs a failure again stands right above the closing line, for of a long output only the end may be kept. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 
 mod cuts;
 mod disk;
@@ -71,6 +71,8 @@ struct Run {
     args: Vec<String>,
     passed: usize,
     failed: usize,
+    /// The lines of failures that say most.
+    telling: Vec<String>,
     /// How long a device that is slow to flush takes for it at least.
     flush_seconds: &'static str,
 }
@@ -88,7 +90,9 @@ impl Run {
             }
             Err(error) => {
                 self.failed += 1;
-                println!("  FAILED  {name}: {error:#}");
+                let text = format!("{error:#}");
+                println!("  FAILED  {name}: {text}");
+                self.telling.extend(telling(&text).map(|line| format!("{name}: {line}")));
             }
         }
     }
@@ -114,14 +118,37 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
         let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
         bail!("there is no suite {name}; there are: {}", names.join(", "));
     };
-    let mut run = Run { root: root.to_owned(), args: args.to_vec(), passed: 0, failed: 0, flush_seconds: "0" };
+    let mut run = Run {
+        root: root.to_owned(),
+        args: args.to_vec(),
+        passed: 0,
+        failed: 0,
+        telling: Vec::new(),
+        flush_seconds: "0",
+    };
     // What keeps the suite as a whole from going on is a failed case too: the closing line must say so.
     if let Err(error) = (suite.run)(&mut run) {
         run.case("the suite itself", || Err(error));
     }
+    run.telling.iter().for_each(|line| println!("  FAILED  {line}"));
     println!("{name}: {} passed, {} failed", run.passed, run.failed);
     let good = run.failed == 0 && run.passed > 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Of a failure's text the lines that tell a seed, and what each panic said: ten at most, and no long ones.
+fn telling(text: &str) -> impl Iterator<Item = String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut panicked = false;
+    for line in text.lines() {
+        let tells = panicked || (line.contains("SEED=") && !line.contains(" kept inputs"));
+        panicked = line.contains("panicked at ");
+        let line: String = line.trim().chars().take(400).collect();
+        if tells && lines.len() < 10 && !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.into_iter()
 }
 
 /// Runs a program to its end; what it printed is in the error where it failed, else the answer.
@@ -170,4 +197,23 @@ fn build(root: &Path, package: &str) -> Result<PathBuf> {
 /// Where cargo builds.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::telling;
+
+    #[test]
+    fn what_runs_a_failure_again_is_found_in_a_long_text() {
+        let text = "simulation: CLAD_SEED=5 CLAD_SIM_RUNS=9\nok\nthread 'a' (1) panicked at b.rs:1:2:\n1 of 9 broke a rule:\n  \
+                    CLAD_SEED=7 CLAD_SIM_RUNS=1: lost\nstack backtrace:\n  CLAD_SEED=7 CLAD_SIM_RUNS=1: lost\n";
+        let told: Vec<String> = telling(text).collect();
+        assert_eq!(
+            told,
+            ["simulation: CLAD_SEED=5 CLAD_SIM_RUNS=9", "1 of 9 broke a rule:", "CLAD_SEED=7 CLAD_SIM_RUNS=1: lost"]
+        );
+        assert_eq!(telling(&"SEED=1\n".repeat(50)).count(), 1);
+        let many: String = (0..50).map(|n| format!("SEED={n}\n")).collect();
+        assert_eq!(telling(&many).count(), 10);
+    }
 }

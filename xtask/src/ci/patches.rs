@@ -36,6 +36,7 @@ const VARIABLE: &str = "WRONG_ON_PURPOSE";
 
 const SESSION: &str = "daemon/src/ingest/session.rs";
 const RING: &str = "daemon/src/rings/ring.rs";
+const OUTS: &str = "daemon/src/rings/outs.rs";
 const PASS: &str = "daemon/src/rings/pass.rs";
 
 /// The faults. What is wrong with each, and what catches it, stands in docs/TESTING.md.
@@ -95,7 +96,7 @@ const CLIENT_RINGS: &[Patch] = &[Patch {
     file: "client-sdk/src/ring/port.rs",
     right: "            Err(_) => Posted::Wait(append, claim),",
     wrong: "            Err(_) if ON! && level == AckLevel::Posted => {\n\
-            \u{20}   self.resolve(claim, count, Ok(self.receipt(None, count, level)));\n\
+            \u{20}   self.resolve(claim, count, Ok(self.receipt(count, level)));\n\
             \u{20}   Posted::Done\n\
             }\n\
             Err(_) => Posted::Wait(append, claim),",
@@ -105,21 +106,21 @@ const RINGS: &[Patch] = &[
     Patch {
         name: "SpaceBackBeforeWritten",
         file: RING,
-        right: "        if let Some(upto) = upto {\n            self.drain.release",
-        wrong: "        if ON! {\n            upto = self.outs.back().map(|out| out.upto);\n        }\n\
-                if let Some(upto) = upto {\n            self.drain.release",
+        right: "        self.again = 0; // counted anew as it is taken again",
+        wrong: "        if ON! {\n            self.drain.release(self.drain.next());\n        }\n\
+            \u{20}       self.again = 0; // counted anew as it is taken again",
     },
     Patch {
         name: "RingsForgetAFailure",
-        file: RING,
-        right: "            failed = out.failures != marks.failures;",
-        wrong: "            failed = !ON! && out.failures != marks.failures;",
+        file: OUTS,
+        right: "let has = |out: &&Out| out.failures == marks.failures && ",
+        wrong: "let has = |out: &&Out| (ON! || out.failures == marks.failures) && ",
     },
     Patch {
         name: "RingsTellDurableByWritten",
-        file: RING,
-        right: "if failed || out.end > marks.durable {",
-        wrong: "if failed || out.end > (if ON! { marks.written } else { marks.durable }) {",
+        file: OUTS,
+        right: "self.reached(self.durable, marks, marks.durable)",
+        wrong: "self.reached(self.durable, marks, if ON! { marks.written } else { marks.durable })",
     },
     Patch {
         name: "NotTakenAgain",

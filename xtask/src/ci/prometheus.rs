@@ -14,30 +14,46 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
-use super::disk::{EXT4, Kind, WRITE_BACK, built_tests, call, is_root, on, passes};
+use super::disk::{EXT4, Kind, WRITE_BACK, built_tests, call, faketime, is_root, on, passes};
 use super::{Run, has, need, output, target};
 use crate::mixin::{self, Options, Pace};
 
-/// A case: what is shown, the test that shows it, and whether it wants a file system of its own.
+/// A case: what is shown, the test that shows it, and what that wants for itself.
 struct Case {
     name: &'static str,
     test: &'static str,
-    mounted: bool,
+    wants: Wants,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Nothing,
+    /// A file system.
+    Mount,
+    /// A daemon whose clock can be set.
+    Clock,
 }
 
 const fn plain(name: &'static str, test: &'static str) -> Case {
-    Case { name, test, mounted: false }
+    Case { name, test, wants: Wants::Nothing }
 }
 
 const fn mounted(name: &'static str, test: &'static str) -> Case {
-    Case { name, test, mounted: true }
+    Case { name, test, wants: Wants::Mount }
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 10] = [
+const CASES: [Case; 13] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
+    plain("records that a start finds lost", "faults::records_that_a_start_finds_lost"),
+    plain("rings that are cut off, and kept by nobody", "rings::are_cut_off_and_kept_by_nobody"),
+    Case {
+        name: "a clock that jumps under retention by age",
+        test: "clock::jumps_under_retention_by_age",
+        wants: Wants::Clock,
+    },
     plain("a device that gives errors", "disks::a_device_that_gives_errors"),
     plain("writes that fail", "faults::writes_that_fail"),
     plain("a byte that is flipped", "faults::a_byte_that_is_flipped"),
@@ -70,6 +86,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         let tests = mixin::folder(&root).join("tests/alerts.yaml");
         output(Command::new(&programs.promtool).args(["test", "rules"]).arg(tests)).map(drop)
     });
+    // Before the tests: the daemon that it builds lies where they build theirs.
+    let faketime = faketime(&root)?;
     let tests = built_tests(&root, "prometheus")?;
     for program in ["prlimit", "setpriv"] {
         need(program, &["util-linux"])?;
@@ -80,9 +98,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let one = |case: &Case| {
         let go = |point: Option<&Path>| {
             let mut command = call(&tests, case.test, point);
+            if case.wants == Wants::Clock {
+                faketime.over(&mut command);
+            }
             passes(command.env("CLAD_PROMETHEUS", &programs.prometheus).env("CLAD_PROMETHEUS_RULES", rules.path()))
         };
-        if !case.mounted {
+        if case.wants != Wants::Mount {
             return go(None);
         }
         ensure!(is_root()?, "only root can mount");

@@ -57,13 +57,15 @@ pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
         let args: Vec<String> = args.iter().map(scaled).collect();
         println!("==== {name} {}", args.join(" "));
         let since = Instant::now();
-        let mut suite = Run { root: root.to_owned(), args, passed: 0, failed: 0, flush_seconds: flush };
+        let mut suite =
+            Run { root: root.to_owned(), args, passed: 0, failed: 0, telling: Vec::new(), flush_seconds: flush };
         let run = SUITES.iter().find(|suite| suite.name == *name).map(|suite| suite.run);
         let ended = run.map_or_else(|| Err(anyhow::anyhow!("there is no suite {name}")), |run| run(&mut suite));
         if let Err(error) = ended {
             suite.case("the suite itself", || Err(error));
         }
         let good = suite.failed == 0 && suite.passed > 0;
+        suite.telling.iter().for_each(|line| println!("  FAILED  {line}"));
         println!("{name}: {} passed, {} failed, {} s", suite.passed, suite.failed, since.elapsed().as_secs());
         if good { &mut passed } else { &mut failed }.push(*name);
     }

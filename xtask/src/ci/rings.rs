@@ -51,7 +51,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("hostile clients: no panic, no call without an end, nobody else's ring", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);
         command.env("CLAD_SHM_RUNS", runs.to_string()).args(["--", "tests::hostile"]);
-        passed(&mut command, 6)
+        passed(&mut command, 7)
     });
     run.case("the models, deeper", || {
         let mut command = cargo(&["test", "--profile", "sim", "--lib"]);

@@ -12,6 +12,9 @@ use super::{Run, output};
 
 /// Fresh histories; `cargo xtask ci sim 200000` says otherwise.
 const SEEDS: u64 = 10_000;
+/// So many of them for one on a worn device, unless more than these are asked for: then [`LONG`].
+const WORN: u64 = 40;
+const LONG: u64 = 4;
 /// So many histories of the journal alone for one of both sessions and the journal.
 const WHOLE: u64 = 100;
 /// So many of them for one fresh input of each fuzz target.
@@ -63,6 +66,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             let mut command = cargo(&root);
             command.args(["test", "--profile", "sim", "--package", "clad-sim", "--test", test]);
             command.args(["--", "--nocapture"]).env("CLAD_SIM_RUNS", seeds.to_string());
+            let worn = if seeds > SEEDS { seeds / LONG } else { seeds.div_ceil(WORN) };
+            command.env("CLAD_SIM_WORN", worn.to_string());
             let began = Instant::now();
             let said = output(&mut command)?;
             told(
@@ -72,6 +77,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "fixed: ",
                     "found: ",
                     "rot: ",
+                    "found worn: ",
                     "worn: ",
                     "fresh: ",
                     "group_commit: ",

@@ -50,10 +50,8 @@ const LAG: u64 = 30;
 /// All of them.
 pub(super) fn alerts(options: &Options) -> Vec<Alert> {
     let job = format!("job=\"{}\"", options.job);
-    [process(options, &job), journal(options, &job), records(options, &job), disk(options, &job)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups: [fn(&Options, &str) -> Vec<Alert>; 6] = [process, journal, damage, records, rings, disk];
+    groups.iter().flat_map(|group| group(options, &job)).collect()
 }
 
 fn process(options: &Options, job: &str) -> Vec<Alert> {
@@ -135,16 +133,6 @@ fn journal(options: &Options, job: &str) -> Vec<Alert> {
                 .to_owned(),
         },
         Alert {
-            name: "CladCorruptRecords",
-            expr: format!("increase(clad_corrupt_records_total{{{job}}}[{}]) > 0", pace.window(HOUR)),
-            hold: pace.hold(0),
-            severity: Severity::Critical,
-            summary: "clad on {{ $labels.instance }} found damaged records.",
-            description: "Stored records no longer have the checksum that they were written with, or acknowledged \
-                          ones cannot be found. Readers are told the gap by its offsets."
-                .to_owned(),
-        },
-        Alert {
             name: "CladSyncSlow",
             expr: format!("instance:clad_sync_duration_seconds:p99_5m{{{job}}} > {SLOW_SYNC}"),
             hold: pace.hold(10 * MINUTE),
@@ -165,6 +153,34 @@ fn journal(options: &Options, job: &str) -> Vec<Alert> {
             summary: "Records wait for the disk under clad on {{ $labels.instance }}.",
             description: "The oldest has been waiting for {{ $value | humanizeDuration }} and would not survive a \
                           power cut. Nobody was told that it would."
+                .to_owned(),
+        },
+    ]
+}
+
+fn damage(options: &Options, job: &str) -> Vec<Alert> {
+    let pace = options.pace;
+    vec![
+        Alert {
+            name: "CladCorruptRecords",
+            expr: format!("increase(clad_corrupt_records_total{{{job}}}[{}]) > 0", pace.window(HOUR)),
+            hold: pace.hold(0),
+            severity: Severity::Critical,
+            summary: "clad on {{ $labels.instance }} found damaged records.",
+            description: "Stored records no longer have the checksum that they were written with, or acknowledged \
+                          ones cannot be found. Readers are told the gap by its offsets."
+                .to_owned(),
+        },
+        Alert {
+            name: "CladRecordsLost",
+            expr: format!(
+                "clad_lost_records{{{job}}} > 0\n  or\nsum without (damage) (clad_broken_segments{{{job}}}) > 0"
+            ),
+            hold: pace.hold(0),
+            severity: Severity::Critical,
+            summary: "The log of clad on {{ $labels.instance }} lacks acknowledged records, or may.",
+            description: "Records that were acknowledged are lost, or a segment that held some is missing or broken. \
+                          It is told for as long as it is so, over restarts too."
                 .to_owned(),
         },
     ]
@@ -194,6 +210,42 @@ fn records(options: &Options, job: &str) -> Vec<Alert> {
             summary: "clad on {{ $labels.instance }} refuses records ({{ $labels.reason }}).",
             description: "{{ $value | humanize }} records a second are refused for a reason that is not their \
                           sender's. Their senders were told, and hold them until they are taken or given up."
+                .to_owned(),
+        },
+    ]
+}
+
+fn rings(options: &Options, job: &str) -> Vec<Alert> {
+    let pace = options.pace;
+    vec![
+        Alert {
+            name: "CladRingsUnkept",
+            expr: format!("clad_shm_rings_unkept{{{job}}} > 0"),
+            hold: pace.hold(2 * MINUTE),
+            severity: Severity::Warning,
+            summary: "Rings of clad on {{ $labels.instance }} are kept by nobody else.",
+            description: "{{ $value }} rings end with the daemon and their clients: what is `posted` there does not \
+                          survive the death of both. The daemon looks for a keeper at least once a minute."
+                .to_owned(),
+        },
+        Alert {
+            name: "CladRingKeeperLost",
+            expr: format!("increase(clad_shm_keepers_lost_total{{{job}}}[{}]) > 0", pace.window(15 * MINUTE)),
+            hold: pace.hold(0),
+            severity: Severity::Warning,
+            summary: "The process that keeps the rings of clad on {{ $labels.instance }} ended.",
+            description: "It ended, or did not answer, while it kept some; another takes its place. Had daemon and \
+                          client died in between, what was `posted` would be lost."
+                .to_owned(),
+        },
+        Alert {
+            name: "CladRingCutOff",
+            expr: format!("increase(clad_shm_rings_cut_off_total{{{job}}}[{}]) > 0", pace.window(15 * MINUTE)),
+            hold: pace.hold(0),
+            severity: Severity::Warning,
+            summary: "clad on {{ $labels.instance }} cut off a ring of shared memory.",
+            description: "What lay in it was nonsense: a program wrote where it must not. What it had `posted` \
+                          behind that is lost, and it was told so."
                 .to_owned(),
         },
     ]
@@ -240,6 +292,16 @@ fn disk(options: &Options, job: &str) -> Vec<Alert> {
             summary: "The disk of clad on {{ $labels.instance }} is full within a day.",
             description: "At the pace of the last hours its free space goes below the reserve at which appends are \
                           refused."
+                .to_owned(),
+        },
+        Alert {
+            name: "CladRetentionPaused",
+            expr: format!("increase(clad_retention_pauses_total{{{job}}}[{}]) > 0", pace.window(15 * MINUTE)),
+            hold: pace.hold(0),
+            severity: Severity::Warning,
+            summary: "The clock of {{ $labels.instance }} jumped: clad removes nothing by age for a minute.",
+            description: "Then it goes on by the clock as it is. If that is ahead of the true time, segments are \
+                          removed too early, and those are gone."
                 .to_owned(),
         },
         Alert {

@@ -92,8 +92,9 @@ fn segments() -> Row {
                     "{{instance}}",
                 ),
             Panel::new(Look::Stacked, "Removed by retention, by rule", "short")
-                .about("Segments that the operator's rule removed.")
-                .query(increase("rule", "clad_retention_removed_segments_total"), "{{rule}}"),
+                .about("Segments that the operator's rule removed; and how often retention by age rested because the clock had jumped.")
+                .query(increase("rule", "clad_retention_removed_segments_total"), "{{rule}}")
+                .query(increase("instance", "clad_retention_pauses_total"), "{{instance}} pauses"),
         ],
     }
 }
@@ -110,9 +111,11 @@ fn faults() -> Row {
                 .about("1 while appends are accepted; 1 while the journal has failed.")
                 .query(format!("min by (instance) ({})", gauge("clad_ready")), "{{instance}} ready")
                 .query(format!("max by (instance) ({})", gauge("clad_journal_failed")), "{{instance}} failed"),
-            Panel::new(Look::Lines, "Damaged records", "short")
-                .about("Records found damaged, by readers and by recovery. Each reader that meets the same place counts it again.")
-                .query(increase("instance", "clad_corrupt_records_total"), "{{instance}}"),
+            Panel::new(Look::Lines, "Damaged and lost records", "short")
+                .about("Records found damaged, by readers and by recovery, each once since the start. Records that are known to be lost, and segments that are missing or broken, for as long as they are.")
+                .query(increase("instance", "clad_corrupt_records_total"), "{{instance}} found")
+                .query(by("instance", gauge("clad_lost_records")), "{{instance}} lost")
+                .query(by("instance", gauge("clad_broken_segments")), "{{instance}} broken segments"),
             Panel::new(Look::Lines, "Recovery at the start", "s")
                 .wide(12)
                 .about("How long recovery took at the last start. It does not grow with the log.")

@@ -100,10 +100,12 @@ fn disk(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String)) {
         "Make room, or set a rule of [retention] and reload."
     };
     if further < 2 {
+        // What is open, or prepared, takes appends still.
+        let nearly = if status.ready { "nearly " } else { "" };
         say(
             Weight::Mind,
             format!(
-                "The disk is full: {} free, of which {} are the reserve; room for {} of {}. {hint}",
+                "The disk is {nearly}full: {} free, of which {} are the reserve; room for {} of {}. {hint}",
                 bytes(status.disk_free_bytes),
                 bytes(status.reserve_free_bytes),
                 counted(further, "further segment"),
@@ -128,7 +130,7 @@ fn damage(status: &v1::StatusResponse, counters: &v1::Counters, say: &mut impl F
         say(
             Weight::Grave,
             format!(
-                "Damaged records were met ({} times since the start). `clactl verify {dir}` names them; copy the folder \
+                "Damaged records were met ({} since the start). `clactl verify {dir}` names them; copy the folder \
                  before anything is tried.",
                 count(counters.corrupt_records)
             ),

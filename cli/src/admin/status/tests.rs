@@ -209,7 +209,7 @@ fn damage_losses_and_refusals() {
     status.inflight_bytes = 15 << 20;
     let said = said(&status);
     let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
-    assert!(texts[0].contains("(20 times since the start)") && texts[0].contains("clactl verify /var/lib/clad"));
+    assert!(texts[0].contains("(20 since the start)") && texts[0].contains("clactl verify /var/lib/clad"));
     assert!(texts[1].contains("failed 1 write since"), "{texts:?}");
     assert!(texts[2].starts_with("1,502 records dropped since the start (busy 1,500, invalid 2)"), "{texts:?}");
     assert!(texts[3].starts_with("7 records refused just now (busy 7)"), "{texts:?}");

@@ -93,6 +93,12 @@ impl Daemon {
         self.log.push(Stored { append: None, seq: 0 });
     }
 
+    /// The number of the append that is read next, where it is one.
+    pub(super) fn next(&self) -> Option<u64> {
+        let Some(Out::Append { payload, .. }) = self.inbound.front() else { return None };
+        Some(u64::from_le_bytes(payload.as_ref().try_into().expect("a number")))
+    }
+
     /// Reads the next message; `refuse` is what it says to a new append instead of storing it.
     pub(super) fn read(&mut self, refuse: Option<ErrorInfo>) {
         match self.inbound.pop_front() {

@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{AppendError, producer::Receipt};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 struct Random(u64);
@@ -34,6 +37,8 @@ struct World {
     /// Where each flush stood in the order, and its level.
     flushes: Vec<(usize, AckLevel)>,
     flushed: HashMap<u64, Result<(), AppendError>>,
+    /// These end the connection when the daemon comes to them.
+    poison: HashSet<u64>,
     /// The lowest place at which the log was cut, by level that did not survive it: anything below `durable` (power),
     /// anything below `written` (the daemon alone).
     cuts: Vec<(AckLevel, u64)>,
@@ -53,6 +58,7 @@ impl World {
             outcomes: HashMap::new(),
             flushes: Vec::new(),
             flushed: HashMap::new(),
+            poison: HashSet::new(),
             cuts: Vec::new(),
         }
     }
@@ -66,6 +72,30 @@ impl World {
         let asked = (level != AckLevel::Durable || self.random.below(2) == 0).then_some(level);
         self.session.submit(append(number, count, asked, self.now), number);
         self.submitted.push((count, level));
+        if self.random.below(50) == 0 {
+            self.poison.insert(number);
+        }
+    }
+
+    /// The daemon takes what is next, or ends the connection for its sake.
+    fn read(&mut self, refusal: Option<ErrorInfo>) {
+        if self.daemon.next().is_some_and(|number| self.poison.contains(&number)) {
+            // What was answered before it arrives first.
+            while !self.daemon.outbound.is_empty() {
+                self.hear();
+            }
+            self.session.ended_by_append(&ErrorInfo::new(ErrorCode::AppendTooLarge, ""));
+            self.hang_up();
+        } else {
+            self.daemon.read(refusal);
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.daemon.hang_up();
+        self.connected = false;
+        self.session.disconnected(self.now, "cut");
+        self.collect();
     }
 
     fn send(&mut self) {
@@ -141,15 +171,14 @@ impl World {
     fn disconnect(&mut self) {
         // The daemon still reads some of what is on its way, the client some of the answers.
         for _ in 0..self.random.below(4) {
-            self.daemon.read(None);
+            if self.daemon.next().is_none_or(|number| !self.poison.contains(&number)) {
+                self.daemon.read(None);
+            }
         }
         for _ in 0..self.random.below(4) {
             self.hear();
         }
-        self.daemon.hang_up();
-        self.connected = false;
-        self.session.disconnected(self.now, "cut");
-        self.collect();
+        self.hang_up();
     }
 
     /// Somewhere between what is sure to be kept and all of it.
@@ -183,7 +212,7 @@ impl World {
             20..45 => self.send(),
             45..65 => {
                 let refusal = self.refusal();
-                self.daemon.read(refusal);
+                self.read(refusal);
             }
             65..85 => self.hear(),
             85..88 => self.daemon.noise(),
@@ -223,7 +252,7 @@ impl World {
                 self.connect();
             }
             self.send();
-            self.daemon.read(None);
+            self.read(None);
             let end = self.daemon.log.len() as u64;
             self.daemon.advance(end, end);
             while !self.daemon.outbound.is_empty() {
@@ -252,6 +281,9 @@ impl World {
                 Err(error) => {
                     assert!(places.is_empty() || error.maybe_written(), "append {number} is written: {error}");
                     let right = match error {
+                        AppendError::Refused { error, .. } if error.code == ErrorCode::AppendTooLarge => {
+                            self.poison.contains(number)
+                        }
                         AppendError::Refused { error, .. } => error.code == ErrorCode::BadRecord,
                         AppendError::GivenUp { .. } => true,
                         AppendError::Forgotten => !self.cuts.is_empty(), // a cut that took all we had may look like it

@@ -282,6 +282,87 @@ fn another_log_gets_what_the_one_before_never_saw() {
     assert_eq!(sent(&mut session, now), [(0, false)], "that log has nothing of ours: its sequences start there");
 }
 
+/// What was acknowledged in the log before, and no flush has brought any further, is in none that could be asked.
+#[test]
+fn a_flush_tells_of_what_was_left_behind_in_another_log() {
+    let now = Instant::now();
+    for (reached, asked, lost) in [
+        (AckLevel::Written, AckLevel::Durable, true),
+        (AckLevel::Written, AckLevel::Written, false),
+        (AckLevel::Durable, AckLevel::Durable, false),
+    ] {
+        let mut session = session();
+        session.submit(append(0, 1, Some(reached), now), 0);
+        session.connected(&welcome()).expect("nobody else");
+        sent(&mut session, now);
+        accepted(&mut session, 0, 4, 1, now);
+        mark(&mut session, reached, 5, now);
+        assert!(appends(&mut session)[0].1.is_ok());
+        session.disconnected(now, "gone");
+        session.flush(None, 0, now); // the highest that there is, when there is one
+        session.connected(&Welcome { log_id: LogId::from_bytes([2; 16]), ..welcome() }).expect("nobody else");
+        session.flush(Some(asked), 1, now);
+        assert_eq!(session.next_out(now), None, "the new log can say nothing of it");
+        let told = flushes(&mut session);
+        let errors: Vec<_> = told.iter().map(|(_, result)| matches!(result, Err(AppendError::Lost))).collect();
+        assert_eq!(errors, [reached < AckLevel::Durable, false], "{told:?}: it is told once");
+        if lost {
+            // One that asks for less is answered, and takes the news from nobody.
+            session.left_behind = Some(reached);
+            session.flush(Some(reached), 2, now);
+            session.flush(Some(asked), 3, now);
+            assert_eq!(session.next_out(now), None);
+            assert!(matches!(flushes(&mut session)[..], [(2, Ok(())), (3, Err(AppendError::Lost))]));
+        }
+    }
+}
+
+/// The daemon takes less than it did when the append was sent, and may have it.
+#[test]
+fn what_is_too_long_by_now_may_be_there_if_it_was_sent() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    sent(&mut session, now);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.disconnected(now, "gone");
+    session.connected(&Welcome { max_append_bytes: 0, ..welcome() }).expect("nobody else");
+    assert_eq!(session.next_out(now), None);
+    let ended: Vec<_> = appends(&mut session).into_iter().map(|(_, result)| result.expect_err("too long")).collect();
+    let told: Vec<_> = ended.iter().map(|error| (error.code(), error.maybe_written(), error.is_retryable())).collect();
+    let code = Some(ErrorCode::AppendTooLarge);
+    assert_eq!(told, [(code, true, false), (code, false, false)], "{ended:?}");
+}
+
+/// What fails is the flush: of what was submitted before nothing is said by that.
+#[test]
+fn a_flush_that_fails_says_of_nothing_that_it_is_not_written() {
+    let now = Instant::now();
+    let flushed = |level: AckLevel| {
+        let mut session = session();
+        session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+        session.connected(&Welcome { highest_ack: AckLevel::Written, ..welcome() }).expect("nobody else");
+        sent(&mut session, now);
+        accepted(&mut session, 0, 4, 1, now);
+        session.flush(Some(level), 0, now);
+        session
+    };
+    let mut failed = flushed(AckLevel::Written);
+    let Some(Out::Flush { id, .. }) = failed.next_out(now) else { panic!("it asks") };
+    let lost = ErrorInfo::new(ErrorCode::JournalFailed, "some of it may be lost");
+    failed.flush_refused(id, ErrorInfo { retryable: false, maybe_written: true, ..lost }, now);
+    let mut given_up = flushed(AckLevel::Written);
+    given_up.disconnected(now, "gone");
+    given_up.tick(now + GIVE_UP);
+    let mut ended = flushed(AckLevel::Written);
+    ended.fail_all(&AppendError::Closed { maybe_written: false });
+    let mut unreachable = flushed(AckLevel::Durable);
+    assert_eq!(unreachable.next_out(now), None);
+    for mut session in [failed, given_up, ended, unreachable] {
+        let told = flushes(&mut session);
+        assert!(matches!(&told[..], [(0, Err(error))] if error.maybe_written()), "{told:?}");
+    }
+}
+
 #[test]
 fn an_id_goes_on_where_the_log_has_it_and_is_shared_with_nobody() {
     let now = Instant::now();
@@ -358,4 +439,146 @@ fn a_daemon_that_never_takes_it_is_the_reason_given() {
     let ended = appends(&mut session);
     let [(0, Err(error))] = &ended[..] else { panic!("{ended:?}") };
     assert_eq!((error.code(), error.is_retryable(), error.maybe_written()), (Some(ErrorCode::NoSpace), true, false));
+}
+
+/// How a connection ends for the sake of an append that is not named.
+fn too_large() -> ErrorInfo {
+    ErrorInfo::new(ErrorCode::AppendTooLarge, "")
+}
+
+#[test]
+fn of_several_that_may_have_ended_a_connection_each_is_sent_alone() {
+    let now = Instant::now();
+    let mut session = with(4, now);
+    assert_eq!(sent(&mut session, now).len(), 4);
+    accepted(&mut session, 0, 0, 1, now);
+    session.ended_by_append(&too_large());
+    session.disconnected(now, "");
+    assert!(appends(&mut session).is_empty(), "nobody is blamed");
+    session.submit(append(4, 1, DURABLE, now), 4);
+    session.connected(&known(0, 1, 0, 1)).expect("ours");
+    assert_eq!(sent(&mut session, now), [(0, false)], "one that has its place is asked for alone, too");
+    accepted(&mut session, 0, 0, 1, now);
+    assert_eq!(sent(&mut session, now), [(1, false)]);
+    accepted(&mut session, 1, 1, 1, now);
+    assert_eq!(sent(&mut session, now), [(2, false)]);
+    session.ended_by_append(&too_large());
+    session.disconnected(now, "");
+    match appends(&mut session).as_slice() {
+        [(2, Err(error @ AppendError::Refused { .. }))] => {
+            assert_eq!(error.code(), Some(ErrorCode::AppendTooLarge));
+            assert!(error.maybe_written(), "it was on its way when the first connection ended");
+        }
+        other => panic!("{other:?}"),
+    }
+    session.connected(&known(1, 1, 0, 2)).expect("ours");
+    assert_eq!(sent(&mut session, now), [(0, false)]);
+    accepted(&mut session, 0, 0, 1, now);
+    assert_eq!(sent(&mut session, now), [(1, false)]);
+    accepted(&mut session, 1, 1, 1, now);
+    mark(&mut session, AckLevel::Durable, 2, now);
+    assert_eq!(sent(&mut session, now), [(3, true)], "the last that was in flight beside it");
+    session.submit(append(5, 1, DURABLE, now), 5);
+    accepted(&mut session, 3, 2, 1, now);
+    assert_eq!(sent(&mut session, now), [(4, false), (5, false)], "what came later was no suspect");
+}
+
+#[test]
+fn who_is_alone_in_flight_is_the_one_and_is_certainly_not_written() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    assert_eq!(sent(&mut session, now), [(0, false)]);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.ended_by_append(&too_large());
+    session.disconnected(now, "");
+    assert!(matches!(appends(&mut session).as_slice(), [(0, Err(error))] if !error.maybe_written()));
+    session.connected(&welcome()).expect("ours");
+    assert_eq!(sent(&mut session, now), [(1, true)]);
+}
+
+#[test]
+fn one_that_nobody_answers_may_be_it_and_nobody_else_is_blamed() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::None), now), 0);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.connected(&welcome()).expect("nobody else");
+    assert_eq!(sent(&mut session, now).len(), 2);
+    session.ended_by_append(&too_large());
+    session.disconnected(now, "");
+    assert!(matches!(appends(&mut session).as_slice(), [(0, Ok(_))]));
+    session.connected(&welcome()).expect("ours");
+    assert_eq!(sent(&mut session, now), [(1, true)]);
+    session.ended_by_append(&too_large());
+    assert!(matches!(appends(&mut session).as_slice(), [(1, Err(_))]), "this time it is alone");
+}
+
+/// What was received may be gone with an epoch that nobody tells of: no flush says that it got any further.
+#[test]
+fn who_is_forgotten_over_a_crash_is_told_so_by_the_next_flush() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    accepted(&mut session, 0, 0, 1, now);
+    assert!(matches!(appends(&mut session).as_slice(), [(0, Ok(_))]));
+    session.disconnected(now, "");
+    let crashed = Welcome { epoch: 4, epoch_first_offset: 9, received: 9, written: 9, durable: 9, ..welcome() };
+    session.connected(&crashed).expect("ours");
+    session.flush(DURABLE, 7, now);
+    assert_eq!(session.next_out(now), None, "there is nothing to ask");
+    assert!(matches!(flushes(&mut session).as_slice(), [(7, Err(AppendError::Lost))]));
+    session.flush(DURABLE, 8, now);
+    session.next_out(now);
+    assert!(matches!(flushes(&mut session).as_slice(), [(8, Ok(()))]), "it is told once");
+}
+
+/// The error of a flush that was given up says nothing of a loss, so it does not take the news of one along.
+#[test]
+fn a_flush_that_is_given_up_leaves_the_loss_to_the_next_one() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    accepted(&mut session, 0, 0, 1, now);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.disconnected(now, "");
+    session.connected(&Welcome { epoch: 2, ..welcome() }).expect("ours");
+    session.flush(DURABLE, 7, now);
+    session.disconnected(now, "");
+    session.tick(now + GIVE_UP * 2);
+    assert!(matches!(flushes(&mut session).as_slice(), [(7, Err(AppendError::GivenUp { .. }))]));
+    session.connected(&Welcome { epoch: 2, ..welcome() }).expect("ours");
+    session.flush(DURABLE, 8, now);
+    let Some(Out::Flush { id, level }) = session.next_out(now + GIVE_UP * 2) else { panic!("it asks") };
+    let mark = Watermark { request_id: id, epoch: 2, epoch_first_offset: 0, level, offset: 0 };
+    session.watermark(&mark, now + GIVE_UP * 2);
+    assert!(matches!(flushes(&mut session).as_slice(), [(8, Err(AppendError::Lost))]));
+}
+
+/// The log goes on behind what is gone, by a gap mark: the last sequence says nothing of it, its place does.
+#[test]
+fn what_a_gap_mark_has_passed_over_is_not_taken_for_stored() {
+    let now = Instant::now();
+    let mut session = session();
+    session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+    session.submit(append(1, 1, DURABLE, now), 1);
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    accepted(&mut session, 0, 4, 1, now);
+    assert!(matches!(appends(&mut session).as_slice(), [(0, Ok(_))]));
+    session.disconnected(now, "");
+    // The second one was taken after a recovery that had lost the first.
+    session.connected(&known(1, 2, 4, 5)).expect("ours");
+    sent(&mut session, now);
+    let answer = Accepted { first_seq: 1, first_offset: 4, count: 1, epoch: 2, duplicate: true };
+    session.accepted(&answer, now).expect("a good answer");
+    let durable = Watermark { request_id: 0, epoch: 2, epoch_first_offset: 4, level: AckLevel::Durable, offset: 5 };
+    session.watermark(&durable, now);
+    session.flush(DURABLE, 0, now);
+    let Some(Out::Flush { id, .. }) = session.next_out(now) else { panic!("received is below durable: it has to ask") };
+    session.watermark(&Watermark { request_id: id, ..durable }, now);
+    assert!(matches!(flushes(&mut session)[..], [(0, Err(AppendError::Lost))]));
 }

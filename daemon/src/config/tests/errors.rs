@@ -94,10 +94,7 @@ fn values_of_the_wrong_kind() {
             "`daemon.drain_timeout`: expected a duration with its unit, such as \"10ms\" or \"1h30m\", found \"10\"",
         ),
         ("ingest.tcp.allow_read=yes", "`ingest.tcp.allow_read`: expected true or false, found \"yes\""),
-        (
-            "limits.max_connections=many",
-            "`limits.max_connections`: expected a number from 0 to 4294967295, found \"many\"",
-        ),
+        ("limits.max_connections=many", "`limits.max_connections`: expected a number up to 4294967295, found \"many\""),
         (
             "metrics.listen=localhost:9744",
             "`metrics.listen`: expected an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off, found \"localhost:9744\"",
@@ -214,6 +211,10 @@ fn values_that_cannot_work_together() {
             "retention.max_bytes=64MiB",
             "`retention.max_bytes`: 64MiB is too little to keep: the least is 3 × `journal.segment_bytes` = 192MiB; 0 is off",
         ),
+        (
+            "retention.min_free=100MiB",
+            "`retention.min_free`: 100MiB never comes to anything: with less than `journal.reserve_free` + `journal.segment_bytes` = 128MiB free no further segment is begun, so set at least that; 0 is off",
+        ),
         ("ingest.grpc.listen=127.0.0.1:7440", "`ingest.grpc.listen`: 127.0.0.1:7440 is also `ingest.tcp.listen`"),
         ("ingest.shm.ring_bytes=100000", "`ingest.shm.ring_bytes`: 100000 is not a power of two from 64KiB to 256MiB"),
         (
@@ -297,4 +298,22 @@ fn flags_and_variables_that_are_no_assignment() {
     let value = OsString::from_vec(vec![0xff]);
     fixture.args.env.push(("CLAD_LOG__LEVEL".into(), value));
     assert_eq!(fixture.errors(), ["environment variable CLAD_LOG__LEVEL: its value is not valid UTF-8"]);
+}
+
+/// More than the protocol takes, or than anything can be counted with.
+#[test]
+fn a_size_without_sense_is_refused() {
+    for (key, most, shown) in [
+        ("limits.max_inflight_bytes", 1_u64 << 40, "1TiB"),
+        ("limits.max_append_bytes", 256 << 20, "256MiB"),
+        ("journal.max_record_bytes", 64 << 20, "64MiB"),
+    ] {
+        for bytes in [most + 1, i64::MAX as u64] {
+            let errors = of_set(&format!("{key}={bytes}"));
+            let told = |error: &String| error.contains(key) && error.ends_with(&format!("is more than {shown}"));
+            assert!(errors.iter().any(told), "{errors:?}");
+        }
+        let rule = super::super::rules::rules().into_iter().find(|rule| rule.must == format!("at most {shown}"));
+        assert_eq!(rule.map(|rule| rule.key), Some(key));
+    }
 }

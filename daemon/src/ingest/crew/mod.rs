@@ -16,8 +16,7 @@
 //! - **Tasks that are always ready keep nobody's socket from being looked at**: with no leader there, who runs tasks looks
 //!   at the sockets each [`LOOK`] at the latest.
 //! - A task that panics ends alone; one that never has enough gives way after [`OPERATIONS`] operations, or [`LOOK`].
-//! - A panic anywhere else ends the process: what the thread held (the lead, a write that is owed, a job of the journal's)
-//!   would never be done, and everybody would wait for it. Whoever starts the daemon again finds all that was acknowledged.
+//! - A panic anywhere else ends the process ([`crate::defect`]).
 //!
 //! Timers, and what connections spawn, are the runtime's.
 
@@ -45,6 +44,7 @@ use self::poll::{BELL, Events, Pace};
 use self::queue::{At, Queue, Ready};
 pub(crate) use self::socket::Socket;
 use self::socket::Source;
+use crate::defect::ends_clad;
 
 /// Tasks that are run at most while a write is owed,
 const ROUND: u32 = 64;
@@ -56,9 +56,8 @@ const OPERATIONS: u32 = 32;
 const LOOK: Duration = Duration::from_millis(1);
 /// Events that are taken at once: what is above goes to another thread that rests.
 const EVENTS: usize = 32;
-/// What is said where a thread cannot go on.
-const LAST_WORDS: &[u8] =
-    b"an ingest thread has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n";
+/// What such a thread is called where it cannot go on.
+const WHO: &str = "an ingest thread";
 
 /// The threads. Clones are the same ones; with the last they end.
 #[derive(Clone)]
@@ -146,12 +145,7 @@ impl Crew {
             named.spawn(move || {
                 let _runtime = runtime.enter();
                 AT.set(At::Between);
-                if catch_unwind(AssertUnwindSafe(|| shared.work(at))).is_err() {
-                    // Not by the log, which another thread writes: this is the last that is said.
-                    let _ = rustix::io::write(io::stderr(), LAST_WORDS);
-                    #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
-                    std::process::abort();
-                }
+                ends_clad(WHO, || shared.work(at));
             })?;
         }
         Ok(crew)

@@ -2,9 +2,7 @@
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -17,7 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
 use super::poll::Pace;
-use super::{Crew, Debt, LAST_WORDS, OWING, ROUND, Socket};
+use super::{Crew, Debt, OWING, ROUND, Socket, WHO};
+use crate::defect::tests::ends_by_a_panic;
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -322,14 +321,7 @@ fn a_panic_outside_of_a_task_ends_the_process() {
         thread::sleep(PATIENCE);
         return;
     }
-    let (_, module) = module_path!().split_once("::").unwrap();
-    let this = format!("{module}::a_panic_outside_of_a_task_ends_the_process");
-    let test =
-        Command::new(std::env::current_exe().unwrap()).args(["--exact", &this, "--nocapture"]).env(HERE, "1").output();
-    let test = test.unwrap();
-    let said = String::from_utf8_lossy(&test.stderr);
-    assert_eq!(test.status.signal(), Some(6), "SIGABRT: {said}");
-    assert!(said.contains(std::str::from_utf8(LAST_WORDS).unwrap()), "{said}");
+    ends_by_a_panic(module_path!(), "a_panic_outside_of_a_task_ends_the_process", HERE, WHO);
 }
 
 #[test]

@@ -41,10 +41,15 @@ impl OutRoom {
         true
     }
 
+    /// Whether it takes of the budget.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Gives back what was taken; whether there was anything.
     pub(super) fn give_back(&mut self) -> bool {
         self.limit = OUT_OWN;
-        let some = !self.held.is_empty();
+        let some = self.is_shared();
         self.held.clear();
         some
     }
@@ -110,6 +115,9 @@ mod tests {
         assert!(other.has_room_behind(OUT_LIMIT - 1), "and another has his own half");
         assert!(one.give_back() && !one.give_back());
         assert!(second.has_room_behind(2 * OUT_OWN));
+        let held = budget.in_use();
+        assert!(one.has_room_behind(OUT_OWN), "it begins anew");
+        assert_eq!(budget.in_use(), held + 2 * OUT_OWN);
         drop((one, second, other));
         assert_eq!(budget.in_use(), 0);
     }

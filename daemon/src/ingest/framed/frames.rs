@@ -20,8 +20,8 @@ impl Connection {
         if at > 0 {
             self.assembled = None; // it was for the frame at the front
         }
-        if self.out.is_empty() {
-            self.out_room.give_back(); // room was made for answers that nobody wanted
+        if self.out.is_empty() && self.reads.is_empty() {
+            self.give_out_back(); // room was made for answers that nobody wanted
         }
         self.buf = buf;
         self.buf.advance(at);

@@ -44,6 +44,7 @@ use tokio::task::AbortHandle;
 use self::alarm::Alarm;
 use self::buffers::{Chunk, OUT_LIMIT, OutRoom};
 use self::quiet::Quiet;
+use self::ring::GIVE_WAIT;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
 use super::parts::{self, Parts};
 use super::peer::Peer;
@@ -55,9 +56,9 @@ use crate::rings::{Given, Held, Rings};
 /// Time for the rest of a frame whose first byte came.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a peer to take some of what waits for it.
-pub(crate) const TAKES_NOTHING: Duration = Duration::from_secs(60);
-/// The same for one that has a READ: a pager at which nobody looks takes nothing.
-pub(crate) const READER_RESTS: Duration = Duration::from_secs(3600);
+const TAKES_NOTHING: Duration = Duration::from_secs(60);
+/// The same for one that has a READ.
+const READER_RESTS: Duration = Duration::from_secs(3600);
 /// Time for a peer to take the last words.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
@@ -84,14 +85,23 @@ pub(crate) struct Service {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// For a peer that takes nothing of what waits for it,
-    taking: Duration,
-    /// and for one that has a READ.
-    reading: Duration,
+    pub(crate) taking: Duration,
+    /// and for one that reads: a pager at which nobody looks takes nothing;
+    pub(crate) reading: Duration,
+    /// and for one that does not take the ring that it has asked for.
+    pub(crate) giving: Duration,
+}
+
+impl Patience {
+    /// For how long one may take nothing that reads, or does not.
+    pub(crate) fn of(self, reads: bool) -> Duration {
+        if reads { self.reading } else { self.taking }
+    }
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { taking: TAKES_NOTHING, reading: READER_RESTS }
+        Self { taking: TAKES_NOTHING, reading: READER_RESTS, giving: GIVE_WAIT }
     }
 }
 
@@ -134,6 +144,8 @@ pub(super) struct Connection {
     chunk: Chunk,
     pub(super) out: BytesMut,
     out_room: OutRoom,
+    /// Since when there is no output, where there is none.
+    out_empty_since: Instant,
     /// Since when something has waited for the peer, and it took nothing.
     taking_since: Option<Instant>,
     /// Some of what waits for the peer is of a READ, which may have ended.
@@ -212,6 +224,7 @@ impl Connection {
             chunk: Chunk::new(service.buffers.part(owner)),
             out: BytesMut::new(),
             out_room: OutRoom::new(service.buffers.part(owner)),
+            out_empty_since: Instant::now(),
             taking_since: None,
             of_read: false,
             quiet: Quiet::default(),

@@ -16,7 +16,7 @@ use crate::ingest::door::count_refusal;
 use crate::rings::{self, Asker, Given, Held, borrowed};
 
 /// How long a client may take to take its ring off the socket.
-const GIVE_WAIT: Duration = Duration::from_secs(5);
+pub(super) const GIVE_WAIT: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -92,7 +92,7 @@ impl Connection {
         (self.ring, self.met_ring) = (Some(held), None);
         self.seat.in_use();
         // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
-        match tokio::time::timeout(GIVE_WAIT, self.give_ring(wr, request_id, &given)).await {
+        match tokio::time::timeout(self.service.patience.giving, self.give_ring(wr, request_id, &given)).await {
             Ok(told) => told,
             Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }

@@ -7,11 +7,11 @@ use clad_proto::frame::FrameHeader;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use super::{Connection, FRAME_TIMEOUT, Flow, LAST_WORDS, Patience};
+use super::{Connection, FRAME_TIMEOUT, Flow, LAST_WORDS};
 use crate::ingest::BEGUN;
 use crate::ingest::door::ADMISSION_WAIT;
 
-/// Silence after which a stream has ended, and its buffer is let go.
+/// Silence after which a stream has ended, in either direction, and its buffer is let go.
 const STREAM_ENDS: Duration = Duration::from_millis(100);
 
 impl Connection {
@@ -39,8 +39,11 @@ impl Connection {
         self.buf.reserve(missing.max(self.chunk.step()));
     }
 
-    /// Gives back what a buffer took for a stream that has ended.
+    /// Gives back what buffers took for a stream that has ended.
     fn rest(&mut self) {
+        if self.out_rests_at().is_some_and(|at| at <= Instant::now()) {
+            self.give_out_back();
+        }
         if self.buf.is_empty() && !self.chunk.is_least() && self.last_activity.elapsed() >= STREAM_ENDS {
             self.chunk.shrink();
             self.buf = BytesMut::new();
@@ -58,18 +61,31 @@ impl Connection {
     pub(super) fn took_some(&mut self) {
         self.taking_since = None;
         self.of_read &= !self.out.is_empty();
-        if self.out.is_empty() && self.reads.is_empty() && self.out_room.give_back() {
+        if self.out.is_empty() {
+            self.out_empty_since = Instant::now();
+            if self.reads.is_empty() {
+                self.give_out_back();
+            }
+        }
+    }
+
+    /// The buffer goes with its part: what is not counted is not kept.
+    pub(super) fn give_out_back(&mut self) {
+        if self.out_room.give_back() {
             self.out = BytesMut::new();
         }
     }
 
+    /// When a READ that gives nothing just now has caught up, and follows: until then its next block may be on its way.
+    fn out_rests_at(&self) -> Option<Instant> {
+        (self.out.is_empty() && self.out_room.is_shared()).then(|| self.out_empty_since + STREAM_ENDS)
+    }
+
     /// How long the peer may take nothing.
     pub(super) fn patience(&self) -> Duration {
-        let Patience { taking, reading } = self.service.patience;
-        match self.of_read || !self.reads.is_empty() {
-            _ if self.seat.is_leaving() => LAST_WORDS,
-            true => reading,
-            false => taking,
+        match self.seat.is_leaving() {
+            true => LAST_WORDS,
+            false => self.service.patience.of(self.of_read || !self.reads.is_empty()),
         }
     }
 
@@ -81,7 +97,14 @@ impl Connection {
         let share = self.share_since.filter(|_| waits).map(|t| t + ADMISSION_WAIT);
         let taken = self.taking_since.map(|t| t + self.patience());
         let rests = (self.chunk.is_shared() && self.buf.is_empty()).then(|| self.last_activity + STREAM_ENDS);
-        half.into_iter().chain(idle).chain(share).chain(taken).chain(rests).chain(self.say_at()).min()
+        half.into_iter()
+            .chain(idle)
+            .chain(share)
+            .chain(taken)
+            .chain(rests)
+            .chain(self.out_rests_at())
+            .chain(self.say_at())
+            .min()
     }
 
     /// Whether silence has a bound now: nothing is under way in either direction.

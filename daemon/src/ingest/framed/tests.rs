@@ -6,9 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc as channel;
 
 use clad_journal::{Append, Journal, JournalConfig, Level};
-use clad_proto::frame::{Frame, FrameDecoder, Hello, Intent, Read, ReadFrom, encode_ping, encode_pong};
+use clad_proto::frame::{
+    AppendHead, Frame, FrameDecoder, Hello, Intent, Read, ReadFrom, RingWanted, encode_append, encode_ping, encode_pong,
+};
 use clad_proto::limits::MAX_VERSION;
-use clad_proto::{AckLevel, DurabilityPolicy};
+use clad_proto::{AckLevel, DurabilityPolicy, Group, PayloadBuilder, Record};
 use tokio::runtime::Runtime;
 
 use super::buffers::{OUT_LIMIT, OUT_OWN};
@@ -60,7 +62,7 @@ struct World {
     listeners: Arc<Listeners>,
     _stop: watch::Sender<bool>,
     _runtime: Runtime,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// A peer, and when the daemon is done with it.
@@ -78,13 +80,13 @@ impl World {
         let service = service(&journal(&dir), stopped);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let crew = Crew::start(2, runtime.handle()).unwrap();
-        Self { crew, service, listeners: Listeners::new(places), _stop: stop, _runtime: runtime, _dir: dir }
+        Self { crew, service, listeners: Listeners::new(places), _stop: stop, _runtime: runtime, dir }
     }
 
-    /// Writes so many records of 64 KiB.
-    fn fill(&self, records: u64) {
-        let payload = vec![b'x'; 64 << 10];
-        for first_sequence in 0..records {
+    /// Writes these records, of 64 KiB each.
+    fn fill(&self, records: std::ops::Range<u64>) {
+        let (payload, end) = (vec![b'x'; 64 << 10], records.end);
+        for first_sequence in records {
             let append = Append {
                 producer: [7; 16],
                 owner: 1,
@@ -103,7 +105,7 @@ impl World {
             self.service.door.journal.append(append).expect("taken");
         }
         let began = Instant::now();
-        while self.service.door.journal.marks().written < records {
+        while self.service.door.journal.marks().written < end {
             assert!(began.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -115,9 +117,15 @@ impl World {
 
     /// One that has been greeted.
     fn client(&self, uid: u32) -> Client {
+        self.client_and_far(uid).0
+    }
+
+    /// The same, and the daemon's end of its socket.
+    fn client_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
         let place = self.place(uid).expect("a place");
         let (near, far) = UnixStream::pair().unwrap();
         near.set_read_timeout(Some(PATIENCE)).unwrap();
+        let again = far.try_clone().unwrap().into();
         let (rd, wr) = self.crew.adopt(far).unwrap();
         place.seat().wake_by(rd.ender());
         let (service, (ends, ended)) = (self.service.clone(), channel::sync_channel(1));
@@ -132,7 +140,7 @@ impl World {
             Hello { min_version: 1, max_version: MAX_VERSION, intent, ..Hello::default() }.encode(out);
         });
         assert!(matches!(client.frame(), Some(Frame::Welcome(_))));
-        client
+        (client, again)
     }
 }
 
@@ -176,9 +184,25 @@ impl Client {
     }
 
     fn read_all(&mut self) {
+        self.read(false);
+    }
+
+    fn read(&mut self, follow: bool) {
         let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
-        let read = Read { request_id: 9, from, follow: false, limit: None, min_level, since: None, until: None };
+        let read = Read { request_id: 9, from, follow, limit: None, min_level, since: None, until: None };
         self.send(|out| read.encode(out));
+    }
+
+    /// Takes all that its READ gives, to its end or until there is no more: so many records.
+    fn records(&mut self) -> u64 {
+        let mut read = 0;
+        loop {
+            match self.frame().expect("not the end") {
+                Frame::Records(records) => read += u64::from(records.head.count),
+                Frame::ReadEnd(_) | Frame::CaughtUp(_) => return read,
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     fn is_let_go(&self) {
@@ -203,7 +227,7 @@ fn a_peer_that_takes_nothing_is_let_go_and_costs_nobody_else() {
 fn a_peer_that_has_closed_its_side_and_takes_nothing_is_let_go() {
     let mut world = World::new(10);
     world.service.patience.reading = SHORT;
-    world.fill(64);
+    world.fill(0..64);
     let mut half_closed = world.client(ME);
     half_closed.read_all();
     half_closed.stream.shutdown(Shutdown::Write).unwrap();
@@ -217,19 +241,35 @@ fn a_reader_may_rest_for_longer() {
     const RECORDS: u64 = 64;
     let mut world = World::new(10);
     world.service.patience.taking = SHORT / 10;
-    world.fill(RECORDS);
+    world.fill(0..RECORDS);
     let mut reader = world.client(ME);
     reader.read_all();
     assert!(reader.ended.recv_timeout(SHORT * 5).is_err(), "it is let go");
-    let mut read = 0;
-    loop {
-        match reader.frame().expect("not the end") {
-            Frame::Records(records) => read += u64::from(records.head.count),
-            Frame::ReadEnd(_) => break,
-            other => panic!("{other:?}"),
+    assert_eq!(reader.records(), RECORDS);
+}
+
+/// All of its READ is given, which has ended, and the last of it waits in buffers: it may rest all the same, also when it has
+/// closed its own side. Once it has taken everything it is a peer as any other.
+#[test]
+fn a_reader_may_rest_before_it_takes_the_last_of_what_it_read() {
+    // More than a socket holds, and less than waits behind it, the end included.
+    const RECORDS: u64 = 5;
+    let mut world = World::new(10);
+    world.service.patience.taking = SHORT / 10;
+    world.fill(0..RECORDS);
+    for half_closed in [false, true] {
+        let mut reader = world.client(ME);
+        reader.read_all();
+        if half_closed {
+            reader.stream.shutdown(Shutdown::Write).unwrap();
         }
+        assert!(reader.ended.recv_timeout(SHORT * 5).is_err(), "it is let go");
+        assert_eq!(reader.records(), RECORDS);
+        if !half_closed {
+            reader.flood();
+        }
+        reader.is_let_go();
     }
-    assert_eq!(read, RECORDS);
 }
 
 #[test]
@@ -251,11 +291,49 @@ fn who_makes_room_is_told_and_answered_and_the_others_stay() {
     assert_eq!(world.listeners.open(), 3);
 }
 
+/// What was taken of it is answered to the last append, and nothing more is taken.
+#[test]
+fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
+    const APPENDS: u64 = 200;
+    let world = World::new(2);
+    // No task of it runs: it cannot be asked.
+    let _other_of_mine = world.place(ME).unwrap();
+    let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
+    builder.push(&Record::text(1, 9, "one of many ".repeat(300))).unwrap();
+    let payload = builder.finish();
+    for _ in 0..20 {
+        let mut busy = world.client(ME);
+        busy.send(|out| {
+            for first_seq in 0..APPENDS {
+                // The first is answered at once: by then the others are on their way to the disk.
+                let level = if first_seq == 0 { AckLevel::Received } else { AckLevel::Durable };
+                let (count, payload_crc) = (1, payload.checksum());
+                encode_append(out, &AppendHead { first_seq, count, level, gap: false, payload_crc }, &payload.bytes);
+            }
+        });
+        let Some(Frame::Accepted(first)) = busy.frame() else { panic!("it is taken") };
+        let _another = world.place(ANOTHER).expect("somebody makes room");
+        let (mut accepted, mut end, mut durable) = (1, first.first_offset, 0);
+        let error = loop {
+            match busy.frame().expect("it is told") {
+                Frame::Accepted(answer) => (accepted, end) = (accepted + 1, answer.first_offset + 1),
+                Frame::Watermark(mark) if mark.level == AckLevel::Durable => durable = mark.offset,
+                Frame::Watermark(_) => {}
+                Frame::Error(told) => break told.error,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(error.code, ErrorCode::TooManyConnections);
+        assert!(durable >= end, "{accepted} appends were taken, to offset {end}, and answered to {durable}");
+        busy.is_let_go();
+    }
+}
+
 /// Though it reads nothing of what it is owed, and will not see why; also when it has closed its side.
 #[test]
 fn who_takes_nothing_makes_room_all_the_same() {
     let mut world = World::new(2);
-    world.fill(64);
+    world.fill(0..64);
     world.service.patience.taking = PATIENCE * 10;
     for half_closed in [false, true] {
         let mut stuck = world.client(ME);
@@ -333,5 +411,72 @@ fn a_stream_that_rests_gives_its_buffer_back() {
     while world.service.buffers.in_use() > 0 {
         assert!(began.elapsed() < PATIENCE, "it keeps {} bytes", world.service.buffers.in_use());
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a READ took while it caught up is given back when it follows and nothing comes, though it has not ended; and it goes
+/// on. Its appends' sequences go on, too.
+#[test]
+fn a_reader_that_follows_and_rests_gives_its_room_back() {
+    const RECORDS: u64 = 64;
+    let world = World::new(10);
+    world.fill(0..RECORDS);
+    let mut follower = world.client(ME);
+    follower.read(true);
+    // It takes nothing for as long as its output has no part of the budget.
+    let began = Instant::now();
+    while world.service.buffers.in_use() < 2 * OUT_OWN {
+        assert!(began.elapsed() < PATIENCE, "it needs no more than its own");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for read in [RECORDS, 1] {
+        assert_eq!(follower.records(), read);
+        let began = Instant::now();
+        while world.service.buffers.in_use() > 0 {
+            assert!(began.elapsed() < PATIENCE, "it keeps {} bytes", world.service.buffers.in_use());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if read == RECORDS {
+            world.fill(RECORDS..RECORDS + 1);
+        }
+    }
+    follower.ping(1);
+}
+
+/// It asks for a ring and does not take it off the socket: that ends its connection, and the ring with it. Nothing else would.
+#[test]
+fn who_does_not_take_the_ring_that_was_given_loses_it() {
+    let mut world = World::new(10);
+    let folder = world.dir.path().join("holder");
+    std::fs::create_dir(&folder).unwrap();
+    let _holder = crate::keep::tests::real(&folder.join(crate::keep::HOLDER_SOCKET));
+    let keeper = crate::keep::Keeper::for_test(&folder);
+    let settings = crate::rings::Settings::for_test(1 << 20, 4);
+    world.service.rings = Rings::start(settings, world.service.door.clone(), keeper, Vec::new()).unwrap();
+    world.service.patience = Patience { taking: PATIENCE * 10, reading: PATIENCE * 10, giving: PATIENCE * 10 };
+    for takes in [true, false] {
+        if !takes {
+            world.service.patience.giving = SHORT;
+        }
+        let (mut client, far) = world.client_and_far(ME);
+        if !takes {
+            // Its socket is full before it asks, as that of one who has stopped reading.
+            let far = UnixStream::from(far);
+            while matches!(rustix::net::send(&far, &[0; 4096], rustix::net::SendFlags::DONTWAIT), Ok(1..)) {}
+        }
+        client.send(|out| RingWanted { request_id: 1, known: None, clock_ns: 1, bytes: 0 }.encode(out));
+        if takes {
+            assert!(matches!(client.frame(), Some(Frame::RingGiven(_))));
+            assert_eq!(world.service.rings.totals().0, 1);
+            client.ping(1);
+            drop(client);
+        } else {
+            client.is_let_go();
+        }
+        let began = Instant::now();
+        while world.service.rings.totals().0 > 0 {
+            assert!(began.elapsed() < PATIENCE, "the ring is still there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -149,26 +149,113 @@ fn it_is_seen_that_whoever_comes_by_a_socket_waits_for_the_rings() {
     world.until("nobody waits", |_| looks() == (None, None));
 }
 
-/// The next daemon has another log, or has lost the end of its own: what the ring had given back is in neither.
+/// The ring of a program as the keeper gives it to the next daemon, which waits for its client.
+fn kept(ring: &Ring) -> Kept {
+    let fds = ring.drain().client_fds();
+    let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
+    // Not known to the kernel: it can be neither watched nor said to be gone.
+    Kept { note: Note { pid: 0, pid_start: 0, ..ring.member.note }, fds }
+}
+
+/// The next daemon has another log, or has lost the end of its own: what the ring had given back is in neither. Where its
+/// producer was forgotten, it is there all the same.
 #[test]
 fn a_flush_is_told_once_that_what_was_given_back_is_not_in_the_log() {
     let mut world = World::new(16);
     let program = world.program(1);
-    let last = program.push(AckLevel::Written, "written");
+    program.push(AckLevel::Written, "written");
+    program.push_bad(AckLevel::Written);
+    let last = program.push(AckLevel::Written, "written, too");
     world.all_written(&program, last);
     let ring = &world.drainage.rings()[0];
-    let kept = || {
-        let fds = ring.drain().client_fds();
-        Kept {
-            note: ring.member.note,
-            fds: [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into(),
-        }
-    };
-    assert_eq!(ring.drain().released(), 1, "it was given back");
-    let same = world.shared.adopt(kept()).expect("a sound ring");
+    assert_eq!(ring.drain().released(), 3, "they were given back");
+    let same = world.shared.adopt(kept(ring)).expect("a sound ring");
     assert!(!same.member.take_lost(), "it is there");
+    for _session in [ring, &same] {
+        world.journal.disconnect(program.producer.as_bytes(), true);
+    }
+    assert!(world.journal.producer(program.producer.as_bytes(), UID.into()).is_ok_and(|known| known.is_none()));
+    let forgotten = world.shared.adopt(kept(ring)).expect("a sound ring");
+    assert!(!forgotten.member.take_lost(), "its producer may have been silent for long");
     let next = World::new(16);
-    let other = next.shared.adopt(kept()).expect("a sound ring");
+    let other = next.shared.adopt(kept(ring)).expect("a sound ring");
     let held = Held::of(&next.shared, &other.member).expect("it is not ending");
-    assert!(held.take_lost() && !held.take_lost(), "once");
+    assert!(held.take_lost() && !held.take_lost(), "once, also where something was refused");
+}
+
+/// Another daemon dies, which has seen the loss, and has gone on with the ring: the one that comes then sees it, too.
+#[test]
+fn a_loss_of_which_no_flush_has_told_is_seen_by_the_next_daemon() {
+    let mut world = World::new(16);
+    let program = world.program(1);
+    let last = program.push(AckLevel::Written, "written in a log that is lost");
+    world.all_written(&program, last);
+    for told in [false, true] {
+        let mut next = World::new(16);
+        let ring = next.shared.adopt(kept(&world.drainage.rings()[0])).expect("a sound ring");
+        assert!(ring.member.has_untold_loss());
+        assert!(ring.member.take_lost());
+        if !told {
+            ring.member.has_lost(); // as if nobody had asked
+        }
+        let released = ring.drain().released();
+        next.add(ring);
+        let board = duplicate(next.drainage.rings()[0].drain().client_fds().board).expect("a descriptor");
+        program.ring.attach_board(&board, drop).expect("its board");
+        program.push(AckLevel::Written, "in the next");
+        next.until("given back", |next| next.drainage.rings()[0].drain().released() > released);
+        let again = next.shared.adopt(kept(&next.drainage.rings()[0])).expect("a sound ring");
+        assert_eq!(again.member.take_lost(), !told);
+        world = next;
+    }
+}
+
+/// What was `posted` under one daemon's limits is stored by the next, whatever those of that one are.
+#[test]
+fn what_was_posted_is_not_refused_for_the_limits_of_the_next_daemon() {
+    let world = World::new(16);
+    let (program, ring) = world.ring(1);
+    let long = "x".repeat(200);
+    program.push(AckLevel::Posted, &long);
+    let last = program.push(AckLevel::Written, &long);
+    let mut next = World::new(16);
+    let door = Door { max_append: 100, max_record: 50, ..Door::clone(&next.shared.door()) };
+    Rings(Some(next.shared.clone())).set_door(Arc::new(door));
+    let again = next.shared.adopt(kept(&ring)).expect("a sound ring");
+    let _ring = std::mem::ManuallyDrop::new(ring); // it did not end, it was killed
+    let board = duplicate(again.drain().client_fds().board).expect("a descriptor");
+    program.ring.attach_board(&board, drop).expect("its board");
+    next.add(again);
+    next.all_written(&program, last);
+    assert_eq!((next.stored(program.producer).len(), program.code(last)), (2, Some(0)));
+}
+
+/// Nobody would drain, and everybody would wait: a process of its own shows how that ends.
+#[test]
+fn a_panic_of_the_drain_ends_the_process() {
+    const HERE: &str = "CLAD_TEST_PANIC_OF_THE_DRAIN";
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, where somebody is told that it has caught up");
+        }
+    }
+    if std::env::var_os(HERE).is_some() {
+        let world = World::new(16);
+        let keeper = Keeper::for_test(world.dir.path());
+        let rings = Rings::start(world.shared.settings, world.shared.door(), keeper, Vec::new()).expect("a drain");
+        let (done, mut told) = oneshot::channel();
+        let panics = Waker::from(Arc::new(Panics));
+        assert!(std::pin::Pin::new(&mut told).poll(&mut Context::from_waker(&panics)).is_pending());
+        let shared = rings.0.as_ref().expect("there are rings");
+        shared.order(Order::CatchUp(CatchUp { time: clock::now(), of: None, done }));
+        std::thread::sleep(PATIENCE);
+        return;
+    }
+    crate::defect::tests::ends_by_a_panic(
+        module_path!(),
+        "a_panic_of_the_drain_ends_the_process",
+        HERE,
+        super::super::WHO,
+    );
 }

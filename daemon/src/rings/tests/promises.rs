@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use clad_journal::Marks;
+use clad_proto::ErrorCode;
 
 use super::super::pass::Batch;
 use super::*;
 use crate::keep::Kept;
 
 /// Takes what is in the rings and hands it to the journal, as one pass does; says whether there was anything.
-fn take(world: &World, rings: &mut [Ring]) -> bool {
+pub(super) fn take(world: &World, rings: &mut [Ring]) -> bool {
     let mut batch = Batch::default();
     batch.fill(rings, clock::now_before_looking());
     let any = !batch.is_empty();
@@ -23,7 +24,7 @@ fn take(world: &World, rings: &mut [Ring]) -> bool {
 }
 
 /// Waits until so many records are written.
-fn written(world: &World, records: usize) {
+pub(super) fn written(world: &World, records: usize) {
     let end = Instant::now() + PATIENCE;
     while world.journal.marks().written < records as u64 {
         assert!(Instant::now() < end, "they are never written");
@@ -72,11 +73,14 @@ fn what_was_not_written_when_the_journal_failed_is_taken_again_and_stored_once()
     let after = Marks { received: 1, written: 1, durable: 1, failures: 1, ..Marks::default() };
     assert_eq!(rings[0].release(&after), None);
     assert_eq!((board(&program), rings[0].drain().released()), ((1, 0, 0), 0));
-    rings[0].rewind();
+    assert_eq!(rings[0].kept_from(1), 0, "its offset is below what is written");
+    rings[0].rewind(0);
+    assert_eq!(rings[0].kept_from(0), 1, "it lies in the ring");
     assert!(take(&world, rings), "it is still in the ring");
     written(&world, 1);
+    assert_eq!((rings[0].kept_from(0), rings[0].kept_from(1)), (1, 0), "counted once");
     assert_eq!(rings[0].release(&world.journal.marks()), Some(true));
-    assert_eq!((board(&program).1, rings[0].drain().released()), (1, 1));
+    assert_eq!((board(&program).1, rings[0].drain().released(), rings[0].kept_from(0)), (1, 1, 0));
     assert_eq!(world.stored(program.producer), ["once"]);
 }
 
@@ -160,4 +164,23 @@ async fn what_comes_by_a_socket_waits_for_what_is_in_a_ring() {
         told.is_ready()
     });
     assert_eq!((told, world.journal.marks().received), (Poll::Ready(Ok(())), 1));
+}
+
+/// Posted to a daemon whose log had `durable`, drained by one whose log has not: it is stored, and its owner told.
+#[test]
+fn what_waits_for_a_level_that_is_gone_is_stored_and_its_owner_told() {
+    let world = World::new(16);
+    let (program, mut ring) = world.ring(1);
+    ring.door = Arc::new(Door { highest: AckLevel::Written, ..Door::clone(&world.shared.door()) });
+    let rings = &mut [ring];
+    let levels = [AckLevel::Durable, AckLevel::Written, AckLevel::Posted];
+    let [durable, wants_written, _] = levels.map(|level| program.push(level, level.name()));
+    assert!(take(&world, rings));
+    written(&world, 3);
+    assert_eq!(world.stored(program.producer), ["durable", "written", "posted"], "in their order, none left out");
+    assert_eq!(rings[0].release(&world.journal.marks()), Some(true));
+    assert_eq!(rings[0].drain().released(), 3, "its space comes back with `written`");
+    let unreachable = Some(u32::from(ErrorCode::LevelUnreachable.number()));
+    assert_eq!((program.code(durable), program.code(wants_written)), (unreachable, Some(0)));
+    assert_eq!(program.ring.refused(), durable + 1);
 }

@@ -98,6 +98,11 @@ pub(crate) struct Damage<'a> {
     pub(crate) ends: i32,
 }
 
+/// The lines that begin so, without that.
+fn behind(beginning: &str, text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.strip_prefix(beginning)).map(str::to_owned).collect()
+}
+
 impl Default for Damage<'_> {
     fn default() -> Self {
         Self { hit: &|_| {}, verify: None, actions: &[], left: None, lost: 0..0, ends: 0 }
@@ -131,11 +136,13 @@ impl Damage<'_> {
         let told = self.actions.is_empty() && self.verify.is_some_and(|verify| text.contains(verify));
         assert_eq!(told, self.actions.is_empty() && self.verify.is_some(), "a dry run: {text}");
         self.names_the_actions("would be done: ", &text);
+        let foreseen: Vec<String> = behind("would be done: ", &text);
         assert!(files(&dir) == hit, "a dry run or a check has changed something");
 
         let (code, text) = said(&["repair", &path]);
         assert_eq!(code, Some(self.ends), "repair: {text}");
         self.names_the_actions("done: ", &text);
+        assert_eq!(behind("done: ", &text), foreseen, "a dry run names the same, and what is lost with it");
         nothing_is_gone(&hit, &files(&dir));
 
         // Again: nothing is left to do, nothing is done, and what is lost is told once more.

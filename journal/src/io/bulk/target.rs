@@ -68,7 +68,11 @@ impl Target {
             Ok((fd, align)) => (Some(fd), align, None),
             Err(why) => (None, 0, (!why.is_empty()).then_some(why)),
         };
-        let folder = if made && is_file { Some(open_folder(path)?) } else { None };
+        let folder = match made {
+            Made::Here if is_file => Some(open_folder(path)?),
+            Made::ThroughLink if is_file => Some(folder_behind(path, &regular)?),
+            _ => None,
+        };
         let block = MIN_BLOCK.max(page).max(align.next_power_of_two());
         let len = if is_file { stat.st_size as u64 } else { 0 };
         let place = Place::Opened { regular, direct };
@@ -163,27 +167,37 @@ pub(super) fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(folder)?)
 }
 
-fn open_regular(path: &Path, how: How, mode: Mode) -> io::Result<(OwnedFd, bool)> {
+/// Whether the file was made just now, and where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    No,
+    /// Under the name that was given.
+    Here,
+    /// Where a link of that name leads.
+    ThroughLink,
+}
+
+fn open_regular(path: &Path, how: How, mode: Mode) -> io::Result<(OwnedFd, Made)> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::open(path, flags, mode);
     // Who made the file must know, to make its name durable: `O_EXCL` first, and without it where it is there.
     let create = |otherwise: OFlags| match open(flags | OFlags::CREATE | OFlags::EXCL) {
-        Ok(fd) => Ok((fd, true)),
+        Ok(fd) => Ok((fd, Made::Here)),
         Err(Errno::EXIST) => match open(flags | otherwise) {
-            Ok(fd) => Ok((fd, false)),
+            Ok(fd) => Ok((fd, Made::No)),
             // A link that leads nowhere yet.
-            Err(Errno::NOENT) => Ok((open(flags | OFlags::CREATE)?, true)),
+            Err(Errno::NOENT) => Ok((open(flags | OFlags::CREATE)?, Made::ThroughLink)),
             // What can only be written (a pipe's end, a device).
-            Err(Errno::ACCESS) => Ok((open(OFlags::WRONLY | OFlags::CLOEXEC | otherwise)?, false)),
+            Err(Errno::ACCESS) => Ok((open(OFlags::WRONLY | OFlags::CLOEXEC | otherwise)?, Made::No)),
             Err(e) => Err(e),
         },
         Err(e) => Err(e),
     };
     Ok(match how {
-        How::CreateNew => (open(flags | OFlags::CREATE | OFlags::EXCL)?, true),
+        How::CreateNew => (open(flags | OFlags::CREATE | OFlags::EXCL)?, Made::Here),
         How::Create => create(OFlags::TRUNC)?,
         How::Append => create(OFlags::empty())?,
-        How::Open => (open(flags)?, false),
+        How::Open => (open(flags)?, Made::No),
     })
 }
 
@@ -215,4 +229,49 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
         _ => Path::new("."),
     };
     Ok(rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The folder of a file that was made where a link leads: that of the link has no new name.
+fn folder_behind(link: &Path, made: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = link.canonicalize()?;
+    let folder = open_folder(&path)?;
+    let stat = rustix::fs::fstat(made)?;
+    let name = path.file_name().unwrap_or_default();
+    match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) if (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino) => Ok(folder),
+        _ => Err(io::Error::other(format!("{}: the link was changed while it was opened", link.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::io::real_folder;
+
+    /// The new name is in the folder that the link leads to, be it through further links, and it is that folder that is synced.
+    #[test]
+    fn the_folder_of_a_file_made_through_a_link_is_that_of_the_file() {
+        let root = real_folder();
+        let (here, there) = (root.path().join("here"), root.path().join("there"));
+        std::fs::create_dir(&here).unwrap();
+        std::fs::create_dir(&there).unwrap();
+        symlink("../there/file", here.join("relative")).unwrap();
+        symlink("relative", here.join("twice")).unwrap();
+        symlink(there.join("file"), here.join("absolute")).unwrap();
+        let inode = |path: &Path| rustix::fs::stat(path).map(|s| s.st_ino).unwrap();
+        let opened = |name: &str, how| {
+            let opened = Target::open(&here.join(name), how, 0o600, false).unwrap();
+            opened.folder.map(|folder| rustix::fs::fstat(&folder).unwrap().st_ino)
+        };
+        for name in ["relative", "twice", "absolute"] {
+            for how in [How::Create, How::Append] {
+                assert_eq!(opened(name, how), Some(inode(&there)), "{name}, {how:?}");
+                assert_eq!(opened(name, how), None, "{name}, {how:?}: it is there");
+                std::fs::remove_file(there.join("file")).unwrap();
+            }
+        }
+        assert_eq!(opened("plain", How::Create), Some(inode(&here)));
+    }
 }

@@ -297,6 +297,14 @@ impl BulkWriter {
     }
 }
 
+/// Why there is no ring. Newer kernels count the ring itself, and over all processes of a user who is not root.
+fn no_ring(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => format!("too little memory may be locked, RLIMIT_MEMLOCK: {error}"),
+        _ => error.to_string(),
+    }
+}
+
 fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issuer> {
     if options.engine == Engine::Caller {
         stats.engine = Engine::Caller;
@@ -311,9 +319,9 @@ fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issu
                 return Ok(Issuer::Ring(Box::new(ring)));
             }
             Err(e) if options.engine == Engine::Ring => {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, format!("no io_uring: {e}")));
+                return Err(io::Error::new(io::ErrorKind::Unsupported, format!("no io_uring: {}", no_ring(&e))));
             }
-            Err(e) => stats.fallbacks.push(format!("no io_uring ({e}): threads write")),
+            Err(e) => stats.fallbacks.push(format!("no io_uring ({}): threads write", no_ring(&e))),
         }
     }
     let (threads, why) = Threads::new(bufs.len());

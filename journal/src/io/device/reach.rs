@@ -6,6 +6,7 @@
 //! | flushes switched off by a mount option; a `volatile` overlay | never |
 //! | a loop device that gets no flushes, its file in the page cache | never |
 //! | overlay and other stacked file systems, network file systems, FUSE | on the operator's explicit word |
+//! | zfs, where a property that is not seen from here decides whether a sync waits | on the operator's explicit word |
 //! | a device that swallows flushes above or before a volatile cache | on the operator's explicit word |
 //! | anything else, unresolved devices included | offered: a sync flushes whatever is there |
 //!
@@ -93,6 +94,12 @@ pub enum Obstacle {
         /// Its type.
         filesystem: String,
     },
+    /// What a sync does is decided by a property of the data set, which the kernel does not show.
+    #[error("{filesystem} does not show whether a sync waits here, which its property sync decides")]
+    Property {
+        /// Its type.
+        filesystem: String,
+    },
     /// A device gets no flushes, or passes none on, and a volatile cache needs them.
     #[error("{device} passes no flush on to a volatile cache")]
     FlushStops {
@@ -110,7 +117,12 @@ pub enum Obstacle {
 impl Obstacle {
     /// Whether the operator's explicit word overrules it.
     pub fn yields_to_word(&self) -> bool {
-        matches!(self, Self::Stacked { .. } | Self::Network { .. } | Self::Fuse { .. } | Self::FlushStops { .. })
+        match self {
+            Self::Stacked { .. } | Self::Network { .. } | Self::Fuse { .. } => true,
+            Self::Property { .. } | Self::FlushStops { .. } => true,
+            Self::MemoryFilesystem { .. } | Self::MemoryDevice { .. } => false,
+            Self::Option { .. } | Self::LoopWithoutFlush { .. } => false,
+        }
     }
 }
 
@@ -175,6 +187,8 @@ fn filesystem_obstacles(filesystem: &str, options: &[String]) -> Vec<Obstacle> {
     let name = || filesystem.to_owned();
     let mut found = Vec::new();
     match nature(filesystem) {
+        // `sync=disabled`: fsync returns at once. `zfs get sync` says it, no mount option does.
+        Nature::Disk if filesystem == "zfs" => found.push(Obstacle::Property { filesystem: name() }),
         Nature::Disk => {}
         Nature::Memory => found.push(Obstacle::MemoryFilesystem { filesystem: name() }),
         Nature::Stacked => found.push(Obstacle::Stacked { filesystem: name() }),

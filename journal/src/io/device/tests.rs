@@ -267,6 +267,23 @@ fn network_and_fuse_need_a_word() {
     assert!(n.volatile_cache().is_some());
 }
 
+/// Also where it is below: the file of a loop device.
+#[test]
+fn zfs_needs_a_word_for_what_its_property_decides() {
+    let mut m = plain();
+    m.mount("0:60", "/z", "rw", "zfs", "tank/log", "rw,xattr,noacl");
+    let z = m.discover("/z");
+    assert_eq!(because(&z, false), [Obstacle::Property { filesystem: "zfs".into() }]);
+    assert_eq!(
+        z.reach(true).to_string(),
+        "durable, by the operator's word although zfs does not show whether a sync waits here, which its property sync decides"
+    );
+    assert_eq!(z.notes, ["tank/log: zfs does not say which devices it stands on; it counts as volatile"]);
+    m.loop_device("loop0", "7:0", "write back", "/z/file");
+    m.mount("7:0", "/l", "rw", "ext4", "/dev/loop0", "rw");
+    assert_eq!(because(&m.discover("/l"), false), [Obstacle::Property { filesystem: "zfs".into() }]);
+}
+
 #[test]
 fn barriers_switched_off_are_refused() {
     for option in ["nobarrier", "barrier=0"] {

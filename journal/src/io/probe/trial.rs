@@ -191,8 +191,10 @@ impl<'a> Trial<'a> {
             }
             Way::Dsync => write_all(&self.cached, block, at, ReadWriteFlags::DSYNC),
             Way::SyncFileRange => {
-                write_all(&self.cached, block, at, ReadWriteFlags::empty())?;
-                sync_file_range(&self.cached, at, block.len() as u64)
+                // As the journal does it: around the page cache where that can be.
+                let file = self.direct.as_ref().unwrap_or(&self.cached);
+                write_all(file, block, at, ReadWriteFlags::empty())?;
+                sync_file_range(file, at, block.len() as u64)
             }
             Way::DirectDsync | Way::Threads(_) | Way::Ring(_) | Way::Linked(_) => {
                 let direct = self.direct.as_ref().unwrap_or(&self.cached);

@@ -14,14 +14,16 @@
 //!   kernel; a larger write gets memory of its own, which is kept for the next as long as it is not huge.
 //!
 //! How a synced write is made: with `RWF_DSYNC`, each by itself, where writes are direct. Where they go through the page
-//! cache the kernel makes one such write per file at a time, so there a write and a linked `fdatasync` take its place;
-//! likewise where the flag is refused.
+//! cache the kernel makes one such write per file at a time, so there a write takes its place, and an `fdatasync` once that is
+//! complete; likewise where the flag is refused. (Not a linked one: the kernel does not always take both of a pair at once.)
 
 #[cfg(feature = "models")]
 mod model;
 mod operation;
 mod pool;
 mod probe;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::collections::VecDeque;
@@ -41,7 +43,7 @@ pub(super) use probe::{Refused, available};
 pub const MAX_IN_FLIGHT: usize = 32;
 /// Operations that wait for a place among those.
 pub const INBOX: usize = 256;
-/// Entries of the submission queue: a write and a linked sync for each, so that no pair is ever torn apart.
+/// Entries of the submission queue: each operation has one in it at a time, so that none ever waits for a place.
 const ENTRIES: u32 = 4 * MAX_IN_FLIGHT as u32;
 /// Bytes of all registered buffers: half of the default `RLIMIT_MEMLOCK`.
 pub const REGISTERED_BYTES: usize = 4 << 20;
@@ -67,8 +69,8 @@ pub enum Next {
 pub enum SyncStyle {
     /// `RWF_DSYNC` on the write.
     PerWrite,
-    /// A linked `fdatasync`.
-    Linked,
+    /// An `fdatasync`, which is queued when the write is complete.
+    Behind,
 }
 
 /// What a ring is made for.
@@ -102,6 +104,8 @@ struct Shared {
     alive: AtomicBool,
     wakes: AtomicU64,
     begun: AtomicU64,
+    /// Entries that were queued for the kernel: an operation is one or more, one after the other.
+    queued: AtomicU64,
     most: AtomicUsize,
 }
 
@@ -153,6 +157,7 @@ impl Ring {
             alive: AtomicBool::new(true),
             wakes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
             most: AtomicUsize::new(0),
         });
         let (started, start) = mpsc::sync_channel(1);

@@ -82,10 +82,10 @@ pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fal
     };
     let tried = write_one(&mut ring, &file, block, libc::RWF_DSYNC).map_err(refused("io_uring cannot be used"))?;
     let (style, done) = match tried {
-        _ if !direct => (SyncStyle::Linked, write_one(&mut ring, &file, block, 0)),
+        _ if !direct => (SyncStyle::Behind, write_one(&mut ring, &file, block, 0)),
         Err(e @ (Errno::OPNOTSUPP | Errno::INVAL)) => {
             fallbacks.add(Fallback::write_sync_refused(&e.into()));
-            (SyncStyle::Linked, write_one(&mut ring, &file, block, 0))
+            (SyncStyle::Behind, write_one(&mut ring, &file, block, 0))
         }
         done => (SyncStyle::PerWrite, Ok(done)),
     };

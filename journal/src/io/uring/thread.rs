@@ -147,9 +147,9 @@ impl Thread {
         let result = match (latched, operation.what.take()) {
             (Err(e), _) => Err(e),
             (Ok(()), None) => Ok(()),
-            (Ok(()), Some(What::SyncData)) => self.note(&operation, sync_data(operation.file.clone()).await),
+            (Ok(()), Some(What::SyncData)) => self.note(&operation, self.sync_data(&operation.file).await),
             (Ok(()), Some(What::SyncRange { pos, len })) => {
-                self.note(&operation, sync_range(operation.file.clone(), pos, len).await)
+                self.note(&operation, self.sync_range(&operation.file, pos, len).await)
             }
             (Ok(()), Some(What::WriteRange { len, fill, pos })) => {
                 let buf = fill(self.pool.take(len));
@@ -157,7 +157,7 @@ impl Thread {
                 let (buf, done) = self.write(&operation.file, buf, pos, Durability::Written).await;
                 self.pool.give(buf);
                 let done = match done {
-                    Ok(()) => sync_range(operation.file.clone(), pos, wrote).await,
+                    Ok(()) => self.sync_range(&operation.file, pos, wrote).await,
                     failed => failed,
                 };
                 self.note(&operation, done)
@@ -186,28 +186,89 @@ impl Thread {
         pos: u64,
         durability: Durability,
     ) -> (IoBuf, io::Result<()>) {
+        let synced = durability == Durability::Synced;
         let mut at = 0;
         while at < buf.len() {
-            let style = (durability == Durability::Synced).then(|| self.style.get());
-            let (back, written, synced) = write_some(file.clone(), buf, at, pos, style).await;
+            let by_itself = synced && self.style.get() == SyncStyle::PerWrite;
+            let (back, written) = self.write_some(file.clone(), buf, at, pos, by_itself).await;
             buf = back;
             match written {
                 Ok(0) => return (buf, Err(io::ErrorKind::WriteZero.into())),
-                // A part only: the linked sync was called off, and the one of the last part covers this.
-                Ok(n) if at + (n as usize) < buf.len() => at += n as usize,
-                Ok(n) => match synced {
-                    Ok(()) => at += n as usize,
-                    Err(e) => return (buf, Err(e.into())),
-                },
+                Ok(n) => at += n as usize,
                 Err(Errno::INTR) => {}
-                Err(e @ Errno::OPNOTSUPP) if style == Some(SyncStyle::PerWrite) => {
-                    self.style.set(SyncStyle::Linked);
+                Err(e @ Errno::OPNOTSUPP) if by_itself => {
+                    self.style.set(SyncStyle::Behind);
                     self.fallbacks.add(Fallback::write_sync_refused(&e.into()));
                 }
                 Err(e) => return (buf, Err(e.into())),
             }
         }
-        (buf, Ok(()))
+        // Never linked to the write: a kernel that is short of memory takes the first of a pair alone, and the sync that it is
+        // given later then runs beside that write, not behind it.
+        let behind = synced && self.style.get() == SyncStyle::Behind && at > 0;
+        let done = match (behind, file.latch().map_or(Ok(()), |latch| latch.check())) {
+            (false, _) => Ok(()),
+            // Since the write began another sync may have failed, and have been told what this one is not told any more.
+            (true, Err(e)) => Err(e),
+            (true, Ok(())) => self.sync_data(file).await,
+        };
+        (buf, done)
+    }
+
+    async fn sync_data(&self, file: &Arc<dyn File>) -> io::Result<()> {
+        let entry = opcode::Fsync::new(descriptor(file)).flags(types::FsyncFlags::DATASYNC).build();
+        match self.queue(file.clone(), entry).await.1 {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn sync_range(&self, file: &Arc<dyn File>, mut pos: u64, len: u64) -> io::Result<()> {
+        const ALL: u32 =
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        let end = pos + len;
+        // Never with 0 bytes: to the kernel that means "to the end".
+        while pos < end {
+            let piece = u32::try_from(end - pos).unwrap_or(1 << 30);
+            let entry = opcode::SyncFileRange::new(descriptor(file), piece).offset(pos).flags(ALL).build();
+            if let Err(e) = self.queue(file.clone(), entry).await.1 {
+                return Err(e.into());
+            }
+            pos += u64::from(piece);
+        }
+        Ok(())
+    }
+
+    /// Writes what is left of `buf` from `at` on, or a part of it; `by_itself`: and syncs that.
+    async fn write_some(
+        &self,
+        file: Arc<dyn File>,
+        buf: IoBuf,
+        at: usize,
+        pos: u64,
+        by_itself: bool,
+    ) -> (IoBuf, Result<u32, Errno>) {
+        let fd = descriptor(&file);
+        let flags = if by_itself { libc::RWF_DSYNC } else { 0 };
+        let rest = &buf[at..];
+        let (start, len) = (rest.as_ptr(), rest.len() as u32);
+        let pos = pos + at as u64;
+        let entry = match buf.registered() {
+            Some(index) => opcode::WriteFixed::new(fd, start, len, index).offset(pos).rw_flags(flags).build(),
+            None => opcode::Write::new(fd, start, len).offset(pos).rw_flags(flags).build(),
+        };
+        let ((buf, _), written) = self.queue((buf, file), entry).await;
+        (buf, written)
+    }
+
+    /// Queues one operation. It owns `data` until its completion was seen, also when nobody waits for it any more.
+    fn queue<D: Unpin + 'static>(
+        &self,
+        data: D,
+        entry: squeue::Entry,
+    ) -> impl Future<Output = (D, Result<u32, Errno>)> + use<D> {
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        UnsubmittedOneshot::new(data, Answer(std::marker::PhantomData), entry).submit()
     }
 }
 
@@ -233,64 +294,7 @@ impl<D> OneshotOutputTransform for Answer<D> {
     }
 }
 
-/// Queues one operation. It owns `data` until its completion was seen, also when nobody waits for it any more.
-fn queue<D: Unpin + 'static>(data: D, entry: squeue::Entry) -> impl Future<Output = (D, Result<u32, Errno>)> {
-    UnsubmittedOneshot::new(data, Answer(std::marker::PhantomData), entry).submit()
-}
-
 fn descriptor(file: &Arc<dyn File>) -> types::Fd {
     // A file without one is never given to a ring; the kernel refuses this number.
     types::Fd(file.descriptor().map_or(-1, |fd| fd.as_raw_fd()))
-}
-
-async fn sync_data(file: Arc<dyn File>) -> io::Result<()> {
-    let entry = opcode::Fsync::new(descriptor(&file)).flags(types::FsyncFlags::DATASYNC).build();
-    match queue(file, entry).await.1 {
-        Ok(_) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-async fn sync_range(file: Arc<dyn File>, mut pos: u64, len: u64) -> io::Result<()> {
-    const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let end = pos + len;
-    // Never with 0 bytes: to the kernel that means "to the end".
-    while pos < end {
-        let piece = u32::try_from(end - pos).unwrap_or(1 << 30);
-        let entry = opcode::SyncFileRange::new(descriptor(&file), piece).offset(pos).flags(ALL).build();
-        if let Err(e) = queue(file.clone(), entry).await.1 {
-            return Err(e.into());
-        }
-        pos += u64::from(piece);
-    }
-    Ok(())
-}
-
-/// Writes what is left of `buf` from `at` on: its answer, and that of the sync that is linked to it.
-async fn write_some(
-    file: Arc<dyn File>,
-    buf: IoBuf,
-    at: usize,
-    pos: u64,
-    style: Option<SyncStyle>,
-) -> (IoBuf, Result<u32, Errno>, Result<(), Errno>) {
-    let fd = descriptor(&file);
-    let flags = if style == Some(SyncStyle::PerWrite) { libc::RWF_DSYNC } else { 0 };
-    let rest = &buf[at..];
-    let (start, len) = (rest.as_ptr(), rest.len() as u32);
-    let pos = pos + at as u64;
-    let entry = match buf.registered() {
-        Some(index) => opcode::WriteFixed::new(fd, start, len, index).offset(pos).rw_flags(flags).build(),
-        None => opcode::Write::new(fd, start, len).offset(pos).rw_flags(flags).build(),
-    };
-    if style != Some(SyncStyle::Linked) {
-        let ((buf, _), written) = queue((buf, file), entry).await;
-        return (buf, written, Ok(()));
-    }
-    // One after the other into the queue, with nothing between them and room for both (`ENTRIES`).
-    let write = queue((buf, file.clone()), entry.flags(squeue::Flags::IO_LINK));
-    let sync = queue(file.clone(), opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build());
-    let ((buf, _), written) = write.await;
-    let (_, synced) = sync.await;
-    (buf, written, synced.map(|_| ()))
 }

@@ -81,7 +81,7 @@ impl Modelled {
         let islands = at::ISLANDS..at::ISLANDS + Self::ISLANDS * 16;
         let left = at::LEFT..at::LEFT + Self::ISLANDS * 8;
         let slots = at::SLOT_TABLE..at::SLOT_TABLE + shape.slots() as usize * 8;
-        let all = header.into_iter().chain(daemon.step_by(8)).chain((256..312).step_by(8));
+        let all = header.into_iter().chain(daemon.step_by(8)).chain((256..320).step_by(8));
         let all = all.chain(islands.step_by(8)).chain(left.step_by(8)).chain(slots.clone().step_by(8));
         let (words, shadows) = words(all, setting);
         let cells = (0..shape.units()).map(|_| UnsafeCell::new(0)).collect();

@@ -1,0 +1,216 @@
+//! The way past the inbox: a submit goes into the ring in its caller's thread.
+//!
+//! * Only while nothing waits for room in the ring ([`Shared::direct`] holds its number): whoever queues closes this way, under
+//!   the inbox's lock, and the task opens it again, under the same lock, when it has put everything in ([`Late`]). So a
+//!   thread's appends keep their order.
+//! * Nobody waits here: where the ring is full, is being changed, or has ended, the long way is taken, or the caller is told.
+
+use super::{Inbox, Item, Life, Shared, lock};
+use crate::{
+    SubmitError,
+    producer::{
+        batch::{Batch, Kept},
+        stats::Book,
+        ticket::{Receipt, Ticket},
+        waiters::Claim,
+    },
+    ring::{Port, Posted, Pushed, Pushing, Unsettled},
+    session::Append,
+};
+use clad_proto::{AckLevel, Record};
+use std::collections::VecDeque;
+use std::sync::{
+    Arc, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Items that the task handles while nobody can put any in.
+const LATE: usize = 64;
+/// Batches that are kept.
+const SPARE_BATCHES: usize = 64;
+
+impl Shared {
+    /// The ring, if submits may go there at once.
+    pub(super) fn direct(&self) -> Option<Arc<Port>> {
+        match self.direct.load(Ordering::Acquire) {
+            0 => None,
+            number => self.port_of(number),
+        }
+    }
+
+    #[cold]
+    fn port_of(&self, number: u64) -> Option<Arc<Port>> {
+        self.port().filter(|port| port.number() == number)
+    }
+
+    /// The ring that there is now. Never waits: where it changes just now, there is none.
+    pub(crate) fn port(&self) -> Option<Arc<Port>> {
+        self.port.try_read().ok()?.clone()
+    }
+
+    /// An append goes to the ring; given back where it must wait.
+    pub(super) fn try_post(
+        &self,
+        port: &Arc<Port>,
+        append: Append,
+        claim: Claim,
+    ) -> Result<Option<(Append, Claim)>, SubmitError> {
+        match port.post(append, claim) {
+            Posted::Done => Ok(None),
+            Posted::Forked(append, _) => {
+                self.counters.submitted.take_back(append.count.into());
+                Err(SubmitError::Forked)
+            }
+            Posted::Wait(append, claim) if self.options.drop_when_full && !claim.is_shared() && !port.is_closed() => {
+                self.counters.dropped.add(append.count.into());
+                Err(SubmitError::RingFull)
+            }
+            Posted::Wait(append, claim) => Ok(Some((append, claim))),
+        }
+    }
+
+    /// Puts one append into the ring in the calling thread, if submits may go there and it has room. No permit is needed:
+    /// what bounds it is the ring's own space. Nothing: it goes the long way.
+    pub(crate) fn push(
+        &self,
+        payload: &[u8],
+        count: u32,
+        level: Option<AckLevel>,
+    ) -> Option<Result<Ticket, SubmitError>> {
+        let port = if self.options.max_records > 1 { None } else { self.direct() }?;
+        let book = Book::Common(&self.counters);
+        book.submitted(count.into());
+        match port.push(Pushing::new(payload, count), level) {
+            Ok(receipt) => {
+                book.posted(count.into());
+                Some(Ok(Ticket::from(receipt)))
+            }
+            Err(why) => self.settle(&port, why, count, book),
+        }
+    }
+
+    fn settle(
+        &self,
+        port: &Arc<Port>,
+        why: Unsettled,
+        count: u32,
+        book: Book<'_>,
+    ) -> Option<Result<Ticket, SubmitError>> {
+        match port.settle(why, count, book) {
+            Pushed::Due(later) => Some(Ok(Ticket::from(later))),
+            Pushed::Ended(error) => Some(Ok(Ticket::from(error))),
+            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
+                self.counters.dropped.add(count.into());
+                Some(Err(SubmitError::RingFull))
+            }
+            Pushed::Wait => {
+                book.take_back(count.into()); // the long way counts it
+                None
+            }
+            Pushed::Forked => {
+                book.take_back(count.into());
+                Some(Err(SubmitError::Forked))
+            }
+        }
+    }
+
+    /// As [`Self::push`], of a batch, which is empty then.
+    pub(crate) fn push_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
+        match self.post_batch(batch, level) {
+            Ok(receipt) => Some(Ok(Ticket::from(receipt))),
+            Err(why) => self.settle_batch(batch, why?),
+        }
+    }
+
+    /// As [`Self::push_batch`], where no more is asked for than that it is in the ring; and else why it is not settled by
+    /// that ([`Self::settle_batch`]), or nothing: it goes the long way.
+    // Inlined, and its ways kept apart: an outcome of several ways is put together in memory, and waited for.
+    #[inline(always)]
+    pub(crate) fn post_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Result<Receipt, Option<Unsettled>> {
+        let number = self.direct.load(Ordering::Acquire);
+        if number == 0 || self.options.max_records > 1 || batch.is_empty() {
+            return Err(None);
+        }
+        let find = || Some(Kept::new(self.port_of(number)?, &self.counters));
+        let (payload, Kept { ring, tally, .. }) = batch.with_ring(number, find).ok_or(None)?;
+        let count = payload.count();
+        let payload = Pushing { bytes: payload.as_bytes(), known: payload.group_checksum(), count };
+        let book = Book::Own(tally);
+        book.submitted(count.into());
+        let receipt = ring.push(payload, level).map_err(Some)?;
+        book.posted(count.into());
+        batch.clear();
+        Ok(receipt)
+    }
+
+    /// What becomes of a batch that was not settled at once.
+    pub(crate) fn settle_batch(&self, batch: &mut Batch, why: Unsettled) -> Option<Result<Ticket, SubmitError>> {
+        let Kept { ring, tally, .. } = batch.kept()?;
+        let ticket = self.settle(ring, why, batch.count(), Book::Own(tally))?;
+        batch.clear();
+        Some(ticket)
+    }
+
+    /// As [`Self::push`], of a record, which is encoded without the inbox: several threads at once do not wait for each
+    /// other.
+    pub(crate) fn push_record(&self, record: &Record, level: Option<AckLevel>) -> Option<Result<Ticket, SubmitError>> {
+        if self.direct.load(Ordering::Acquire) == 0 || self.options.max_records > 1 {
+            return None;
+        }
+        let spare = self.batches.try_lock().ok().and_then(|mut batches| batches.pop());
+        let mut batch = spare.unwrap_or_else(|| Batch::new(self.new_builder()));
+        if let Err(error) = batch.push(record) {
+            return Some(Err(SubmitError::Record { index: 0, error }));
+        }
+        let ticket = self.push_batch(&mut batch, level);
+        batch.clear();
+        if let Ok(mut batches) = self.batches.try_lock()
+            && batches.len() < SPARE_BATCHES
+        {
+            batches.push(batch);
+        }
+        ticket
+    }
+
+    /// Another ring, or none.
+    pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
+        self.direct.store(0, Ordering::Release);
+        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        lock(&self.batches).clear(); // with them goes the ring that was
+        // Whoever looked for it while it changed found none, and may never look again.
+        if let Some(port) = port {
+            port.want_for_waiting();
+        }
+    }
+
+    /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
+    pub(crate) fn late(&self, into: &mut VecDeque<Item>) -> Option<Late<'_>> {
+        let mut inbox = lock(&self.inbox);
+        let few = inbox.items.len() <= LATE;
+        into.extend(inbox.items.drain(..));
+        few.then_some(Late { direct: &self.direct, inbox })
+    }
+
+    /// The board of the ring is looked at for whoever waits for room or for an answer.
+    pub(crate) fn look_at_board(&self) {
+        if let Some(port) = self.port().filter(|_| !self.is_forked()) {
+            port.pump();
+            port.want();
+        }
+    }
+}
+
+/// The inbox, shut.
+pub(crate) struct Late<'a> {
+    direct: &'a AtomicU64,
+    inbox: MutexGuard<'a, Inbox>,
+}
+
+impl Late<'_> {
+    /// Nothing waits for room in this ring any more: from here on submits go there at once.
+    pub(crate) fn post_directly(self, to: &Port) {
+        if matches!(self.inbox.life, Life::Open) {
+            self.direct.store(to.number(), Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the board says of the appends in a ring, and who is told.
+
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
+use clad_shm::{Look, Marks};
+
+use super::dues::{Log, Reached, Settled};
+use super::port::{Other, Port, Waiters, lock};
+use super::waiting::Waiting;
+use crate::{
+    AppendError,
+    producer::{Claim, Receipt},
+};
+
+impl Port {
+    /// Looks at the board and tells those whose level is reached. True when anybody was told.
+    pub(crate) fn pump(&self) -> bool {
+        let mut covered = Vec::new();
+        let mut settled = Settled::default();
+        let look = self.ring.look();
+        let (marks, refusals) = (look.marks(), look.refused());
+        // The answers are those of its board; there may be another one by the time that they are told.
+        let log = log_of(&look);
+        {
+            let mut waiting = lock(&self.waiting);
+            let Waiters { dues, queues } = &mut *waiting;
+            if dues.is_due(&marks, refusals) {
+                dues.set_log(log);
+                let answer = |append| self.place(&look, append);
+                dues.settle(&marks, refusals, answer, |append| is_refused(&look, append), &mut settled);
+            }
+            queues.covered(&marks, &mut covered);
+            // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
+            let refused = refusals.min(marks.received);
+            let looked = self.looked.load(Ordering::Acquire);
+            if looked < refused {
+                self.looked.store(refused, Ordering::Release);
+                queues.refused(looked..refused, |append| is_refused(&look, append), &mut covered);
+            }
+        }
+        let any = !covered.is_empty() || !settled.is_nothing();
+        let places: Vec<_> = covered.iter().map(|waiting| self.place(&look, waiting.append)).collect();
+        drop(look);
+        for (Waiting { count, level, claim, .. }, place) in covered.into_iter().zip(places) {
+            self.resolve(claim, count, place.map(|place| Reached { place, count, level, log }.into()));
+        }
+        self.tell(settled);
+        any
+    }
+
+    pub(super) fn tell(&self, settled: Settled) {
+        let Settled { acked, failed, unheard, wakers } = settled;
+        if acked > 0 {
+            self.counters.acked.add(acked);
+        }
+        if failed > 0 {
+            self.counters.failed.add(failed);
+        }
+        if let Some(error) = unheard {
+            lock(&self.unheard).get_or_insert(error);
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Where an append is whose mark has passed it, or why it is not.
+    fn place(&self, look: &Look<'_>, append: u64) -> Result<Option<(u32, u64)>, AppendError> {
+        let Some(answer) = look.answer(append) else {
+            if append < look.refused() {
+                // The answer went with the daemon that gave it, or is overwritten, and it may have been a refusal.
+                return Err(AppendError::Forgotten);
+            }
+            if append < look.first()
+                && let Some(Other { before, .. }) = self.other().filter(|other| other.before != log_of(look).0)
+            {
+                // It was given back before there was this board, and its log is not the one that has it.
+                return Err(AppendError::LogChanged { before, now: log_of(look).0 });
+            }
+            // It is as safe as was asked for; where it lies was overwritten by later answers.
+            return Ok(None);
+        };
+        let code = ErrorCode::from_number(u16::try_from(answer.code).unwrap_or(u16::MAX));
+        match (answer.code, code) {
+            (0, _) => Ok(Some((answer.epoch, answer.first_offset))),
+            // Stored by a daemon before this one, so long ago that the offset is not known any more.
+            (_, ErrorCode::SequenceTooOld) => Ok(None),
+            _ => {
+                let text = match code {
+                    ErrorCode::LevelUnreachable => {
+                        "the log has no such level since clad was started anew; what was posted is stored as far as it reaches"
+                    }
+                    _ => "the daemon refused it as it drained the ring",
+                };
+                let mut error = ErrorInfo::new(code, text);
+                error.record_index = (code == ErrorCode::BadRecord || code == ErrorCode::RecordTooLarge)
+                    .then(|| u32::try_from(answer.detail).unwrap_or(u32::MAX));
+                // A level that is known not to be there is refused before the ring: this one was there when it was pushed.
+                error.maybe_written |= append < self.met.load(Ordering::Acquire) || code == ErrorCode::LevelUnreachable;
+                let maybe_written = error.maybe_written;
+                Err(AppendError::Refused { error: Box::new(error), maybe_written })
+            }
+        }
+    }
+
+    /// The outcome of an append that was pushed, if it is there.
+    pub(super) fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
+        // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
+        // (A waker goes without the lock, too: what it drops may be another ticket.)
+        let taken = lock(&self.waiting).dues.take(append);
+        let (outcome, _waker) = taken?;
+        Some(outcome.map(Receipt::from))
+    }
+
+    /// As [`Port::outcome`], with a look at the board.
+    pub(super) fn outcome_now(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
+        self.outcome(append).or_else(|| {
+            self.pump();
+            self.outcome(append)
+        })
+    }
+
+    /// Wakes whoever polls for it. What was to be woken before goes without the lock, for it is somebody else's.
+    pub(super) fn set_waker(&self, append: u64, waker: &Waker) {
+        let before = lock(&self.waiting).dues.set_waker(append, waker);
+        drop(before);
+    }
+
+    /// The ticket of an append was dropped before it had its outcome.
+    pub(super) fn let_go(&self, append: u64) {
+        let let_go = lock(&self.waiting).dues.let_go(append);
+        let (error, _waker) = let_go;
+        if let Some(error) = error {
+            lock(&self.unheard).get_or_insert(error);
+        }
+    }
+
+    pub(crate) fn resolve(&self, claim: Claim, count: u32, result: Result<Receipt, AppendError>) {
+        let counter = if result.is_ok() { &self.counters.acked } else { &self.counters.failed };
+        counter.add(count.into());
+        if !claim.resolve(&result)
+            && let Err(error) = result
+        {
+            lock(&self.unheard).get_or_insert(error);
+        }
+    }
+
+    /// An error that nobody has heard yet.
+    pub(crate) fn take_unheard(&self) -> Option<AppendError> {
+        lock(&self.unheard).take()
+    }
+
+    /// One past the last append whose ticket is due, so far.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// Whether every append below has its outcome.
+    pub(crate) fn is_answered_below(&self, append: u64) -> bool {
+        lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
+    }
+
+    /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.ring.unreleased() == 0
+    }
+
+    /// Why the daemon takes nothing of it for now, where it says so. What is in it waits, and what is not is not written.
+    pub(crate) fn refused_for_now(&self) -> Option<ErrorInfo> {
+        let code = ErrorCode::from_number(u16::try_from(self.ring.waits()?).unwrap_or(u16::MAX));
+        let text = match code {
+            ErrorCode::NoSpace => "the log has no room for what is in the ring: it waits until there is",
+            ErrorCode::JournalFailed => {
+                "a write or sync of the log has failed: what is in the ring waits until it has recovered"
+            }
+            ErrorCode::AppendTooLarge => {
+                "an append in the ring is longer than the log takes since clad was started anew: it waits, and all behind it, \
+                 for larger segments"
+            }
+            _ => "what is in the ring waits",
+        };
+        let mut error = ErrorInfo::new(code, text);
+        (error.retryable, error.maybe_written) = (true, false);
+        Some(error)
+    }
+
+    /// Why what waits for its answer goes no further, as far as the board tells; nothing where nothing waits.
+    pub(crate) fn why_waiting(&self) -> Option<String> {
+        if let Some(error) = self.refused_for_now() {
+            return Some(error.to_string());
+        }
+        self.pump();
+        let (received, oldest) = (self.ring.marks().received, lock(&self.waiting).oldest()?);
+        let why = match oldest < received {
+            true => "the daemon has it, and waits for its disk, which is slow",
+            false => "the daemon has not come to it in the ring yet",
+        };
+        Some(why.to_owned())
+    }
+}
+
+impl From<Reached> for Receipt {
+    #[inline]
+    fn from(Reached { place, count, level, log: (log_id, epoch) }: Reached) -> Self {
+        let (epoch, first_offset) = place.map_or((epoch, None), |(epoch, offset)| (epoch, Some(offset)));
+        Self { log_id, epoch, first_offset, count, level }
+    }
+}
+
+fn log_of(look: &Look<'_>) -> Log {
+    let (log_id, epoch) = look.log();
+    (LogId::from_bytes(log_id), epoch)
+}
+
+fn is_refused(look: &Look<'_>, append: u64) -> bool {
+    let code = look.answer(append).map_or(0, |answer| answer.code);
+    code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
+}
+
+pub(super) fn mark(marks: &Marks, level: AckLevel) -> u64 {
+    match level {
+        AckLevel::Durable => marks.durable,
+        AckLevel::Written => marks.written,
+        _ => marks.received,
+    }
+}

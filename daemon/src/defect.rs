@@ -1,0 +1,43 @@
+//! Threads that nobody else could stand in for.
+//!
+//! What must hold: a panic in one of them ends the process at once. What it held (the lead, a write that is owed, the drain of
+//! the rings, who keeps them) would never be done, and everybody would wait for it. Whoever starts the daemon again finds all
+//! that was acknowledged.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What is said where a thread cannot go on.
+fn last_words(who: &str) -> String {
+    format!("{who} has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n")
+}
+
+/// Does a thread's work; a panic in it ends the process.
+pub(crate) fn ends_clad(who: &str, work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        // Not by the log, which another thread writes: this is the last that is said.
+        let _ = rustix::io::write(io::stderr(), last_words(who).as_bytes());
+        #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::last_words;
+
+    /// Runs a test of this program again, in a process of its own with this variable set: there it must panic in a thread of
+    /// that name, and so end. (`module` is its `module_path!()`.)
+    pub(crate) fn ends_by_a_panic(module: &str, test: &str, variable: &str, who: &str) {
+        let (_, module) = module.split_once("::").expect("a module of this crate");
+        let this = format!("{module}::{test}");
+        let mut again = Command::new(std::env::current_exe().expect("this program"));
+        let ended = again.args(["--exact", &this, "--nocapture"]).env(variable, "1").output().expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(6), "SIGABRT: {said}");
+        assert!(said.contains(&last_words(who)), "{said}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Connections that do not do their part, with times that a test can wait for, and what all of them may have.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::transport::server::Connected;
+
+use super::*;
+use crate::ingest::Patience;
+use crate::ingest::parts::Owner;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What stands for a minute here.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// What docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
+#[test]
+fn the_parts_of_all_connections_have_a_bound() {
+    const BUDGET: usize = 16 << 20;
+    let (mut bytes, mut calls) = (0_u64, 0_u64);
+    for nth in 1..=4096 {
+        bytes += u64::from(window(CONNECTION_WINDOW, BUDGET, nth));
+        calls += u64::from(streams(nth));
+        let share = BUDGET as f64 * (1.0 + (nth as f64).ln()) + 65_536.0 * nth as f64;
+        assert!((bytes as f64) <= share, "{bytes} bytes of {nth}");
+    }
+    assert!(calls < 6 * u64::from(ALL_STREAMS) + 4096 * u64::from(MIN_STREAMS), "{calls}");
+    assert_eq!((window(CONNECTION_WINDOW, BUDGET, 1), streams(1)), (16 << 20, 100), "one alone has all of it");
+}
+
+/// A connection as it was accepted, and its peer.
+async fn pair(patience: Patience) -> (Connection, TcpStream, watch::Sender<bool>) {
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
+    let peer = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a peer");
+    let (stream, address) = listener.accept().await.expect("it comes");
+    let place = Listeners::new(1).place(Owner::Network, metrics::Transport::Grpc).expect("a place");
+    let (cut, is_cut) = watch::channel(false);
+    (Connection::new(stream, address, place, (PATIENCE * 10, patience), is_cut), peer, cut)
+}
+
+/// Writes until nothing more is taken, and waits for what comes of that.
+async fn fill(connection: &mut Connection) -> io::Error {
+    let bytes = vec![0; 64 << 10];
+    loop {
+        if let Err(e) = connection.write(&bytes).await {
+            return e;
+        }
+    }
+}
+
+/// As far as it goes without waiting.
+async fn fill_now(connection: &mut Connection) {
+    let bytes = vec![0; 64 << 10];
+    std::future::poll_fn(|cx| {
+        while let Poll::Ready(written) = Pin::new(&mut *connection).poll_write(cx, &bytes) {
+            written.expect("it is there");
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_let_go() {
+    let patience = Patience { taking: SHORT, reading: PATIENCE * 10, ..Patience::default() };
+    let (mut connection, _peer, _cut) = pair(patience).await;
+    let error = timeout(PATIENCE, fill(&mut connection)).await.expect("it is let go");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+/// However long ago it took something before.
+#[tokio::test]
+async fn a_peer_that_takes_some_has_all_the_time_again() {
+    let (mut connection, mut peer, _cut) =
+        pair(Patience { taking: SHORT, reading: SHORT, ..Patience::default() }).await;
+    fill_now(&mut connection).await;
+    tokio::time::sleep(2 * SHORT).await;
+    let mut bytes = vec![0; 64 << 10];
+    let room = async {
+        tokio::select! {
+            room = connection.stream().writable() => room.expect("it is there"),
+            () = async { while peer.read(&mut bytes).await.expect("it is there") > 0 {} } => panic!("it has ended"),
+        }
+    };
+    timeout(PATIENCE, room).await.expect("there is room");
+    fill_now(&mut connection).await;
+}
+
+/// A pager at which nobody looks: also when its read has ended, and when it began while something waited already.
+#[tokio::test]
+async fn one_that_has_read_may_rest_for_longer() {
+    let patience = Patience { taking: SHORT, reading: PATIENCE * 10, ..Patience::default() };
+    for waits_before in [false, true] {
+        let (mut connection, mut peer, _cut) = pair(patience).await;
+        if waits_before {
+            fill_now(&mut connection).await;
+        }
+        drop(connection.connect_info().begin_read().expect("a place"));
+        assert!(timeout(5 * SHORT, fill(&mut connection)).await.is_err(), "it is let go");
+        // It takes all, and goes on.
+        let (mut taken, mut bytes) = (0, vec![0; 64 << 10]);
+        let goes_on = async {
+            loop {
+                tokio::select! {
+                    written = connection.write(b"more") => return written,
+                    read = peer.read(&mut bytes) => taken += read.expect("it is there"),
+                }
+            }
+        };
+        assert_eq!(timeout(PATIENCE, goes_on).await.expect("there is room").ok(), Some(4));
+        assert!(taken > 0);
+    }
+    let (mut connection, _peer, _cut) =
+        pair(Patience { taking: PATIENCE * 10, reading: SHORT, ..Patience::default() }).await;
+    let _reads = connection.connect_info().begin_read().expect("a place");
+    let error = timeout(PATIENCE, fill(&mut connection)).await.expect("not for ever");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+/// What comes by a connection of HTTP/2, spoken by hand.
+struct Frames(TcpStream);
+
+impl Frames {
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const ACK: u8 = 1;
+
+    async fn greet(mut peer: TcpStream) -> Self {
+        peer.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");
+        Self(peer)
+    }
+
+    /// The next frame: its kind, its flags, its content; nothing at the end.
+    async fn next(&mut self) -> Option<(u8, u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head).await.ok()?;
+        let mut body = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        self.0.read_exact(&mut body).await.ok()?;
+        Some((head[3], head[4], body))
+    }
+
+    async fn answer(&mut self, kind: u8, body: &[u8]) {
+        let mut frame = vec![0, 0, body.len() as u8, kind, Self::ACK, 0, 0, 0, 0];
+        frame.extend_from_slice(body);
+        self.0.write_all(&frame).await.expect("sent");
+    }
+
+    /// Answers so many PINGs, and nothing after them; whether so many came before the end.
+    async fn answers(&mut self, mut pings: u32) -> bool {
+        while pings > 0 {
+            match self.next().await {
+                Some((Self::SETTINGS, 0, _)) => self.answer(Self::SETTINGS, &[]).await,
+                Some((Self::PING, 0, body)) => {
+                    self.answer(Self::PING, &body).await;
+                    pings -= 1;
+                }
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+fn serving(keepalive: (Duration, Duration)) -> (Serving, watch::Sender<bool>) {
+    let (stop, stopped) = watch::channel(false);
+    let (routes, listeners) = (Routes::default(), Listeners::new(1));
+    (Serving { routes, listeners, windows: (1 << 20, 8 << 20), keepalive, stop: stopped }, stop)
+}
+
+/// A peer that vanishes says nothing, and one that is there is asked as well.
+#[tokio::test]
+async fn a_silent_peer_is_asked_whether_it_is_there_and_let_go_where_it_is_not() {
+    for (is_there, time_to_answer) in [(true, PATIENCE * 10), (false, SHORT)] {
+        let (serving, _stop) = serving((SHORT / 10, time_to_answer));
+        let (connection, peer, _cut) = pair(Patience::default()).await;
+        let served = tokio::spawn(serving.one(connection));
+        let mut peer = Frames::greet(peer).await;
+        if is_there {
+            assert!(timeout(PATIENCE, peer.answers(5)).await.expect("it is asked again and again"), "it is let go");
+            assert!(!served.is_finished());
+        } else {
+            while timeout(PATIENCE, peer.next()).await.expect("it is let go").is_some() {}
+            timeout(PATIENCE, served).await.expect("and that is all").expect("no panic");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Rings that were kept and cannot be gone on with: for now, by this version, or in this log.
+//!
+//! What must hold: a ring that was kept is let go only where it is nonsense, which no later try and no other version can
+//! take. That another version made it is believed of its note alone: in the ring, its client can write that. Any other stays kept as it is, with all that is `posted` in it. Until it is drained its producer logs by no other
+//! way, for that would count the same sequences; nobody else waits for it. It is said, with what would let it go on, and
+//! tried again after [`PAUSE`], doubling, where that can help.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clad_journal::AppendError;
+use clad_shm::OpenError;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use tokio::sync::oneshot;
+
+use super::ring::Ring;
+use super::roll::Member;
+use super::{Order, Rings, Shared};
+use crate::ingest::Producer;
+use crate::keep::Kept;
+
+/// Between two tries: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// So many reasons are said at once.
+const MOST_SAID: usize = 3;
+
+/// Why a ring that was kept is not gone on with.
+#[derive(Debug)]
+pub(super) enum Hindrance {
+    /// It is broken: nobody can ever go on with it.
+    Broken(OpenError),
+    /// The kernel, or another version of the layout.
+    Open(OpenError),
+    /// The log takes nothing of its producer's.
+    Session(AppendError),
+}
+
+impl Hindrance {
+    pub(super) fn of(error: OpenError) -> Self {
+        match error.is_for_good() {
+            true => Self::Broken(error),
+            false => Self::Open(error),
+        }
+    }
+
+    /// Whether it may be over by itself, or by what an operator does to this process and the host.
+    const fn may_pass(&self) -> bool {
+        match self {
+            Self::Broken(_) | Self::Open(OpenError::Version(_)) => false,
+            Self::Open(_) | Self::Session(_) => true,
+        }
+    }
+
+    /// What would let it go on.
+    fn way_out(&self) -> &'static str {
+        let number = match self {
+            Self::Open(OpenError::Os { error, .. }) => error.raw_os_error().map(Errno::from_raw_os_error),
+            _ => None,
+        };
+        match (self, number) {
+            (_, Some(Errno::MFILE)) => "it needs more open files: raise LimitNOFILE= in the unit (ulimit -n)",
+            (_, Some(Errno::NFILE)) => "it needs more open files on this host: raise the sysctl fs.file-max",
+            (_, Some(Errno::NOMEM | Errno::NOSPC)) => {
+                "it needs more memory: see MemoryMax= in the unit, and the sysctls vm.overcommit_memory and vm.max_map_count"
+            }
+            (Self::Open(OpenError::Version(_)), _) => "the version of clad that gave it out can go on with it",
+            (Self::Session(_), _) => {
+                "another log is in the folder than when it was given out, or the log has forgotten it"
+            }
+            _ => "mend that",
+        }
+    }
+
+    fn cause(&self) -> &dyn std::fmt::Display {
+        match self {
+            Self::Broken(error) | Self::Open(error) => error,
+            Self::Session(error) => error,
+        }
+    }
+}
+
+impl std::fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.cause(), self.way_out())
+    }
+}
+
+/// One of them.
+pub(super) struct Aside {
+    kept: Kept,
+    why: Hindrance,
+    /// Holds its producer's place meanwhile.
+    member: Arc<Member>,
+    /// As long as there is one, the log does not forget which of its records it has.
+    session: Option<Producer>,
+}
+
+impl Aside {
+    #[cfg(test)]
+    pub(super) fn fds(&mut self) -> &mut Vec<std::os::fd::OwnedFd> {
+        &mut self.kept.fds
+    }
+}
+
+impl Shared {
+    pub(super) fn aside(&self) -> MutexGuard<'_, Vec<Aside>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with a ring of an earlier daemon, lets it go, or sets it aside.
+    pub(super) fn adopt(&self, kept: Kept) -> Option<Ring> {
+        let note = kept.note;
+        let (kept, why) = match self.take_over(kept) {
+            Ok(ring) => {
+                self.roll.enter_again(ring.member.clone());
+                return Some(ring);
+            }
+            Err(hindered) => *hindered,
+        };
+        if let Hindrance::Broken(error) = &why {
+            crate::metrics::ring_cut_off();
+            tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, why = %error, "a ring that was kept is let go");
+            self.keeper.forget(&note);
+            return None;
+        }
+        tracing::error!(
+            ring = %note.id, producer = %note.producer, uid = note.uid, pid = note.pid, %why,
+            "a ring that was kept cannot be gone on with: it stays kept, with what is posted in it"
+        );
+        let bytes = kept.fds.first().and_then(|ring| fstat(ring).ok()).map_or(0, |found| found.st_size);
+        let member = Arc::new(Member::aside(note, usize::try_from(bytes).unwrap_or(0)));
+        self.roll.enter_again(member.clone());
+        let session = self.session(&note).ok();
+        self.aside().push(Aside { kept, why, member, session });
+        None
+    }
+
+    /// Tries again to go on with what was set aside. Blocks.
+    pub(super) fn try_again(&self) {
+        let mut aside = self.aside();
+        for one in std::mem::take(&mut *aside) {
+            if !one.why.may_pass() {
+                aside.push(one);
+                continue;
+            }
+            let Aside { kept, member, session, .. } = one;
+            let note = kept.note;
+            match self.take_over(kept).map_err(|hindered| *hindered) {
+                Ok(ring) => {
+                    tracing::info!(ring = %note.id, uid = note.uid, pid = note.pid, "a ring that was set aside goes on");
+                    // In one step: whoever asks for its producer's ring finds the one or the other.
+                    self.roll.replace(&member, ring.member.clone());
+                    // Where the drain has ended it stays kept, for the next daemon.
+                    let (done, _) = oneshot::channel();
+                    self.order(Order::Add(Box::new(ring), done));
+                }
+                Err((_, Hindrance::Broken(error))) => {
+                    crate::metrics::ring_cut_off();
+                    tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, why = %error, "a ring that was kept is let go");
+                    self.keeper.forget(&note);
+                    self.roll.leave(&member);
+                }
+                Err((kept, why)) => aside.push(Aside { kept, why, member, session }),
+            }
+        }
+    }
+}
+
+impl Rings {
+    /// Goes on with what was set aside as soon as it can be: returns when nothing is left of it that time can mend. Cancel
+    /// safe.
+    pub(crate) async fn adopt_the_rest(self) {
+        let Some(shared) = self.0 else { return };
+        let mut pause = PAUSE.0;
+        while shared.aside().iter().any(|aside| aside.why.may_pass()) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+            let again = shared.clone();
+            // It brings memory in: not on a worker.
+            if tokio::task::spawn_blocking(move || again.try_again()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Which rings of an earlier daemon are kept and not drained, and what would let them go on; nothing where there are none.
+    pub(crate) fn not_drained(&self) -> Option<String> {
+        let shared = self.0.as_ref()?;
+        let (mut rings, mut reasons) = (0, Vec::new());
+        let aside: Vec<String> = shared.aside().iter().map(|aside| aside.why.to_string()).collect();
+        for why in aside.into_iter().chain(shared.roll.stuck()) {
+            rings += 1;
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+        }
+        let more = if reasons.len() > MOST_SAID { "; and more" } else { "" };
+        reasons.truncate(MOST_SAID);
+        (rings > 0).then(|| {
+            format!(
+                "{rings} rings of an earlier daemon are not drained and stay kept, with what is posted in them: {}{more}",
+                reasons.join("; ")
+            )
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! The end: nothing new is taken, what was taken is answered and synced, and the log gets its end.
+//!
+//! What must hold: no part takes the time that the next needs; what is left behind is said, and named as lost only where it is.
+
+use std::time::{Duration, Instant};
+
+use clad_journal::{Accepting, Marks};
+use tokio::sync::watch;
+
+use super::serve::{Sockets, World};
+use crate::exit::Exit;
+use crate::lifecycle::Running;
+use crate::rings::Rings;
+use crate::systemd::Notifier;
+
+/// When each part of a drain is over at the latest: none may take what the next needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadlines {
+    /// What lies in rings was taken: by half of the time.
+    rings: Instant,
+    /// Connections were answered: by three quarters of it.
+    answers: Instant,
+    /// The log has its end.
+    all: Instant,
+}
+
+impl Deadlines {
+    fn of(began: Instant, patience: Duration) -> Self {
+        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
+    }
+}
+
+/// Stops taking, answers what was taken, seals, and marks a clean end.
+pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &mut Sockets, rings: &Rings) -> Exit {
+    let patience = running.config.daemon.drain_timeout;
+    let began = Instant::now();
+    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
+    running.notifier.stopping("draining");
+    running.notifier.extend_timeout(patience + Duration::from_secs(5));
+    running.health.not_ready("stop", "clad is going down");
+    tracing::info!(?patience, "going down: no new connections, draining");
+    let before = running.journal.marks();
+    let _ = stop.send(true);
+    sockets.remove();
+    // What lies in the rings is taken before the journal closes.
+    let stopping = rings.clone();
+    let left_over = tokio::task::spawn_blocking(move || stopping.stop(rings_until)).await.unwrap_or_default();
+    running.journal.begin_close();
+    while running.listeners.open() > 0 && Instant::now() < answers_until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let journal = running.journal.clone();
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+    match tokio::task::spawn_blocking(move || journal.close(left)).await {
+        Ok(true) if left_over == 0 => {
+            tracing::info!("clean end");
+            Exit::Done
+        }
+        Ok(true) => {
+            tracing::error!(
+                ?patience,
+                rings = left_over,
+                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
+                 `clad hold`, keeps it for the next start, and its end would lose it"
+            );
+            Exit::Failed
+        }
+        _ => {
+            let (now, rings) = (running.journal.marks(), rings.clone());
+            let kept = tokio::task::spawn_blocking(move || rings.keep_of(now.written)).await.unwrap_or_default();
+            let lost = not_kept(&before, &now, kept);
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+            Exit::Failed
+        }
+    }
+}
+
+/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now, and by how many
+/// of the records that are not written lie in rings, which are kept: nothing where that is not known.
+fn not_kept(before: &Marks, now: &Marks, in_rings: Option<u64>) -> String {
+    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
+    let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
+    let mut words = Vec::new();
+    if now.received > now.written {
+        let (records, all) = (range(now.written, now.received), now.received - now.written);
+        let what = match in_rings {
+            Some(0) => "is lost".to_owned(),
+            Some(kept) if kept >= all => "lies in rings, which are kept for the next start".to_owned(),
+            Some(kept) => format!("is lost, but for {kept} records in rings, which are kept for the next start"),
+            None => "is lost, but for what of it lies in rings, which are kept for the next start".to_owned(),
+        };
+        words.push(format!("what was acknowledged as `received` and not written yet {what} ({records})"));
+    }
+    if (failed || now.failures != before.failures) && now.written > now.durable {
+        let records = range(now.durable, now.written);
+        words.push(format!(
+            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
+        ));
+        words.push("nothing that was acknowledged as `durable` is lost".to_owned());
+    } else {
+        words.push("nothing that was acknowledged as `written` or `durable` is lost".to_owned());
+    }
+    words.join("; ")
+}
+
+impl World {
+    /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
+    pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
+        let patience = self.config.daemon.drain_timeout;
+        notifier.stopping("closing the log");
+        notifier.extend_timeout(patience + Duration::from_secs(5));
+        tracing::error!(
+            "told to end before the rings of the daemon before this one were known: they stay where they are"
+        );
+        let (journal, before) = (self.journal.clone(), self.journal.marks());
+        let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
+        if !matches!(closed, Ok(true)) {
+            let lost = not_kept(&before, &self.journal.marks(), Some(0)); // no ring was drained
+            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+        }
+        Exit::Failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_drain_takes_what_the_next_needs() {
+        let (began, patience) = (Instant::now(), Duration::from_secs(20));
+        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
+        assert_eq!(all - began, patience);
+        assert!(
+            rings > began && rings - began <= patience / 2,
+            "the log and its connections have as long as the rings"
+        );
+        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
+        let none = Deadlines::of(began, Duration::ZERO);
+        assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
+    }
+
+    #[test]
+    fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
+        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
+        let all = "nothing that was acknowledged as `written` or `durable` is lost";
+        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5), Some(0)), all);
+        // A disk that is slow has what was written.
+        let before = marks(5, 5, 5);
+        let what = "what was acknowledged as `received` and not written yet";
+        for (in_rings, is) in [
+            (Some(0), "is lost"),
+            (Some(1), "is lost, but for 1 records in rings, which are kept for the next start"),
+            (Some(2), "lies in rings, which are kept for the next start"),
+            (None, "is lost, but for what of it lies in rings, which are kept for the next start"),
+        ] {
+            assert_eq!(
+                not_kept(&before, &marks(9, 7, 5), in_rings),
+                format!("{what} {is} (2 records, offsets 7 to 8); {all}")
+            );
+        }
+        // One that has failed may have it.
+        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
+        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed }, Some(0));
+        assert!(
+            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("(2 records, offsets 5 to 6); nothing that was acknowledged as `durable` is lost"),
+            "{text}"
+        );
+        assert_eq!(not_kept(&before, &failed, Some(0)), text, "it failed on the way down");
+    }
+}

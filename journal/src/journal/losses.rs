@@ -1,0 +1,130 @@
+//! What of the log is known to be gone, for who watches it.
+//!
+//! What must hold: it says what the log says, and not what one start has seen: a restart changes nothing of it, but for
+//! segments that had lost their footers, of which only the start that ended them can tell; what retention has passed is
+//! not counted any more, nor what an operator has seen to (a missing segment that is back, a file that was moved out of
+//! `quarantine/`).
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use super::{Journal, Shared};
+use crate::format::meta::Meta;
+use crate::offline::given_up;
+use crate::recovery::Report;
+
+/// How long what `quarantine/` holds is taken to be the same: each file there costs a call, and there may be thousands.
+const LOOK_NS: u64 = 60_000_000_000;
+
+/// Segments that were given up as a whole, by what lies in `quarantine/`, and when that was looked at (boot time).
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    numbers: Vec<u64>,
+    seen: Option<u64>,
+}
+
+/// What is known to be gone of what was acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Records whose offsets were told to be lost, but for those that went with a segment which is not there. At least so many:
+    /// of more than 128 ranges of offsets the lowest are forgotten.
+    pub records: u64,
+    /// Segments that are not there, and were not removed by retention. How many records they held nobody knows.
+    pub missing: u64,
+    /// Segments whose header was lost: what is left of them is in `quarantine/`. How many records they held nobody knows.
+    pub unreadable: u64,
+    /// Segments that the last start found without the footers that they had had: they may have lost records at their ends.
+    pub footless: u64,
+}
+
+impl Losses {
+    fn of(meta: &Meta, report: &Report, given_up: impl Iterator<Item = u64>) -> Self {
+        let kept = |number: &u64| *number >= meta.lowest_segment;
+        let kept_of = |numbers: &[u64]| numbers.iter().filter(|number| kept(number)).count() as u64;
+        let unreadable: BTreeSet<u64> = report.unreadable.iter().copied().chain(given_up).filter(kept).collect();
+        Self {
+            records: meta.lost.iter().map(|lost| lost.to.saturating_sub(lost.from.max(meta.lowest_offset))).sum(),
+            missing: kept_of(&report.missing),
+            unreadable: unreadable.len() as u64,
+            footless: kept_of(&report.footless),
+        }
+    }
+
+    /// Whether anything was lost for certain. Of a segment that has lost its footer nobody knows.
+    pub const fn are_certain(&self) -> bool {
+        self.records > 0 || self.missing > 0 || self.unreadable > 0
+    }
+
+    /// Whether anything was lost, or may have been.
+    pub const fn are_there(&self) -> bool {
+        self.are_certain() || self.footless > 0
+    }
+}
+
+impl Journal {
+    /// What is known to be gone of what was acknowledged. Once a minute it looks into `quarantine/`, which waits for the file
+    /// system; what cannot be read there then stays as it was.
+    pub fn losses(&self) -> Losses {
+        let given_up = given_up_of(&self.shared);
+        Losses::of(&self.shared.env().meta.get(), &self.shared.report, given_up.into_iter())
+    }
+}
+
+/// Nobody waits for a look of somebody else's.
+fn given_up_of(shared: &Shared) -> Vec<u64> {
+    let known = || shared.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = shared.env().clock.boot_ns();
+    let mut kept = known();
+    if kept.seen.is_some_and(|seen| now.saturating_sub(seen) < LOOK_NS) {
+        return kept.numbers.clone();
+    }
+    kept.seen = Some(now);
+    drop(kept);
+    let found = given_up(shared.storage().as_ref(), &shared.env().meta.get());
+    let mut kept = known();
+    if let Ok(found) = found {
+        kept.numbers = found.into_iter().map(|broken| broken.segment).collect();
+    }
+    kept.numbers.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::meta::example;
+
+    /// That one has lost 120 to 130 and 140 to 141, and begins with segment 2, at 100.
+    fn of(meta: &Meta, report: &Report, given_up: &[u64]) -> [u64; 4] {
+        let losses = Losses::of(meta, report, given_up.iter().copied());
+        [losses.records, losses.missing, losses.unreadable, losses.footless]
+    }
+
+    #[test]
+    fn what_two_sources_tell_is_counted_once() {
+        let report = Report { missing: vec![5], unreadable: vec![3], footless: vec![4, 6], ..Report::default() };
+        assert_eq!(of(&example(), &Report::default(), &[]), [11, 0, 0, 0]);
+        assert_eq!(of(&example(), &report, &[3, 3, 7]), [11, 1, 2, 2]);
+    }
+
+    #[test]
+    fn what_retention_has_passed_is_not_counted() {
+        let report = Report { missing: vec![2, 5], unreadable: vec![2], footless: vec![2, 6], ..Report::default() };
+        let mut meta = example();
+        meta.pass(3, 128);
+        assert_eq!(of(&meta, &report, &[2]), [3, 1, 0, 1], "two of a range that reaches into what is kept, and one");
+        meta.pass(7, 300);
+        assert_eq!(of(&meta, &report, &[2]), [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn of_a_footer_alone_nothing_is_certain() {
+        let footless = Losses { footless: 1, ..Losses::default() };
+        assert!(footless.are_there() && !footless.are_certain());
+        for certain in
+            [Losses { records: 1, ..footless }, Losses { missing: 1, ..footless }, Losses { unreadable: 1, ..footless }]
+        {
+            assert!(certain.are_there() && certain.are_certain());
+        }
+        assert!(!Losses::default().are_there());
+    }
+}

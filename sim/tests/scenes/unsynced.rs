@@ -1,0 +1,145 @@
+//! What is written and not synced yet, when its sync fails: batches under `fire_and_forget`, and a vouch under any policy.
+
+use clad_journal::clock::Clock;
+
+use super::*;
+
+/// The first one was of the start before.
+const SECOND: &str = "00000000000000000001.clog";
+
+/// A write repeats the bytes of the block it begins in, which were synced long ago, and its sync fails: the block may be
+/// gone. What was in it is written again elsewhere.
+pub(crate) fn repeated_block(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
+    stage.start();
+    let acknowledged = stage.append_for(Level::Written, 200, None);
+    stage.run();
+    stage.clock.step(Duration::from_secs(2));
+    stage.run();
+    assert_eq!(stage.journal().marks().durable, 1);
+    stage.append_for(Level::Written, 200, None);
+    stage.run();
+    assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (2, 1));
+    stage.disk.fail_next(OpKind::SyncData, ".clog", DiskFault::Io);
+    stage.clock.step(Duration::from_secs(2));
+    stage.run();
+    assert_eq!(stage.journal().marks().failures, 1);
+    stage.disk.spoil(SECOND, BATCHES); // the device could not finish the sector
+    stage.disk.evict(); // and what the failed sync marked clean was not kept
+    stage.clock.step(Duration::from_secs(2));
+    stage.run();
+    stage.rest();
+    assert_eq!(stage.journal().marks().durable, 2);
+    stage.cut_power(Survival::None);
+    stage.start();
+    assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
+}
+
+/// What has the journal look at its segment again after a vouch.
+#[derive(Clone, Copy, Debug)]
+enum After {
+    Rotation,
+    Close,
+    Append,
+}
+
+/// A vouch repeats the bytes of the block it goes into, which were synced with their batches, and is not synced itself. Where it
+/// goes through the page cache, the kernel writes it back at leisure; that fails, and the device has lost what it held
+/// there. Whatever comes next is told of it, and what was in the block is written again from memory, be it that the last batch in
+/// it has driven the one before it out of what is kept for readers.
+pub(crate) fn vouched_block(faults: Faults) {
+    let range = Policy::SyncFileRange { max_delay: Duration::ZERO, max_bytes: 64 << 10, in_flight: 2 };
+    let policies = [range, Policy::GROUP_COMMIT, Policy::PerMessage];
+    let afters = [After::Rotation, After::Close, After::Append];
+    // The last of these leaves one block behind the vouch: a footer there ends the file, and would hold.
+    let logs = [&[5000, 200][..], &[14_000, 14_000, 14_000, 12_000]];
+    let cases = policies.iter().flat_map(|p| afters.map(|after| (*p, after)));
+    for ((policy, after), lens) in cases.flat_map(|case| logs.map(|lens| (case, lens))) {
+        let options = Options { direct: false, volatile_cache: false, ..Options::default() };
+        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        (stage.config.policy, stage.config.recent_bytes) = (policy, 256);
+        stage.start();
+        for len in lens {
+            stage.append(*len, None);
+            stage.run();
+        }
+        let what = format!("{policy:?}, {after:?}, {lens:?}");
+        assert_eq!(stage.journal().marks().durable, lens.len() as u64, "{what}");
+        let writes = stage.disk.counters().writes;
+        stage.rest();
+        assert_eq!(stage.disk.counters().writes, writes + 1, "it vouches: {what}");
+        assert!(stage.disk.destroy_in_writeback(SECOND), "the vouch is synced: {what}");
+        match after {
+            After::Rotation => stage.journal().request_rotate(),
+            After::Close => stage.journal().close(),
+            After::Append => assert_eq!(stage.append(300, None), lens.len() as u64),
+        }
+        stage.run();
+        assert_eq!(stage.journal().marks().failures, 1, "{what}");
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        if !matches!(after, After::Close) {
+            let there: Vec<_> = (0..lens.len() as u64).map(|offset| stage.read(offset).is_some()).collect();
+            assert!(there.iter().all(|is| *is), "{what}: {there:?}");
+        }
+        stage.cut_power(Survival::None);
+        stage.start();
+        for (offset, len) in (0..).zip(lens) {
+            let found = stage.read(offset);
+            assert_eq!(
+                found,
+                Some(vec![offset as u8 + 1; *len]),
+                "offset {offset}, {what}: {}",
+                stage.journal().report()
+            );
+        }
+    }
+}
+
+/// A vouch is unsynced until its block is written again and that is synced: a failure later than that concerns nothing that was
+/// durable, and recovery makes no segment for it.
+pub(crate) fn written_over(faults: Faults) {
+    for policy in [Policy::GROUP_COMMIT, Policy::PerMessage] {
+        let options = Options { direct: false, ..Options::default() };
+        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        stage.config.policy = policy;
+        stage.start();
+        stage.append(200, None);
+        stage.rest();
+        stage.append(5000, None);
+        stage.run();
+        assert_eq!(stage.journal().marks().durable, 2);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.journal().request_rotate();
+        stage.run();
+        assert_eq!((stage.journal().marks().failures, stage.journal().meta().highest_segment), (1, 1));
+        // The first attempt may be told of the same error, through another open file.
+        for _ in 0..2 {
+            stage.clock.step(Duration::from_secs(3));
+            stage.run();
+        }
+        assert_eq!(stage.append(200, None), 2);
+        stage.run();
+        assert_eq!(stage.journal().meta().highest_segment, 2, "{policy:?}: durable records are written again");
+    }
+}
+
+/// Nobody waits for a vouch: what is written an hour after it is not an hour old.
+pub(crate) fn age(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
+    stage.start();
+    stage.append_for(Level::Written, 200, None);
+    stage.clock.step(Duration::from_secs(2));
+    stage.rest();
+    assert_eq!((stage.journal().marks().durable, stage.journal().oldest_undurable_boot_ns()), (1, None));
+    stage.rest();
+    stage.clock.step(Duration::from_secs(3600));
+    let now = stage.clock.boot_ns();
+    stage.append_for(Level::Written, 200, None);
+    let Next::Job(write) = stage.journal().begin() else { panic!("nothing to write") };
+    stage.journal().carry_out(write);
+    assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (2, 1));
+    assert_eq!(stage.journal().oldest_undurable_boot_ns(), Some(now));
+}

@@ -1,0 +1,188 @@
+//! Records that a start told to be lost, because the device did not give their block, and that it gives again later.
+//!
+//! What must hold: lost is lost. Their offsets stay a gap for everybody, also where the footer that named them cannot be read
+//! any more: their producers may have sent them again, and that was stored as new. Nothing else is lost by it. Without such a
+//! start a block that is given again costs nothing.
+
+#![allow(dead_code)] // of the scenes, the stage alone
+
+mod scenes;
+
+use clad_journal::clock::Clock;
+use clad_journal::format::META_NAME;
+use clad_journal::format::footer::Damage;
+use clad_journal::format::meta::{Meta, SLOT};
+use clad_journal::repair::{Action, repair_storage};
+use clad_journal::{Faults, Level, OfflineLog, ReadError};
+use scenes::Stage;
+
+const FIRST: &str = "00000000000000000000.clog";
+/// A block with the end of record 1 and the begin of record 2, and nothing of others.
+const BLOCK: u64 = 8192;
+const RECORD: usize = 3000;
+const LOST: Damage = Damage { from: 1, to: 3 };
+
+/// Four records in the first segment, of a journal that was killed.
+fn killed() -> Stage {
+    let mut stage = Stage::new(Faults::default());
+    append(&mut stage, 4);
+    stage.die();
+    stage
+}
+
+fn append(stage: &mut Stage, records: u64) {
+    for _ in 0..records {
+        stage.append(RECORD, None);
+        stage.rest();
+    }
+}
+
+/// The two in the middle are told to be lost.
+fn told() -> Stage {
+    let mut stage = killed();
+    stage.disk.spoil(FIRST, BLOCK);
+    stage.start();
+    let report = stage.journal().report();
+    assert_eq!(report.damage, [LOST], "{report}");
+    assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]));
+    stage
+}
+
+/// The device gives the block again, and the segment loses its footer.
+fn given_again(stage: &Stage) {
+    stage.disk.heal(FIRST, BLOCK, 4096);
+    let end = stage.disk.peek(FIRST).expect("it is there").len() as u64;
+    stage.disk.flip(FIRST, end - 1, 1);
+}
+
+/// What a reader gets, and which offsets it is told that it cannot have.
+fn read(stage: &Stage) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let (mut found, mut gaps) = (Vec::new(), Vec::new());
+    let mut reader = stage.journal().reader(0, Level::Durable);
+    loop {
+        match reader.next_batch() {
+            Ok(None) => return (found, gaps),
+            Ok(Some(batch)) => found.push(batch.first_offset),
+            Err(ReadError::Gap { from, to, damaged: true }) => gaps.push((from, to)),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn lost_in_meta(stage: &Stage) -> Vec<Vec<Damage>> {
+    let bytes = stage.disk.peek(META_NAME).expect("it is there");
+    bytes.chunks(SLOT).map(|slot| Meta::decode(slot).expect("it holds").lost).collect()
+}
+
+#[test]
+fn a_block_that_was_never_missed_costs_nothing() {
+    let mut stage = killed();
+    stage.start();
+    append(&mut stage, 1);
+    given_again(&stage);
+    stage.die();
+    stage.start();
+    assert_eq!(read(&stage), ((0..5).collect(), vec![]));
+}
+
+#[test]
+fn a_start_that_scans_the_segment_again() {
+    let mut stage = told();
+    assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]]);
+    stage.die();
+    given_again(&stage);
+    stage.start();
+    let report = stage.journal().report();
+    assert_eq!((report.damage.as_slice(), report.next_offset), (&[LOST][..], 4), "{report}");
+    assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]));
+    // What can be read now was set aside for who wants to see it.
+    let aside = stage.disk.names().into_iter().filter(|name| name.ends_with(".damaged"));
+    let holds =
+        |name: String, byte| stage.disk.peek(&name).is_some_and(|b| b.windows(RECORD).any(|w| w == [byte; RECORD]));
+    let aside: Vec<_> = aside.collect();
+    assert!([2, 3].iter().all(|byte| aside.iter().any(|name| holds(name.clone(), *byte))), "{aside:?}");
+}
+
+#[test]
+fn a_reader_of_the_life_that_told_it_and_of_the_next() {
+    let mut stage = told();
+    append(&mut stage, 2);
+    given_again(&stage);
+    let expected = (vec![0, 3, 4, 5], vec![(1, 3)]);
+    assert_eq!(read(&stage), expected);
+    stage.journal().request_rotate();
+    stage.run();
+    stage.die();
+    stage.start(); // another segment is the newest: this one is looked at by readers alone
+    assert_eq!(stage.journal().report().damage, []);
+    assert_eq!(read(&stage), expected);
+}
+
+#[test]
+fn a_repair_that_seals_the_segment_again() {
+    let mut stage = told();
+    append(&mut stage, 2);
+    stage.journal().request_rotate();
+    stage.run();
+    stage.die();
+    for _ in 0..2 {
+        given_again(&stage);
+        stage.disk = stage.disk.reopen();
+        let clock: &dyn Clock = stage.clock.as_ref();
+        let done = repair_storage(&stage.disk, "simulated", clock, false).expect("a report");
+        assert_eq!(done.actions, [Action::Resealed { segments: (0, 0), lost: vec![LOST] }]);
+        stage.disk.kill();
+    }
+    given_again(&stage);
+    stage.start();
+    assert_eq!(read(&stage), (vec![0, 3, 4, 5], vec![(1, 3)]));
+}
+
+/// `clad.meta` made anew learns it from the footers.
+#[test]
+fn a_repair_that_makes_clad_meta_anew() {
+    let mut stage = told();
+    append(&mut stage, 2);
+    stage.die();
+    (0..2).for_each(|slot| stage.disk.flip(META_NAME, slot * SLOT as u64 + 48, 1));
+    stage.disk = stage.disk.reopen();
+    let clock: &dyn Clock = stage.clock.as_ref();
+    repair_storage(&stage.disk, "simulated", clock, false).expect("a report");
+    stage.disk.kill();
+    assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]]);
+    given_again(&stage);
+    stage.start();
+    assert_eq!(read(&stage), (vec![0, 3, 4, 5], vec![(1, 3)]));
+}
+
+/// What can be read with no daemon running.
+#[test]
+fn the_files_alone() {
+    for rotated in [false, true] {
+        let mut stage = told();
+        if rotated {
+            append(&mut stage, 2);
+            stage.journal().request_rotate();
+            stage.run();
+        }
+        stage.die();
+        given_again(&stage);
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        for name in stage.disk.names().into_iter().filter(|name| !name.contains('/')) {
+            std::fs::write(dir.path().join(&name), stage.disk.peek(&name).expect("it is there")).expect("written");
+        }
+        let log = OfflineLog::open(dir.path()).expect("a log");
+        let (mut found, mut gaps) = (Vec::new(), Vec::new());
+        let mut reader = log.read(0);
+        loop {
+            match reader.next_batch() {
+                Ok(None) => break,
+                Ok(Some(batch)) => found.push(batch.first_offset),
+                Err(ReadError::Gap { from, to, .. }) => gaps.push((from, to)),
+                Err(e) => panic!("{e}"),
+            }
+        }
+        let rest = if rotated { vec![0, 3, 4, 5] } else { vec![0, 3] };
+        assert_eq!((found, gaps), (rest, vec![(1, 3)]), "rotated: {rotated}");
+    }
+}
