@@ -2,6 +2,7 @@
 //! worn device.
 //!
 //! `CLAD_SEED` is the first seed, `CLAD_SIM_RUNS` how many (default a few hundred; `CLAD_SIM_WORN` of those on a worn device),
+//! `CLAD_SIM_FIXED` how many are the same every time (default 300; a quarter as many with bit rot),
 //! `CLAD_SIM_LOOK` after one life in how many the files are looked at without the journal (default 16), `CLAD_SIM_TRACE` tells
 //! what happened before a rule was broken.
 
@@ -31,7 +32,7 @@ enum Media {
 
 fn run(seed: u64, media: Media) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
-    let found = FOUND.contains(&seed);
+    let found = FOUND.contains(&seed) || FOUND_WRITE_BACK.contains(&seed);
     let look_every = number("CLAD_SIM_LOOK").or(found.then_some(1));
     let (rot, worn) = (matches!(media, Media::Rotten | Media::Worn), media == Media::Worn);
     let write_back_fails = media == Media::WriteBack;
@@ -166,6 +167,14 @@ fn found_seeds() {
     run_each("found", FOUND.len() as u64, Media::Sound, FOUND.into_iter());
 }
 
+/// The same where a vouch cannot be written back.
+const FOUND_WRITE_BACK: [u64; 1] = [1795321546700607871];
+
+#[test]
+fn found_write_back_seeds() {
+    run_each("found write-back", FOUND_WRITE_BACK.len() as u64, Media::WriteBack, FOUND_WRITE_BACK.into_iter());
+}
+
 /// The same with bit rot.
 const FOUND_ROTTEN: [u64; 15] = [
     881017369,
@@ -192,7 +201,12 @@ fn found_rotten_seeds() {
 
 #[test]
 fn fixed_seeds() {
-    run_all("fixed", 0, 300);
+    run_all("fixed", 0, fixed());
+}
+
+/// So many are the same every time.
+fn fixed() -> u64 {
+    number("CLAD_SIM_FIXED").unwrap_or(300)
 }
 
 #[test]
@@ -215,6 +229,15 @@ fn rotten_seeds() {
     let (first, runs) = fresh(200);
     let runs = runs.div_ceil(4);
     println!("simulation: bit rot: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
+    run_rotten(first, runs);
+}
+
+#[test]
+fn fixed_rotten_seeds() {
+    run_rotten(0, fixed().div_ceil(4));
+}
+
+fn run_rotten(first: u64, runs: u64) {
     let all = run_each("rot", runs, Media::Rotten, (0..runs).map(|i| first.wrapping_add(i)));
     println!("rot: {} bits turned over, {} ranges were told to be lost, nothing else", all.rotten, all.gaps);
     assert!(runs < 100 || all.gaps > runs / 10, "only {} ranges: nothing is shown", all.gaps);

@@ -64,6 +64,8 @@ struct Layout {
     header: SegmentHeader,
     batches: Vec<Batch>,
     footer: Option<(u64, Footer)>,
+    /// One that lies behind the batches of a file which goes on: who sealed it was cut before the file was made shorter.
+    early_footer: Option<Footer>,
 }
 
 impl Layout {
@@ -85,7 +87,11 @@ impl Layout {
             batches.extend(found.map(|d| Batch { pos, end, header: d.header }));
             pos = end.next_multiple_of(ALIGN);
         }
-        Some(Self { header, batches, footer })
+        let data_end = batches.last().map_or(u64::from(header.block_size), |b| b.end).next_multiple_of(ALIGN);
+        let places = (data_end..len).step_by(ALIGN as usize).filter(|_| footer.is_none());
+        let early_footer =
+            places.filter_map(|at| Footer::decode(&bytes[at as usize..], &seed, at)).map(|(f, _)| f).next();
+        Some(Self { header, batches, footer, early_footer })
     }
 
     fn part(&self, pos: u64) -> (Part, Option<&Batch>) {
@@ -280,8 +286,9 @@ impl World {
         let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
         let names = self.disk.names().into_iter().filter(there);
-        let footers = names.filter_map(|n| Layout::of(&self.legible(&n)?)?.footer);
-        footers.flat_map(|(_, footer)| footer.damage).map(|d| (d.from, d.to)).collect()
+        let layouts = names.filter_map(|n| Layout::of(&self.legible(&n)?));
+        let footers = layouts.filter_map(|layout| layout.footer.map(|(_, footer)| footer).or(layout.early_footer));
+        footers.flat_map(|footer| footer.damage).map(|d| (d.from, d.to)).collect()
     }
 
     /// What `clad.meta` says; on a worn device, where nothing of it is left, what it says when it is given back.
