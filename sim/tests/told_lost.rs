@@ -13,7 +13,8 @@ use clad_journal::format::META_NAME;
 use clad_journal::format::footer::Damage;
 use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::repair::{Action, repair_storage};
-use clad_journal::{Faults, Level, OfflineLog, ReadError};
+use clad_journal::{AppendError, Faults, Level, OfflineLog, ReadError};
+use clad_sim::disk::{Fault as DiskFault, OpKind};
 use scenes::Stage;
 
 const FIRST: &str = "00000000000000000000.clog";
@@ -184,5 +185,41 @@ fn the_files_alone() {
         }
         let rest = if rotated { vec![0, 3, 4, 5] } else { vec![0, 3] };
         assert_eq!((found, gaps), (rest, vec![(1, 3)]), "rotated: {rotated}");
+    }
+}
+
+/// A write fails, and recovery in the process finds a block below it that the device does not give. It fails as well, at any one
+/// of its operations, and is made again: that one tells what was lost, also where it finds the old segment ended already.
+#[test]
+fn a_recovery_in_the_process_that_is_made_again() {
+    let failed = || {
+        let mut stage = Stage::new(Faults::default());
+        append(&mut stage, 4);
+        stage.disk.spoil(FIRST, BLOCK);
+        stage.append(RECORD, None);
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.run();
+        stage.clock.step(std::time::Duration::from_secs(2));
+        stage
+    };
+    let well = failed();
+    let from = well.disk.ops();
+    well.run();
+    let to = well.disk.ops();
+    assert_eq!((well.journal().marks().durable, to > from + 30), (5, true), "{:?}", well.journal().marks());
+    for at in from..to {
+        let stage = failed();
+        stage.disk.fail_at(at, DiskFault::Io);
+        stage.run();
+        stage.disk.clear_faults();
+        stage.clock.step(std::time::Duration::from_secs(10));
+        stage.run();
+        let what = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().marks());
+        assert_eq!(stage.journal().marks().losses, 1, "{what}");
+        assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]], "{what}");
+        // Its producer sends it again, and is not told that it is stored.
+        let again = stage.journal().append(scenes::one(1, &[2; RECORD]));
+        assert!(matches!(again, Err(AppendError::Skipped { expected: 5 })), "{again:?}, {what}");
+        assert_eq!(read(&stage), (vec![0, 3, 4], vec![(1, 3)]), "{what}");
     }
 }

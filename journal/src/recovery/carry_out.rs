@@ -259,10 +259,10 @@ pub(crate) fn end(e: Ending<'_>) -> Result<Ended, OpenError> {
     for number in e.numbers {
         let probed = super::probe_alone(storage, number, e.observer, e.faults);
         let segment = probed.map_err(OpenError::io(segment_name(number)))?;
-        // An attempt before this one came as far as the footer.
+        // An attempt before this one came as far as the footer, and has told nobody what that names.
         if matches!(segment.state, State::Sealed { .. }) {
             c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
-            c.take_sealed(segment);
+            c.take_found(segment);
         } else {
             group.push(segment);
         }

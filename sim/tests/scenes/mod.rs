@@ -174,7 +174,7 @@ pub(crate) fn full_disk(faults: Faults) {
     }
 }
 
-fn one(first_sequence: u64, payload: &[u8]) -> Append<'_> {
+pub(crate) fn one(first_sequence: u64, payload: &[u8]) -> Append<'_> {
     Append {
         producer: [1; 16],
         owner: 7,
