@@ -8,12 +8,16 @@
 
 mod scenes;
 
+use std::sync::Arc;
+
 use clad_journal::clock::Clock;
 use clad_journal::format::META_NAME;
 use clad_journal::format::footer::Damage;
 use clad_journal::format::meta::{Meta, SLOT};
+use clad_journal::io::Storage;
 use clad_journal::repair::{Action, repair_storage};
-use clad_journal::{AppendError, Faults, Level, OfflineLog, ReadError};
+use clad_journal::stepper::Stepper;
+use clad_journal::{AppendError, Faults, Level, OfflineLog, OpenError, ReadError};
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use scenes::Stage;
 
@@ -221,5 +225,51 @@ fn a_recovery_in_the_process_that_is_made_again() {
         let again = stage.journal().append(scenes::one(1, &[2; RECORD]));
         assert!(matches!(again, Err(AppendError::Skipped { expected: 5 })), "{again:?}, {what}");
         assert_eq!(read(&stage), (vec![0, 3, 4], vec![(1, 3)]), "{what}");
+    }
+}
+
+/// What is lost with a segment that is not there comes back when its file does: it is not noted, be the start that tells it cut
+/// at any one of its operations, and what it had sealed by then found by the next.
+#[test]
+fn what_went_with_a_missing_segment_is_not_noted() {
+    const MISSING: &str = "00000000000000000001.clog";
+    let without = || {
+        let mut stage = Stage::new(Faults::default());
+        for _ in 0..2 {
+            append(&mut stage, 1);
+            stage.journal().request_rotate();
+            stage.run();
+        }
+        append(&mut stage, 1);
+        stage.die();
+        stage.disk = stage.disk.reopen();
+        stage.disk.remove(MISSING).expect("it was there");
+        stage.disk.sync_dir("").expect("synced");
+        stage.disk.kill();
+        stage
+    };
+    let open = |stage: &mut Stage| -> Result<Stepper, OpenError> {
+        stage.disk = stage.disk.reopen();
+        Stepper::open(Arc::new(stage.disk.clone()), stage.clock.clone(), stage.config, Arc::new(|_| {}))
+    };
+    let mut well = without();
+    let from = well.disk.ops();
+    drop(open(&mut well).expect("it starts"));
+    let to = well.disk.ops();
+    assert_eq!(lost_in_meta(&well), [[], []]);
+    for at in from..to {
+        let mut stage = without();
+        stage.disk.fail_at(at, DiskFault::Kill);
+        drop(open(&mut stage));
+        stage.die();
+        stage.disk.clear_faults();
+        stage.start();
+        let what = format!("operation {at}, of {from} to {to}: {}", stage.journal().report());
+        assert_eq!(
+            (stage.journal().report().missing.as_slice(), lost_in_meta(&stage)),
+            (&[1][..], vec![vec![]; 2]),
+            "{what}"
+        );
+        assert_eq!(read(&stage), (vec![0, 2], vec![(1, 2)]), "{what}");
     }
 }

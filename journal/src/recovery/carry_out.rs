@@ -291,9 +291,10 @@ impl Carrier<'_> {
     fn take_found(&mut self, segment: Segment) {
         if let State::Sealed { footer, .. } = &segment.state {
             let begun = self.said.epoch_start().first_offset;
-            let untold = footer.damage.iter().filter(|d| d.to > begun);
-            self.lost.extend(untold.clone());
-            self.report.damage.extend(untold);
+            let is_untold = |d: &Damage| d.to > begun;
+            let follows = segment.number.checked_sub(1).is_none_or(|before| !self.report.missing.contains(&before));
+            self.lost.extend(footer.lost_here(follows).filter(is_untold));
+            self.report.damage.extend(footer.damage.iter().copied().filter(is_untold));
         }
         self.take_sealed(segment);
     }
