@@ -144,8 +144,9 @@ impl RetentionState {
             let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
             match remove(shared, sealed, following, rule) {
                 None => return,
-                Some(Gone::Unlinked) => self.freed.removed(sealed.bytes, shared.env().clock.boot_ns()),
-                Some(Gone::UsedAgain | Gone::Left) => {}
+                // Of one that is left, too: that its space does not come back is no reason to give up the next.
+                Some(Gone::Unlinked | Gone::Left) => self.freed.removed(sealed.bytes, shared.env().clock.boot_ns()),
+                Some(Gone::UsedAgain) => {}
             }
             total -= sealed.bytes;
         }

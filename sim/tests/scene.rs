@@ -65,6 +65,11 @@ fn retention_by_free_space_removes_no_more_than_makes_the_room() {
 }
 
 #[test]
+fn a_file_that_cannot_be_removed_takes_no_other_along() {
+    scenes::room::not_removed(Faults::default());
+}
+
+#[test]
 fn a_recovery_that_failed_goes_on_whatever_retention_took_meanwhile() {
     scenes::recovery_again(Faults::default());
 }

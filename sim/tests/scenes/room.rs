@@ -58,3 +58,31 @@ pub(crate) fn held_open(faults: Faults) {
     }
     assert_eq!(lowest(&stage), 7);
 }
+
+/// A file cannot be removed: that its space does not come back takes no other one along, which nobody could say would help.
+pub(crate) fn not_removed(faults: Faults) {
+    let mut stage = Stage::new(faults);
+    stage.config.recycle = false;
+    stage.start();
+    for _ in 0..5 {
+        stage.append(10_000, None);
+        stage.run();
+        stage.journal().request_rotate();
+        stage.run();
+    }
+    let oldest = segment_name(stage.journal().meta().lowest_segment);
+    let min_free = stage.disk.space().unwrap().free + 1;
+    stage.disk.fail_next(OpKind::Remove, &oldest, DiskFault::Io);
+    stage.journal().set_retention(Retention { min_free, ..Retention::default() });
+    let passed = |stage: &Stage| stage.journal().meta().lowest_segment;
+    let first = passed(&stage);
+    for _ in 0..50 {
+        stage.journal().retain();
+        assert_eq!(passed(&stage), first + 1);
+        stage.clock.step(Duration::from_secs(1));
+    }
+    assert!(stage.disk.list("").unwrap().iter().any(|e| e.name == oldest), "it was removed");
+    stage.clock.step(Duration::from_secs(11));
+    stage.journal().retain();
+    assert_eq!(passed(&stage), first + 2, "it did not come back within a minute");
+}
