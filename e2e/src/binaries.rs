@@ -1,10 +1,11 @@
 //! The binaries under test: built once for each test process, in the profile that the tests have.
 //!
-//! `cargo test` builds the libraries that tests link, and no binary of another package; so the tests ask cargo. With
+//! `cargo test` builds the libraries that tests link, and no binary of another package; so the tests ask cargo. That may take
+//! minutes, where something was changed, or another cargo has the folder: cargo says so itself, past the test runner. With
 //! `CLAD_E2E_BIN=FOLDER` the binaries in that folder are tested instead (an installed package, say).
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// The path of `clad` or `clactl`.
@@ -40,18 +41,9 @@ fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root).args([
-        "build",
-        "--quiet",
-        "--package",
-        "clad",
-        "--package",
-        "clactl",
-        "--profile",
-        profile,
-    ]);
+    command.current_dir(root).args(["build", "--package", "clad", "--package", "clactl", "--profile", profile]);
     command.arg("--target-dir").arg(target);
-    let output = command.output().expect("cargo runs");
-    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    let ended = command.stdin(Stdio::null()).status().expect("cargo runs");
+    assert!(ended.success(), "{command:?}: {ended}");
     folder
 }

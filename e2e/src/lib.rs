@@ -15,6 +15,7 @@
 //! | [`cuts`] | power cuts: a recording device under a real file system |
 //! | [`hold`] | threads of a program that are held, as by a device that does not answer |
 //! | [`manager`] | a service manager: what it is told, and its watchdog |
+//! | [`stall`] | what a wait that takes long says while it lasts |
 //! | [`web`] | the pages of health and metrics |
 
 pub mod admin;
@@ -29,6 +30,7 @@ pub mod readback;
 mod scratch;
 mod setup;
 mod socket;
+pub mod stall;
 pub mod tool;
 pub mod web;
 

@@ -14,7 +14,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::setup::without_surroundings;
+use crate::stall::Stall;
 use crate::{PATIENCE, binary};
+
+/// How often who waits looks at the clock.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +53,17 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn wait(&self, patience: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
+    fn wait(&self, what: &str, patience: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
         let until = Instant::now() + patience;
+        let mut stall = Stall::default();
         let mut state = self.lock();
         while !holds(&state) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            stall.look(|| format!("{what}; the last that was heard:\n{}", end(&state.stderr)));
+            state = self.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -105,14 +111,14 @@ impl Running {
     pub fn wait_for(&self, stream: Heard, text: &str, patience: Duration) -> bool {
         let has = |state: &State| contains(if stream == Heard::Stdout { &state.stdout } else { &state.stderr }, text);
         let gone = |state: &State| state.status.is_some() && state.open == 0;
-        self.shared.wait(patience, |state| has(state) || gone(state)) && has(&self.shared.lock())
+        self.shared.wait(&format!("{text:?}"), patience, |state| has(state) || gone(state)) && has(&self.shared.lock())
     }
 
     /// Waits until its output holds so many lines.
     #[must_use]
     pub fn wait_lines(&self, lines: usize, patience: Duration) -> bool {
         let mut seen = (0, 0);
-        self.shared.wait(patience, |state| {
+        self.shared.wait(&format!("{lines} lines"), patience, |state| {
             seen.1 += state.stdout[seen.0..].iter().filter(|&&byte| byte == b'\n').count();
             seen.0 = state.stdout.len();
             seen.1 >= lines
@@ -122,7 +128,7 @@ impl Running {
     /// Waits until it has ended and everything that it wrote is here.
     #[must_use]
     pub fn wait_end(&self, patience: Duration) -> Option<()> {
-        self.shared.wait(patience, |state| state.status.is_some() && state.open == 0).then_some(())
+        self.shared.wait("its end", patience, |state| state.status.is_some() && state.open == 0).then_some(())
     }
 
     /// Its exit code, once it has ended by itself.
@@ -161,7 +167,10 @@ impl Running {
     /// When it does not go.
     pub fn kill(&self) {
         self.send(Signal::SIGKILL);
-        assert!(self.shared.wait(PATIENCE, |state| state.status.is_some()), "it survives SIGKILL");
+        assert!(
+            self.shared.wait("its end by SIGKILL", PATIENCE, |state| state.status.is_some()),
+            "it survives SIGKILL"
+        );
     }
 
     /// Sends a signal, if it still runs.
@@ -203,6 +212,10 @@ fn listen(mut stream: impl Read + Send + 'static, which: Heard, shared: Arc<Shar
         }
         shared.change(|state| state.open -= 1);
     });
+}
+
+fn end(said: &[u8]) -> String {
+    String::from_utf8_lossy(&said[said.len().saturating_sub(4096)..]).into_owned()
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
