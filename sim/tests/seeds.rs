@@ -176,7 +176,7 @@ fn found_write_back_seeds() {
 }
 
 /// The same with bit rot.
-const FOUND_ROTTEN: [u64; 15] = [
+const FOUND_ROTTEN: [u64; 16] = [
     881017369,
     1795271512125788803,
     1795271512125789562,
@@ -192,6 +192,7 @@ const FOUND_ROTTEN: [u64; 15] = [
     1795279507571172722,
     1795279688874851055,
     1795291996282775321,
+    8800000039872,
 ];
 
 #[test]

@@ -44,6 +44,9 @@ enum Part {
     Nothing,
 }
 
+/// So many bits of one header are looked at, the newest.
+const MOST_SPOTS: usize = 8;
+
 /// A bit of `clad.meta` that turned over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaSpot {
@@ -232,15 +235,21 @@ impl World {
 
     /// Of a segment whose header turned over everything is hit, also what came into it since.
     pub(super) fn whole_segments(&mut self) {
-        for spot in self.spots.iter().filter(|s| s.part == Part::Header) {
-            let Some(mut bytes) = self.disk.peek(&spot.name) else { continue };
-            let ours = self.spots.iter().filter(|s| s.part == Part::Header && s.name == spot.name);
-            for s in ours {
-                if bytes.get(s.pos as usize) == Some(&s.byte) {
-                    bytes[s.pos as usize] ^= s.mask;
-                }
-            }
-            let range = Layout::of(&bytes).and_then(|layout| layout.offsets());
+        let headers: BTreeSet<_> = self.spots.iter().filter(|s| s.part == Part::Header).map(|s| &s.name).collect();
+        for name in headers {
+            let Some(mut bytes) = self.disk.peek(name) else { continue };
+            let there =
+                |s: &&Spot| s.part == Part::Header && s.name == *name && bytes.get(s.pos as usize) == Some(&s.byte);
+            // Of the newest; those before may be of another file, which had the name.
+            let spots: Vec<_> = self.spots.iter().rev().filter(there).take(MOST_SPOTS).cloned().collect();
+            let mut turned_back = |some: usize| {
+                let spots = || spots.iter().enumerate().filter(|(i, _)| some >> i & 1 == 1);
+                spots().for_each(|(_, s)| bytes[s.pos as usize] ^= s.mask);
+                let layout = Layout::of(&bytes);
+                spots().for_each(|(_, s)| bytes[s.pos as usize] ^= s.mask);
+                layout
+            };
+            let range = (0..1 << spots.len()).find_map(&mut turned_back).and_then(|layout| layout.offsets());
             self.model.rotten.extend(range.filter(|range| !self.model.rotten.contains(range)));
         }
         if self.settings.worn {
