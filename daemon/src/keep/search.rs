@@ -112,7 +112,7 @@ pub(crate) async fn find(
         );
     }
     let (mut place, mut kept) = match (Store::of_process(), &own) {
-        (Some(store), _) => {
+        (Some(mut store), _) => {
             let kept = store.sort(stored).map_err(|e| with_advice(&"systemd's descriptor store", &e))?;
             (Some(Place::Store(store)), kept)
         }

@@ -9,6 +9,9 @@
 //!   many. So each ring is followed by a witness, the one end of a pipe, and that by a barrier, which says that all of it was
 //!   dealt with: nothing frees a place in the store but messages of ours, so what came before a witness that was taken was
 //!   taken, too. A witness that was not is closed by then, which the other end of the pipe tells. It is taken out again.
+//! - A systemd that has others close what it does not take (since 254) may close it later than that. It says how much room there
+//!   is (`$FDSTORE`): what is stored is counted, and no more is sent. Where it says nothing there may be no room at all, and the
+//!   first witness is watched for a while.
 //! - It drops nothing else: a descriptor that is the same file as a stored one is one too many for it, and all eventfds are the
 //!   same file for an older systemd that may not ask the kernel (`kcmp`). A socket is its own. One that hangs up is dropped by
 //!   systemd before 246, so the other end lies in the message, too, and is open as long as that is there.
@@ -19,6 +22,7 @@
 
 mod earlier;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -34,6 +38,9 @@ const PREFIX: &str = "clad-ring-";
 const WITNESS: &str = "clad-ring-witness";
 /// How long the service manager has to deal with a ring.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the first witness is watched, where nobody says how much room there is.
+const WATCHED: Duration = Duration::from_millis(500);
 
 /// What the service manager had stored for this process.
 #[derive(Debug, Default)]
@@ -64,9 +71,20 @@ impl Stored {
 pub(super) struct Store {
     line: UnixDatagram,
     patience: Duration,
+    /// The names of all that is stored, as far as messages of ours and what was handed over tell.
+    names: BTreeSet<String>,
+    /// How much may be, where the service manager says so.
+    room: Option<usize>,
+    /// How long the next witness is watched.
+    watched: Duration,
 }
 
 impl Store {
+    fn new(line: UnixDatagram, room: Option<usize>) -> Self {
+        let watched = if room.is_none() { WATCHED } else { Duration::ZERO };
+        Self { line, patience: PATIENCE, names: BTreeSet::new(), room, watched }
+    }
+
     /// The store of this process, where a service manager runs it.
     pub(super) fn of_process() -> Option<Self> {
         // Others speak the notification protocol too; only systemd gives its services an invocation id.
@@ -78,11 +96,16 @@ impl Store {
                  KillMode=control-group ends it with clad"
             );
         }
-        line.map(|line| Self { line, patience: PATIENCE })
+        let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
+        line.map(|line| Self::new(line, room))
     }
 
     /// Has a ring kept, and sees that it is.
-    pub(super) fn keep(&self, ring: &Kept) -> io::Result<()> {
+    pub(super) fn keep(&mut self, ring: &Kept) -> io::Result<()> {
+        // With its witness.
+        if self.room.is_some_and(|room| self.names.len() + 2 > room) {
+            return Err(is_full());
+        }
         let kept = self.try_keep(ring);
         if kept.is_err() {
             self.forget(&ring.note)?;
@@ -90,7 +113,7 @@ impl Store {
         kept
     }
 
-    fn try_keep(&self, ring: &Kept) -> io::Result<()> {
+    fn try_keep(&mut self, ring: &Kept) -> io::Result<()> {
         self.store(&name(&ring.note), packed(ring)?.as_fd())?;
         let (seen, witness) = io::pipe()?;
         self.store(WITNESS, witness.as_fd())?;
@@ -98,14 +121,14 @@ impl Store {
         let (done, barrier) = io::pipe()?;
         fds::send(&self.line, b"BARRIER=1", &[barrier.as_fd()])?;
         drop(barrier);
-        let (dealt_with, taken) = (has_hung_up(&done, self.patience)?, !has_hung_up(&seen, Duration::ZERO)?);
+        let (dealt_with, taken) = (has_hung_up(&done, self.patience)?, !has_hung_up(&seen, self.watched)?);
         self.remove(WITNESS)?;
         match (dealt_with, taken) {
-            (true, true) => Ok(()),
-            (true, false) => Err(io::Error::other(
-                "its store is full: FileDescriptorStoreMax= in the unit must be one for each ring that [ingest.shm] max_rings \
-                 allows, and one more",
-            )),
+            (true, true) => {
+                self.watched = Duration::ZERO;
+                Ok(())
+            }
+            (true, false) => Err(is_full()),
             (false, _) => {
                 let text = format!("it has not said within {:?} that it does", self.patience);
                 Err(io::Error::new(io::ErrorKind::TimedOut, text))
@@ -113,17 +136,19 @@ impl Store {
         }
     }
 
-    pub(super) fn forget(&self, note: &Note) -> io::Result<()> {
+    pub(super) fn forget(&mut self, note: &Note) -> io::Result<()> {
         self.remove(&name(note))
     }
 
-    fn store(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.names.insert(name.to_owned());
         // Not polled: a store that looks for hang-ups would drop them when it sees one.
         let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
         fds::send(&self.line, text.as_bytes(), &[fd]).map(drop)
     }
 
-    fn remove(&self, name: &str) -> io::Result<()> {
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.names.remove(name);
         fds::send(&self.line, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[]).map(drop)
     }
 
@@ -131,7 +156,8 @@ impl Store {
     ///
     /// # Errors
     /// Where this process lacks descriptors: they stay stored.
-    pub(super) fn sort(&self, stored: Stored) -> io::Result<Vec<Kept>> {
+    pub(super) fn sort(&mut self, stored: Stored) -> io::Result<Vec<Kept>> {
+        self.names.extend(stored.0.iter().map(|(name, _)| name.clone()));
         let (mut kept, mut others) = (Vec::<Kept>::new(), Vec::new());
         for (name, fd) in stored.0 {
             if name == WITNESS {
@@ -154,7 +180,7 @@ impl Store {
     }
 
     /// Takes over what an earlier version had stored.
-    fn store_anew(&self, stored: Vec<(String, OwnedFd)>, kept: &mut Vec<Kept>) {
+    fn store_anew(&mut self, stored: Vec<(String, OwnedFd)>, kept: &mut Vec<Kept>) {
         let (whole, rest) = earlier::sort(stored);
         let is_kept = |kept: &[Kept], note: &Note| kept.iter().any(|ring| ring.note.id == note.id);
         for note in &rest {
@@ -178,11 +204,18 @@ impl Store {
         }
     }
 
-    fn remove_as_before(&self, note: &Note) {
+    fn remove_as_before(&mut self, note: &Note) {
         for name in earlier::names(note) {
             let _ = self.remove(&name);
         }
     }
+}
+
+fn is_full() -> io::Error {
+    io::Error::other(
+        "its store is full: FileDescriptorStoreMax= in the unit must be one for each ring that [ingest.shm] max_rings allows, and \
+         one more",
+    )
 }
 
 /// The name of a ring in the store.
@@ -246,9 +279,21 @@ mod tests {
     const END: &str = "end of the service";
     type Content = Vec<(String, OwnedFd)>;
 
+    /// Long enough for a witness that is closed behind the barrier.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// A service manager with so much room, which may not ask the kernel which descriptors are the same. Gives the store of
     /// a service, and, at its end, what lies in it.
-    fn manager(room: usize, mut stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
+    fn manager(room: usize, stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
+        manager_that_drops(drop, room, stored)
+    }
+
+    /// The same, which does this with what it does not take.
+    fn manager_that_drops(
+        mut drops: impl FnMut(OwnedFd) + Send + 'static,
+        room: usize,
+        mut stored: Content,
+    ) -> (Store, std::thread::JoinHandle<Content>) {
         let (line, theirs) = UnixDatagram::pair().unwrap();
         let stored = move || {
             let mut bytes = [0; 4096];
@@ -261,16 +306,17 @@ mod tests {
                 let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
                 match (name, fds.pop()) {
                     // Dropped in silence, as systemd does.
-                    (Some(_), Some(fd)) if stored.iter().any(|(_, known)| file(known) == file(&fd)) => {}
+                    (Some(_), Some(fd)) if stored.iter().any(|(_, known)| file(known) == file(&fd)) => drops(fd),
                     (Some(name), Some(fd)) if stored.len() < room => stored.push((name.to_owned(), fd)),
                     (Some(name), None) => stored.retain(|(known, _)| known != name),
-                    (Some(_), Some(_)) => {}
+                    (Some(_), Some(fd)) => drops(fd),
                     (None, _) => assert_eq!(text, "BARRIER=1"),
                 }
             }
             stored
         };
-        (Store { line, patience: Duration::from_secs(60) }, std::thread::spawn(stored))
+        // As one that closes at once what it does not take.
+        (Store { patience: LONG, watched: Duration::ZERO, ..Store::new(line, None) }, std::thread::spawn(stored))
     }
 
     fn end(store: &Store, stored: std::thread::JoinHandle<Content>) -> Content {
@@ -290,7 +336,7 @@ mod tests {
     #[test]
     fn a_ring_counts_as_kept_only_where_it_is() {
         for room in 0..5 {
-            let (store, stored) = manager(room, Vec::new());
+            let (mut store, stored) = manager(room, Vec::new());
             let rings = [1, 2, 3].map(ring);
             let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
             // One for each, and a place for the witness while it is looked for.
@@ -302,10 +348,54 @@ mod tests {
         }
     }
 
+    /// systemd 254 and later have a process of theirs close what they do not take: it may do so at any time. Here it never does.
+    #[test]
+    fn what_is_not_taken_counts_as_kept_by_nobody_however_late_it_is_closed() {
+        for room in 0..6 {
+            let mut never = Vec::new();
+            let drops = move |fd| never.push(fd);
+            let (mut store, stored) = manager_that_drops(drops, room, vec![(name(&ring(9).note), pipe())]);
+            store.room = Some(room);
+            let handed = Stored(vec![(name(&ring(9).note), packed(&ring(9)).expect("packed"))]);
+            assert_eq!(notes(&store.sort(handed).expect("there are descriptors")), notes(&[ring(9)]));
+            let rings = [1, 2, 3].map(ring);
+            let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
+            assert_eq!(kept, [room >= 3, room >= 4, room >= 5], "room for {room}");
+            // What goes makes room.
+            store.forget(&ring(9).note).expect("told");
+            assert_eq!(store.keep(&ring(4)).is_ok(), room >= 2, "room for {room}");
+            let stored = end(&store, stored).len();
+            assert_eq!(stored, kept.iter().filter(|kept| **kept).count() + usize::from(room >= 2), "room for {room}");
+        }
+    }
+
+    /// One that has no room at all says nothing of it.
+    #[test]
+    fn the_first_witness_is_watched_where_nobody_says_how_much_room_there_is() {
+        for room in [0, 2] {
+            let later = |fd: OwnedFd| {
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(20));
+                    drop(fd);
+                });
+            };
+            let (mut store, stored) = manager_that_drops(later, room, Vec::new());
+            store.watched = if room == 0 { LONG } else { Duration::from_millis(1) };
+            for _ in 0..2 {
+                assert_eq!(store.keep(&ring(1)).is_ok(), room > 0, "room for {room}");
+                store.forget(&ring(1).note).expect("told");
+                assert_eq!(store.watched.is_zero(), room > 0, "until one was taken");
+            }
+            end(&store, stored);
+        }
+        assert_eq!(Store::new(UnixDatagram::pair().unwrap().0, None).watched, WATCHED);
+        assert!(Store::new(UnixDatagram::pair().unwrap().0, Some(7)).watched.is_zero());
+    }
+
     /// One start after the other, none of which lets anything go; and its memory and doorbell are the ones that it had.
     #[test]
     fn every_ring_comes_back_whole_at_each_start() {
-        let (store, stored) = manager(9, Vec::new());
+        let (mut store, stored) = manager(9, Vec::new());
         let rings = [1, 2, 3].map(ring);
         rings.iter().for_each(|ring| store.keep(ring).expect("kept"));
         let mut stored = end(&store, stored);
@@ -319,7 +409,7 @@ mod tests {
             handed.0.push((WITNESS.to_owned(), pipe()));
             handed.0.push((other_name.clone(), pipe()));
             handed.0.push((name(&ring(9).note), pipe()));
-            let (store, next) = manager(9, stored);
+            let (mut store, next) = manager(9, stored);
             let kept = store.sort(handed).expect("there are descriptors");
             stored = end(&store, next);
             assert_eq!(notes(&kept), notes(&rings));
@@ -342,7 +432,7 @@ mod tests {
         before.extend(as_before(&half_moved).pop());
         before.extend(as_before(&half).pop());
         let handed = handed(&before);
-        let (store, stored) = manager(9, before);
+        let (mut store, stored) = manager(9, before);
         assert_eq!(notes(&store.sort(handed).expect("there are descriptors")), notes(&[half_moved, moved]));
         let names: Vec<String> = end(&store, stored).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, [2, 1].map(|uid| name(&ring(uid).note)));
@@ -360,7 +450,7 @@ mod tests {
     #[test]
     fn a_service_manager_that_says_nothing_keeps_nothing() {
         let (line, _theirs) = UnixDatagram::pair().unwrap();
-        let store = Store { line, patience: Duration::from_millis(20) };
+        let mut store = Store { patience: Duration::from_millis(20), ..Store::new(line, Some(9)) };
         assert_eq!(store.keep(&ring(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }
