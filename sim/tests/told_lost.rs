@@ -74,6 +74,11 @@ fn read(stage: &Stage) -> (Vec<u64>, Vec<(u64, u64)>) {
     }
 }
 
+fn open(stage: &mut Stage) -> Result<Stepper, OpenError> {
+    stage.disk = stage.disk.reopen();
+    Stepper::open(Arc::new(stage.disk.clone()), stage.clock.clone(), stage.config, Arc::new(|_| {}))
+}
+
 fn lost_in_meta(stage: &Stage) -> Vec<Vec<Damage>> {
     let bytes = stage.disk.peek(META_NAME).expect("it is there");
     bytes.chunks(SLOT).map(|slot| Meta::decode(slot).expect("it holds").lost).collect()
@@ -248,10 +253,6 @@ fn what_went_with_a_missing_segment_is_not_noted() {
         stage.disk.kill();
         stage
     };
-    let open = |stage: &mut Stage| -> Result<Stepper, OpenError> {
-        stage.disk = stage.disk.reopen();
-        Stepper::open(Arc::new(stage.disk.clone()), stage.clock.clone(), stage.config, Arc::new(|_| {}))
-    };
     let mut well = without();
     let from = well.disk.ops();
     drop(open(&mut well).expect("it starts"));
@@ -271,5 +272,36 @@ fn what_went_with_a_missing_segment_is_not_noted() {
             "{what}"
         );
         assert_eq!(read(&stage), (vec![0, 2], vec![(1, 2)]), "{what}");
+    }
+}
+
+/// A segment that was sealed long ago has lost its footer, and a block of it is not given. The start that seals it again is cut at
+/// any one of its operations: what it gives up lies below where the epoch began, and the next start tells it all the same.
+#[test]
+fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
+    let hit = || {
+        let mut stage = killed();
+        stage.start();
+        stage.die();
+        stage.disk.spoil(FIRST, BLOCK);
+        let end = stage.disk.peek(FIRST).expect("it is there").len() as u64;
+        stage.disk.flip(FIRST, end - 1, 1);
+        stage
+    };
+    let mut well = hit();
+    let from = well.disk.ops();
+    drop(open(&mut well).expect("it starts"));
+    let to = well.disk.ops();
+    assert_eq!(lost_in_meta(&well), [[LOST], [LOST]]);
+    for at in from..to {
+        let mut stage = hit();
+        stage.disk.fail_at(at, DiskFault::Kill);
+        drop(open(&mut stage));
+        stage.die();
+        stage.disk.clear_faults();
+        stage.start();
+        let what = format!("operation {at}, of {from} to {to}: {}", stage.journal().report());
+        assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]], "{what}");
+        assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]), "{what}");
     }
 }

@@ -149,6 +149,13 @@ impl Meta {
         self.lost.drain(..too_many);
     }
 
+    /// Whether these offsets are noted, or were and are forgotten.
+    pub fn knows_lost(&self, gone: Damage) -> bool {
+        let from = gone.from.max(self.lowest_offset);
+        let forgotten = self.lost.len() >= MAX_LOST && self.lost.first().is_some_and(|lowest| gone.to < lowest.from);
+        forgotten || from >= gone.to || self.lost.iter().any(|known| known.from <= from && gone.to <= known.to)
+    }
+
     /// Retention has passed the segments and the offsets below.
     pub fn pass(&mut self, lowest_segment: u64, lowest_offset: u64) {
         (self.lowest_segment, self.lowest_offset) = (lowest_segment, lowest_offset);
@@ -323,10 +330,16 @@ mod tests {
         assert_eq!((meta.lowest_segment, meta.lowest_offset, lost(&meta)), (3, 126, vec![(140, 160)]));
         meta.pass(4, 150);
         assert_eq!(lost(&meta), [(140, 160)], "a part of it is kept");
+        let known =
+            |meta: &Meta, ranges: [(u64, u64); 5]| ranges.map(|(from, to)| meta.knows_lost(Damage { from, to }));
+        let ranges = [(120, 126), (130, 152), (150, 160), (159, 161), (170, 171)];
+        assert_eq!(known(&meta, ranges), [true, true, true, false, false]);
         for i in 0..MAX_LOST as u64 + 10 {
             meta.lose(Damage { from: 200 + 2 * i, to: 201 + 2 * i });
         }
         assert_eq!((meta.lost.len(), meta.lost[0].from), (MAX_LOST, 220));
+        let ranges = [(150, 160), (210, 211), (220, 221), (220, 222), (221, 222)];
+        assert_eq!(known(&meta, ranges), [true, true, true, false, false], "the lowest are forgotten");
         for i in 0..MAX_EPOCHS as u64 + 10 {
             meta.push_epoch(10 + i as u32, 300 + i);
         }

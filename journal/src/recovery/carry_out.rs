@@ -291,9 +291,11 @@ impl Carrier<'_> {
     fn take_found(&mut self, segment: Segment) {
         if let State::Sealed { footer, .. } = &segment.state {
             let begun = self.said.epoch_start().first_offset;
-            let is_untold = |d: &Damage| d.to > begun;
             let follows = segment.number.checked_sub(1).is_none_or(|before| !self.report.missing.contains(&before));
-            self.lost.extend(footer.lost_here(follows).filter(is_untold));
+            let noted: Vec<Damage> = footer.lost_here(follows).collect();
+            // Below where the epoch began, too: such a start may have sealed an old segment again.
+            let is_untold = |d: &Damage| d.to > begun || noted.contains(d) && !self.said.knows_lost(*d);
+            self.lost.extend(noted.iter().copied().filter(is_untold));
             self.report.damage.extend(footer.damage.iter().copied().filter(is_untold));
         }
         self.take_sealed(segment);
@@ -352,6 +354,17 @@ impl Carrier<'_> {
         announced.map_err(OpenError::io("write clad.meta"))
     }
 
+    /// Notes what is lost before a further segment is sealed: should this start be cut, the next one looks at the newest of those
+    /// that are, and not below it.
+    fn note_lost(&self) -> Result<(), OpenError> {
+        let Some((meta, said)) = self.meta.map(|meta| (meta, meta.get())) else { return Ok(()) };
+        if self.lost.iter().all(|lost| said.knows_lost(*lost)) {
+            return Ok(());
+        }
+        let noted = meta.update_both(|m| self.lost.iter().for_each(|lost| m.lose(*lost)));
+        noted.map_err(OpenError::io("write clad.meta"))
+    }
+
     /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
     fn recover(&mut self, open: Vec<Segment>, latched: bool) -> Result<(), OpenError> {
         let mut group = Vec::new();
@@ -389,6 +402,7 @@ impl Carrier<'_> {
         let said = self.meta.filter(|_| limit.is_none()).map(|meta| Said::by(&meta.get(), self.boot_id));
         let plan = plan::plan(self.next_offset, said.unwrap_or_default(), &seen, latched);
         self.announce(&plan)?;
+        self.note_lost()?;
         for ((work, seen), kept) in works.iter_mut().zip(seen).zip(&plan.kept) {
             let lost = seen.batches.iter().filter(|batch| batch.is_data() && seen.was_lost(batch));
             work.lost = lost.map(|batch| (batch.pos, batch.end)).collect();
@@ -404,6 +418,7 @@ impl Carrier<'_> {
             let in_place = i == last && limit.is_none() && self.faults.has(Fault::CutInPlace);
             let done = if in_place { self.cut_in_place(work, &plan) } else { self.write_again_and_seal(work, &plan) };
             done.map_err(OpenError::io(context))?;
+            self.note_lost()?;
         }
         self.report.cut_at = plan.cut_at.or(self.report.cut_at);
         self.next_offset = plan.next_offset;
