@@ -316,7 +316,7 @@ impl World {
                 self.sealed.insert(name, bytes);
             }
         }
-        Ok(())
+        self.check_noted()
     }
 
     /// A segment's bytes that carry meaning: what lies between the end of the data and the footer's block carries none. Nor

@@ -9,6 +9,7 @@
 mod scenes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clad_journal::clock::Clock;
 use clad_journal::format::META_NAME;
@@ -17,7 +18,7 @@ use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::io::Storage;
 use clad_journal::repair::{Action, repair_storage};
 use clad_journal::stepper::Stepper;
-use clad_journal::{AppendError, Faults, Level, OfflineLog, OpenError, ReadError};
+use clad_journal::{AppendError, Faults, Level, OfflineLog, OpenError, Policy, ReadError};
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use scenes::Stage;
 
@@ -208,7 +209,7 @@ fn a_recovery_in_the_process_that_is_made_again() {
         stage.append(RECORD, None);
         stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
         stage.run();
-        stage.clock.step(std::time::Duration::from_secs(2));
+        stage.clock.step(Duration::from_secs(2));
         stage
     };
     let well = failed();
@@ -221,7 +222,7 @@ fn a_recovery_in_the_process_that_is_made_again() {
         stage.disk.fail_at(at, DiskFault::Io);
         stage.run();
         stage.disk.clear_faults();
-        stage.clock.step(std::time::Duration::from_secs(10));
+        stage.clock.step(Duration::from_secs(10));
         stage.run();
         let what = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().marks());
         assert_eq!(stage.journal().marks().losses, 1, "{what}");
@@ -303,5 +304,56 @@ fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
         let what = format!("operation {at}, of {from} to {to}: {}", stage.journal().report());
         assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]], "{what}");
         assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]), "{what}");
+    }
+}
+
+/// A sync fails and takes along what was written and is held by nobody any more; so does the recovery, at any one of its
+/// operations, and is made again. Each record is there then, or told.
+#[test]
+fn what_a_failed_sync_took_along_is_told_by_whichever_attempt_counts() {
+    const RECORDS: u64 = 6;
+    let failed = || {
+        let mut stage = Stage::new(Faults::default());
+        stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
+        stage.config.recent_bytes = 1;
+        stage.start();
+        for _ in 0..RECORDS {
+            stage.append(5000, None);
+            stage.run();
+        }
+        stage.disk.fail_next(OpKind::SyncData, ".clog", DiskFault::Io);
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        stage.disk.evict();
+        stage.clock.step(Duration::from_secs(2));
+        stage
+    };
+    let well = failed();
+    let from = well.disk.ops();
+    well.run();
+    let to = well.disk.ops();
+    let (found, gaps) = read(&well);
+    assert!(!found.is_empty() && !gaps.is_empty(), "{found:?}, {gaps:?}");
+    for at in from..to {
+        let stage = failed();
+        stage.disk.fail_at(at, DiskFault::Io);
+        stage.run();
+        stage.disk.clear_faults();
+        for _ in 0..2 {
+            stage.clock.step(Duration::from_secs(10));
+            stage.run();
+        }
+        let (found, gaps) = read(&stage);
+        let lost = &lost_in_meta(&stage)[0];
+        let what =
+            format!("operation {at}, of {from} to {to}: {found:?}, {gaps:?}, {lost:?}, {:?}", stage.journal().marks());
+        let is_lost = |offset: &u64| lost.iter().any(|lost| lost.hits(*offset, *offset + 1));
+        assert!((0..RECORDS).all(|offset| found.contains(&offset) != is_lost(&offset)), "{what}");
+        assert_eq!(stage.journal().marks().losses, 1, "{what}");
+        for offset in 0..RECORDS {
+            let again = stage.journal().append(scenes::one(offset, &[offset as u8 + 1; 5000]));
+            let stored = again.as_ref().is_ok_and(|given| given.duplicate && given.first_offset == offset);
+            assert_eq!(stored, found.contains(&offset), "{offset} again: {again:?}, {what}");
+        }
     }
 }

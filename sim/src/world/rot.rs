@@ -16,11 +16,13 @@ use std::collections::BTreeSet;
 
 use clad_journal::format::batch::{BatchHeader, KIND_DATA, LEN};
 use clad_journal::format::footer::{Footer, TRAILER};
-use clad_journal::format::meta::{Meta, SLOT};
+use clad_journal::format::meta::{MAX_LOST, Meta, SLOT};
 use clad_journal::format::segment::SegmentHeader;
-use clad_journal::format::{ALIGN, META_NAME, parse_segment_name};
+use clad_journal::format::{ALIGN, META_NAME, parse_segment_name, segment_name};
+use clad_journal::stepper::Stepper;
 
 use super::World;
+use super::model::{Check, ensure};
 
 /// A byte that turned over.
 #[derive(Clone, Debug)]
@@ -298,6 +300,28 @@ impl World {
         let layouts = names.filter_map(|n| Layout::of(&self.legible(&n)?));
         let footers = layouts.filter_map(|layout| layout.footer.map(|(_, footer)| footer).or(layout.early_footer));
         footers.flat_map(|footer| footer.damage).map(|d| (d.from, d.to)).collect()
+    }
+
+    /// Once a start or a recovery counts, what the footers give up is in `clad.meta` as well: it was told, and stays lost without
+    /// them. But for what went with a segment that is not there.
+    pub(super) fn check_noted(&self) -> Check {
+        let Some(meta) = self.stepper.as_ref().map(Stepper::meta).filter(|meta| meta.lost.len() < MAX_LOST) else {
+            return Ok(());
+        };
+        let names = self.disk.names();
+        let there = |number: u64| names.contains(&segment_name(number));
+        let numbers = names.iter().filter_map(|name| parse_segment_name(name));
+        for number in numbers.filter(|number| *number >= meta.lowest_segment) {
+            let layout = self.legible(&segment_name(number)).and_then(|bytes| Layout::of(&bytes));
+            let Some((_, footer)) = layout.and_then(|layout| layout.footer) else { continue };
+            let follows = number.checked_sub(1).is_none_or(there);
+            for lost in footer.lost_here(follows).filter(|lost| lost.to > meta.lowest_offset) {
+                let from = lost.from.max(meta.lowest_offset);
+                let noted = meta.lost.iter().any(|known| known.from <= from && lost.to <= known.to);
+                ensure(noted, || format!("{lost:?} of segment {number} is not noted: {:?}", meta.lost))?;
+            }
+        }
+        Ok(())
     }
 
     /// What `clad.meta` says; on a worn device, where nothing of it is left, what it says when it is given back.
