@@ -119,6 +119,7 @@ fn rings(rings: &Rings) -> v1::Rings {
         data_bytes: usage.data_bytes,
         used_bytes: usage.used_bytes,
         waiting_appends: usage.waiting,
+        aside: rings.aside() as u64,
     }
 }
 

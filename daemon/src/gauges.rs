@@ -21,7 +21,7 @@ pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_fr
     let broken =
         [(Broken::Missing, lost.missing), (Broken::Unreadable, lost.unreadable), (Broken::Footless, lost.footless)];
     metrics::lost(lost.records, broken);
-    let (rings, bytes) = rings.totals();
-    metrics::rings(rings as u64, bytes as u64);
+    let (count, bytes) = rings.totals();
+    metrics::rings(count as u64, bytes as u64, rings.aside() as u64);
     metrics::ready(health.state().not_ready.is_none());
 }

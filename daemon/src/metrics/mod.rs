@@ -114,11 +114,12 @@ pub fn connection_buffers(bytes: u64) {
     }
 }
 
-/// Rings of shared memory, and the memory that they take.
-pub fn rings(count: u64, bytes: u64) {
+/// Rings of shared memory, the memory that they take, and how many of them are not drained.
+pub fn rings(count: u64, bytes: u64, aside: u64) {
     if let Some(m) = meters() {
         m.rings.set(float(count));
         m.ring_bytes.set(float(bytes));
+        m.rings_aside.set(float(aside));
     }
 }
 

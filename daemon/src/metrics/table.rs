@@ -71,6 +71,7 @@ metrics_table! {
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
     RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that are given out or not drained to their end.";
     RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory that they take.";
+    RINGS_ASIDE = "clad_shm_rings_aside", Gauge, "", "Rings of an earlier daemon that are kept and that this one does not drain: what is posted there waits.";
     RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because what lay in them was nonsense.";
     RINGS_UNKEPT = "clad_shm_rings_unkept", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
     RING_KEEPERS_LOST = "clad_shm_keepers_lost_total", Counter, "", "Times the process that keeps the rings ended, or did not answer, while it kept some.";
@@ -181,6 +182,7 @@ pub(super) struct Meters {
     pub(super) inflight_limit: Gauge,
     pub(super) rings: Gauge,
     pub(super) ring_bytes: Gauge,
+    pub(super) rings_aside: Gauge,
     pub(super) rings_cut_off: Arc<Total>,
     pub(super) rings_unkept: Gauge,
     pub(super) ring_keepers_lost: Arc<Total>,
@@ -257,6 +259,7 @@ impl Meters {
             inflight_limit: gauge!(INFLIGHT_LIMIT),
             rings: gauge!(RINGS),
             ring_bytes: gauge!(RING_BYTES),
+            rings_aside: gauge!(RINGS_ASIDE),
             rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
             rings_unkept: gauge!(RINGS_UNKEPT),
             ring_keepers_lost: totals.total(counter!(RING_KEEPERS_LOST)),

@@ -284,6 +284,11 @@ impl Rings {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
     }
 
+    /// How many are of an earlier daemon, kept, and not drained.
+    pub(crate) fn aside(&self) -> usize {
+        self.0.as_ref().map_or(0, |shared| shared.roll.aside())
+    }
+
     /// How full they are together.
     pub(crate) fn usage(&self) -> Usage {
         self.0.as_ref().map_or_else(Usage::default, |shared| shared.roll.usage())

@@ -191,6 +191,11 @@ impl Roll {
         self.read().iter().any(|m| m.gets_on())
     }
 
+    /// How many are not drained by this daemon, as far as is known.
+    pub(super) fn aside(&self) -> usize {
+        self.read().iter().filter(|m| !m.gets_on()).count()
+    }
+
     /// Why some are not drained, for each of them.
     pub(super) fn stuck(&self) -> Vec<String> {
         self.read().iter().filter_map(|m| m.why_stuck()).collect()

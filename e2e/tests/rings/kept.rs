@@ -123,6 +123,7 @@ fn a_ring_for_which_there_is_no_memory_stays_kept_and_goes_on_when_there_is() {
         wait(&daemon, "said", || health(&daemon).contains("1 rings of an earlier daemon are not drained"));
         let said = health(&daemon);
         assert!(said.contains("it needs more memory") && said.contains("Cannot allocate memory"), "{said}");
+        assert_eq!(daemon.metric("clad_shm_rings_aside"), 1.0);
         another_is_served(&daemon, &runtime);
         if !last {
             daemon.kill9();
@@ -132,7 +133,7 @@ fn a_ring_for_which_there_is_no_memory_stays_kept_and_goes_on_when_there_is() {
     assert!(unlimited.is_ok_and(|done| done.status.success()), "prlimit");
     all_is_there(&daemon, clients.len());
     wait(&daemon, "over", || health(&daemon) == "ok\n");
-    assert_eq!(daemon.metric("clad_shm_rings_cut_off_total"), 0.0);
+    assert_eq!((daemon.metric("clad_shm_rings_aside"), daemon.metric("clad_shm_rings_cut_off_total")), (0.0, 0.0));
 }
 
 /// The next daemon has smaller segments: what does not fit waits, with all behind it, for one with larger ones. What no

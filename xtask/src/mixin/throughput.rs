@@ -73,8 +73,9 @@ fn throughput() -> Row {
                 .query(format!("min({})", gauge("clad_inflight_limit_bytes")), "limit")
                 .query(by("instance", gauge("clad_connection_buffer_bytes")), "{{instance}} buffers of connections"),
             Panel::new(Look::Lines, "Rings of shared memory", "short")
-                .about("Rings that are given out, or not drained to their end; those that nobody else keeps, and how often who kept them ended; those that were cut off because what lay in them was nonsense.")
+                .about("Rings that are given out, or not drained to their end; those of an earlier daemon that this one does not drain; those that nobody else keeps, and how often who kept them ended; those that were cut off because what lay in them was nonsense.")
                 .query(by("instance", gauge("clad_shm_rings")), "{{instance}}")
+                .query(by("instance", gauge("clad_shm_rings_aside")), "{{instance}} kept and not drained")
                 .query(by("instance", gauge("clad_shm_rings_unkept")), "{{instance}} kept by nobody else")
                 .query(rate_by("instance", "clad_shm_keepers_lost_total"), "{{instance}} keepers lost per second")
                 .query(rate_by("instance", "clad_shm_rings_cut_off_total"), "{{instance}} cut off per second"),

@@ -250,8 +250,12 @@ fn configured(status: &v1::StatusResponse) -> String {
 /// Rings of shared memory, where there are any.
 fn rings(status: &v1::StatusResponse) -> String {
     let Some(rings) = status.rings.as_ref().filter(|rings| rings.count > 0) else { return String::new() };
+    let aside = match rings.aside {
+        0 => String::new(),
+        aside => format!("; {} of an earlier daemon not drained, and kept", count(aside)),
+    };
     format!(
-        "{} with {} for records; {} used, {} not drained",
+        "{} with {} for records; {} used, {} not drained{aside}",
         count(rings.count),
         bytes(rings.data_bytes),
         bytes(rings.used_bytes),

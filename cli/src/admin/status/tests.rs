@@ -77,7 +77,14 @@ pub(in crate::admin) fn loaded() -> v1::StatusResponse {
         connections: [("unix".to_owned(), 12), ("tcp".to_owned(), 1), ("grpc".to_owned(), 0)].into(),
         producers: 13,
         inflight_bytes: 40_000,
-        rings: Some(v1::Rings { count: 3, bytes: 4 << 20, data_bytes: 3 << 20, used_bytes: 2048, waiting_appends: 1 }),
+        rings: Some(v1::Rings {
+            count: 3,
+            bytes: 4 << 20,
+            data_bytes: 3 << 20,
+            used_bytes: 2048,
+            waiting_appends: 1,
+            aside: 2,
+        }),
         ..at_rest()
     }
 }
@@ -121,7 +128,8 @@ since start  rejected: too_large 3
              back 2 h 0 min at least
        disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
     clients  grpc 0, tcp 1, unix 12; 13 producers known
-      rings  3 with 3.0 MiB for records; 2.0 KiB used, 1 append not drained
+      rings  3 with 3.0 MiB for records; 2.0 KiB used, 1 append not drained; 2
+             of an earlier daemon not drained, and kept
   in flight  39.1 KiB of at most 16.0 MiB
 ";
     let status = loaded();
@@ -248,6 +256,7 @@ fn for_programs() {
         ("/failed", json!(false)),
         ("/connections/unix", json!(12)),
         ("/rings/used_bytes", json!(2048)),
+        ("/rings/aside", json!(2)),
         ("/disk/reserve_bytes", json!(64 << 20)),
         ("/recent/window_ms", json!(10_000)),
         ("/recent/records_per_second/unix", json!(12_300.0)),

@@ -38,6 +38,10 @@ fn meets(world: &World, program: &Program, kept: &Note) -> Result<bool, ErrorInf
     runtime.block_on(rings.meet(&hello, &peer_of(kept))).map(|held| held.is_some())
 }
 
+fn aside(world: &World) -> usize {
+    Rings(Some(world.shared.clone())).aside()
+}
+
 fn not_drained(world: &World) -> String {
     Rings(Some(world.shared.clone())).not_drained().unwrap_or_default()
 }
@@ -55,7 +59,7 @@ fn what_cannot_be_gone_on_with_now_stays_kept_and_goes_on_later() {
     assert_eq!((told.code, told.retryable, told.maybe_written), (ErrorCode::Busy, true, false), "{told}");
     // It keeps its place in what its user may have, and holds up nobody.
     let (rings, bytes) = world.shared.roll.totals();
-    assert!(rings == 2 && bytes > 2 << 20, "{rings} rings, {bytes} bytes");
+    assert!(rings == 2 && bytes > 2 << 20 && aside(&world) == 1, "{rings} rings, {bytes} bytes");
     assert!(world.catch_up(None));
     let last = other.push(AckLevel::Written, "of another");
     world.all_written(&other, last);
@@ -66,7 +70,7 @@ fn what_cannot_be_gone_on_with_now_stays_kept_and_goes_on_later() {
     world.until("drained", |world| world.stored(program.producer).len() == 3);
     assert_eq!(world.stored(program.producer), ["posted", "before", "meanwhile"]);
     assert_eq!(not_drained(&world), "");
-    assert_eq!(world.shared.aside().len(), 0);
+    assert_eq!((world.shared.aside().len(), aside(&world)), (0, 0));
 }
 
 /// Its client comes back once it goes on, to the same ring.
@@ -141,6 +145,7 @@ fn what_no_segment_holds_any_more_waits_for_a_daemon_with_larger_ones() {
     world.until("it is seen", |world| !not_drained(world).is_empty());
     let least = (2 * u64::from(MOST) + (32 << 10)).next_multiple_of(64 << 10);
     assert!(not_drained(&world).contains(&format!("segment_bytes = {least} or more")), "{}", not_drained(&world));
+    assert_eq!(aside(&world), 1);
     // Nobody else waits for it, nor does a stop; and what comes behind it does not pass it.
     let other = world.program(2);
     let refused = other.push(AckLevel::Written, &long);
