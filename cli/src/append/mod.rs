@@ -102,9 +102,9 @@ struct Done {
 async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
     let mut builder = Producer::builder(address).component(&args.component).name("clactl append");
-    // The end asks for no more than the lines did. At lower levels it is where a refusal is heard of.
-    if let Some(level) = args.ack.filter(|level| *level >= AckLevel::Received) {
-        builder = builder.level(level);
+    // The end asks for no more than the lines did; at lower levels for where a refusal is heard of.
+    if let Some(level) = args.ack {
+        builder = builder.level(level.max(AckLevel::Received));
     }
     let connected = interrupt.or(builder.max_buffered_bytes(BUFFER).connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));

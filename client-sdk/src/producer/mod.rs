@@ -33,4 +33,4 @@ pub use stats::{Stats, Summary};
 pub use ticket::{Receipt, Ticket};
 pub(crate) use waiters::Claim;
 #[cfg(test)]
-pub(crate) use {shared::Shared, waiters::Waiters};
+pub(crate) use {shared::Shared, unheard::FlushSender, unheard::Unheard, waiters::Waiters};

@@ -1,6 +1,6 @@
 //! What the daemon answers.
 
-use super::{Broken, Link, Session, Stage};
+use super::{Broken, Known, Link, Session, Stage};
 use crate::{AppendError, producer::Receipt};
 use clad_proto::{
     AckLevel, ErrorCode,
@@ -19,6 +19,17 @@ impl Link {
         // Accepted is received.
         level <= AckLevel::Received
             || slot(level).and_then(|slot| self.marks.get(slot)).is_some_and(|mark| end <= *mark)
+    }
+}
+
+impl Known {
+    /// Offsets from `from` on were given up; whether some of them have receipts. What lies below may still be lost, later.
+    fn receipts_cut(&mut self, from: u64) -> bool {
+        let cut = self.receipts_end.is_some_and(|(_, end)| end > from);
+        if cut {
+            self.receipts_end = Some((0, from));
+        }
+        cut
     }
 }
 
@@ -161,9 +172,9 @@ impl<W, F> Session<W, F> {
     /// Whether everything that has a receipt is still there.
     pub(super) fn check_receipts(&mut self, expected: u64) {
         if let Some(known) = &mut self.known
-            && known.receipts_end.is_some_and(|(end, _)| end > expected)
+            && let Some((_, place)) = known.receipts_end.filter(|(end, _)| *end > expected)
         {
-            known.receipts_end = None;
+            known.receipts_end = Some((expected, place));
             self.lost = true;
         }
     }
@@ -172,10 +183,8 @@ impl<W, F> Session<W, F> {
     pub(super) fn check_places(&mut self, welcome: &Welcome) {
         if let Some(known) = &mut self.known
             && let Some(from) = welcome.given_up_since(known.epoch)
-            && known.receipts_end.is_some_and(|(_, end)| end > from)
         {
-            known.receipts_end = None;
-            self.lost = true;
+            self.lost |= known.receipts_cut(from);
         }
     }
 
@@ -188,10 +197,7 @@ impl<W, F> Session<W, F> {
         known.epoch = epoch;
         if let Some(first) = first {
             known.places_end = known.places_end.min(first);
-            if known.receipts_end.is_some_and(|(_, end)| end > first) {
-                known.receipts_end = None;
-                self.lost = true;
-            }
+            self.lost |= known.receipts_cut(first);
         }
         for at in 0..self.frontier.min(self.entries.len()) {
             let gone = self.entries.get(at).is_some_and(|entry| match entry.stage {

@@ -1,6 +1,6 @@
 //! When waiting ends: trouble that lasts too long, and the end of the producer.
 
-use super::{Session, Stage};
+use super::{Entry, Session, Stage};
 use crate::AppendError;
 use tokio::time::Instant;
 
@@ -28,18 +28,32 @@ impl<W, F> Session<W, F> {
                 overdue.push(at);
             }
         }
+        let upto = overdue.last().map_or(0, |last| last + 1);
         for at in overdue {
             // Without a daemon that is the reason, whatever it said before it went.
             let refusal =
                 self.entries.get_mut(at).and_then(|entry| entry.refusal.take()).filter(|_| self.link.is_some());
             self.finish(at, Err(self.gave_up(refusal, why)));
         }
-        self.trim();
+        self.let_go(upto);
         while self.link.is_none()
             && self.flushes.front().is_some_and(|flush| since.max(flush.since) + self.give_up_after <= now)
         {
             self.flush_ends(0, Err(self.gave_up(None, why).with_maybe_written(true)));
         }
+    }
+
+    /// Behind an append that a connection has and does not answer, others are given up for as long as that lasts. Those that
+    /// were never sent keep no place in the order; they lie together, as they came.
+    fn let_go(&mut self, upto: usize) {
+        let gone = |entry: &Entry<W>| entry.stage == Stage::Done && !entry.was_sent;
+        let mut behind = (0..).zip(&self.entries).take(upto).skip(self.frontier);
+        if let Some((from, _)) = behind.by_ref().find(|(_, entry)| gone(entry)) {
+            let to = behind.find(|(_, entry)| !gone(entry)).map_or(upto, |(to, _)| to);
+            self.entries.drain(from..to);
+            self.cursor = self.cursor.min(from);
+        }
+        self.trim();
     }
 
     fn gave_up(&self, refusal: Option<Box<clad_proto::ErrorInfo>>, why: &str) -> AppendError {

@@ -123,7 +123,7 @@ struct Known {
     highest: AckLevel,
     /// Epoch and offset of the first record of ours that was accepted.
     first_place: Option<(u32, u64)>,
-    /// The sequence and the offset after the last record that has a receipt.
+    /// The sequence and the offset after the last record that has a receipt and is not known to be gone.
     receipts_end: Option<(u64, u64)>,
     /// The offset after the last record that was accepted.
     places_end: u64,

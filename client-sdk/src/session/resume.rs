@@ -98,6 +98,7 @@ impl<W, F> Session<W, F> {
                 self.check_receipts(expected);
             }
             None => {
+                self.check_places(welcome);
                 if let Some((first_epoch, first_offset)) = first_place {
                     let given_up = welcome.given_up_since(epoch.max(first_epoch));
                     if given_up.is_some_and(|from| first_offset >= from) {
@@ -110,7 +111,9 @@ impl<W, F> Session<W, F> {
                     }
                 }
                 if let Some(known) = &mut self.known {
-                    (known.first_place, known.receipts_end) = (None, None);
+                    known.first_place = None;
+                    // What it expects says nothing of them any more; where they are does, should that be given up.
+                    known.receipts_end = known.receipts_end.map(|(_, place)| (0, place));
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! writes while it flushes. Nothing here waits for a time but what has its bound in the daemon: five seconds until the
 //! disk is called slow, and five for room.
 
+use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use clad_e2e::grpc::Call;
 use clad_e2e::hold::{Holder, threads};
 use clad_e2e::manager::Manager;
 use clad_e2e::raw::{hello_reader, payload};
-use clad_e2e::tool::{Running, clactl_ends};
+use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
 use clad_e2e::web::{metrics, page};
 use clad_e2e::{PATIENCE, Raw, Setup};
 use clad_proto::AckLevel::{Durable, Received, Written};
@@ -177,6 +178,50 @@ fn a_flush_that_does_not_end_is_waited_for() {
     }
     daemon.manager.barks_until(|_| page(daemon.pages, "/healthz") == (200, "ok\n".to_owned()));
     daemon.ends_well(records + 3);
+}
+
+/// Who asks for no more than a daemon that holds it waits for no disk; who asks for more is told what it waits for.
+#[test]
+fn a_tool_that_asks_for_received_waits_for_no_flush() {
+    let daemon = Watched::start(Setup::new());
+    let mut raw = daemon.producer();
+    raw.append_acked(0, Durable, &[b"before"]);
+    let disk = Holder::of_flushes(&daemon.flushers());
+    disk.hold();
+    raw.append(1, Durable, &[b"held"]);
+    let held = raw.accepted_now();
+    disk.wait_held(1);
+
+    let server = format!("unix://{}", daemon.setup.socket().display());
+    let append = |ack: &'static str| ["append", "--server", &server, "--ack", ack];
+    // It ends, well, while the flush is held: nothing below lets it go before.
+    for (ack, says) in [("received", "2 lines received, offsets 2 to 3"), ("none", "2 lines sent; ")] {
+        let done = clactl_ends(0, &append(ack), b"one\ntwo\n");
+        let printed = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(printed.starts_with(says), "{printed}");
+        assert!(done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    // What comes by `none` has its place before what is asked for below.
+    let (input, mut line) = std::io::pipe().expect("a pipe");
+    line.write_all(b"three\n").expect("room");
+    drop(line);
+    let durable = Running::start(clactl(&append("durable")).stdin(input));
+    let waits = "nothing was acknowledged for 5 s, and 1 line wait: ";
+    assert!(durable.wait_for(Heard::Stderr, waits, PATIENCE), "{}", durable.said());
+    assert!(durable.said().contains("its disk is slow"), "{}", durable.said());
+    assert!(durable.is_running() && durable.output().is_empty(), "{}", durable.printed());
+    assert!(disk.held() > 0, "the flush has ended by itself");
+
+    disk.release();
+    raw.wait_mark(Durable, held.epoch, held.first_offset);
+    durable.wait_end(PATIENCE).expect("it ends");
+    assert_eq!(
+        (durable.code(), durable.printed().as_str()),
+        (Some(0), "1 line durable, offset 6\n"),
+        "{}",
+        durable.said()
+    );
+    daemon.ends_well(7);
 }
 
 /// The bytes of one connection have a bound of their own, and it is told like that of all: on both transports, at once

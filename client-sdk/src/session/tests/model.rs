@@ -1,35 +1,170 @@
-//! A model of the daemon: one log, one producer that matters, and noise of others between its records.
+//! A model of the daemon: logs that take each other's place, one producer that matters, and noise of others between its
+//! records.
+//!
+//! It does what docs/PROTOCOL.md says. What a failure in the process does is what the daemon does (`daemon/src/ingest/session.rs`,
+//! `journal/src/committer`): whoever waits, a FLUSH included, is refused when it fails; nothing is taken until it has
+//! recovered; then a new epoch begins, and where something `written` was lost, the next FLUSH of each connection is told.
 
 use crate::session::Out;
+use bytes::Bytes;
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
-    frame::{Accepted, AppendHead, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, AppendHead, EpochStart, LastStored, Refused, Watermark, Welcome},
 };
 use std::collections::VecDeque;
 
-/// One record: whose append (nothing: of another producer), and its sequence.
+/// One record: whose append (nothing: of another producer, or it is lost), its sequence, and by which connection it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) append: Option<u64>,
     pub(super) seq: u64,
+    pub(super) connection: u64,
 }
+
+const NOISE: Stored = Stored { append: None, seq: 0, connection: 0 };
 
 #[derive(Debug)]
 pub(super) enum Answer {
     Accepted(Accepted),
     Watermark(Watermark),
     Refused(Refused),
+    FlushRefused(u32, ErrorInfo),
+}
+
+/// What lies in the folder.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) id: LogId,
+    pub(super) records: Vec<Stored>,
+    pub(super) epoch: u32,
+    epoch_first: u64,
+    earlier: Vec<EpochStart>,
+    pub(super) written: u64,
+    pub(super) durable: u64,
+    /// Whose the records below this are is forgotten.
+    forgotten: u64,
+}
+
+/// An append of ours, as the daemon remembers it.
+struct Ours {
+    append: u64,
+    seq: u64,
+    first: u64,
+    count: u32,
+}
+
+impl Log {
+    fn new(id: u8, noise: u64) -> Self {
+        let records = vec![NOISE; noise as usize];
+        let (id, earlier) = (LogId::from_bytes([id; 16]), Vec::new());
+        Self { id, records, epoch: 1, epoch_first: 0, earlier, written: noise, durable: noise, forgotten: 0 }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    pub(super) fn reached(&self, level: AckLevel) -> u64 {
+        match level {
+            AckLevel::Durable => self.durable,
+            AckLevel::Written => self.written,
+            _ => self.end(),
+        }
+    }
+
+    /// Oldest first.
+    fn ours(&self) -> Vec<Ours> {
+        let mut ours: Vec<Ours> = Vec::new();
+        for (first, stored) in (0..).zip(&self.records).skip(self.forgotten as usize) {
+            match (stored.append, ours.last_mut()) {
+                (Some(append), Some(last)) if last.append == append => last.count += 1,
+                (Some(append), _) => ours.push(Ours { append, seq: stored.seq, first, count: 1 }),
+                (None, _) => {}
+            }
+        }
+        ours
+    }
+
+    /// Whether all of an append lies at a place.
+    pub(super) fn has(&self, append: u64, first: u64, count: u32) -> bool {
+        let of = |stored: &Stored| stored.append == Some(append);
+        (first..first + u64::from(count)).all(|at| self.records.get(at as usize).is_some_and(of))
+    }
+
+    /// An append is one chunk: it is written, kept and lost whole or not at all.
+    fn boundary(&self, at: u64) -> u64 {
+        let mut at = (at as usize).min(self.records.len());
+        let inside = |at: usize| {
+            let (before, here) = (self.records[at - 1], self.records[at]);
+            here.append.is_some() && here.append == before.append
+        };
+        while at > 0 && at < self.records.len() && inside(at) {
+            at -= 1;
+        }
+        at as u64
+    }
+
+    /// The log is cut at `keep` and a new epoch begins.
+    pub(super) fn cut(&mut self, keep: u64, epochs: u32) {
+        let before = EpochStart { epoch: self.epoch, first_offset: self.epoch_first };
+        self.earlier.extend(Some(before).filter(|_| self.end() > self.epoch_first));
+        self.records.truncate(self.boundary(keep) as usize);
+        let end = self.end();
+        self.earlier.retain(|earlier| earlier.first_offset < end);
+        self.epoch += epochs;
+        (self.epoch_first, self.written, self.durable) = (end, end, end);
+        self.forgotten = self.forgotten.min(end);
+    }
+
+    /// What lies there cannot be read any more; whose appends that were.
+    fn lose(&mut self, from: u64, to: u64) -> Vec<u64> {
+        let (from, to) = (self.boundary(from) as usize, self.boundary(to) as usize);
+        let lost = self.records[from..to].iter_mut().map(|stored| std::mem::replace(stored, NOISE));
+        lost.filter_map(|stored| stored.append).collect()
+    }
+
+    pub(super) fn knows_us(&self) -> bool {
+        !self.ours().is_empty()
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.forgotten = self.end();
+    }
+}
+
+/// What a daemon offers and takes: that changes when it is started anew.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) window: u32,
+    pub(super) max_append: u32,
+    pub(super) max_record: u32,
+    pub(super) highest: AckLevel,
+}
+
+pub(super) const FULL: Limits = Limits { window: 8, max_append: 1000, max_record: 1000, highest: AckLevel::Durable };
+
+/// What a recovery in the process keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kept {
+    /// Everything below this; offsets from there on are given again.
+    Below(u64),
+    /// All but what lies there.
+    But(u64, u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Daemon {
-    pub(super) log_id: LogId,
-    pub(super) log: Vec<Stored>,
-    pub(super) epoch: u32,
-    pub(super) epoch_first: u64,
-    pub(super) written: u64,
-    pub(super) durable: u64,
-    pub(super) window: u32,
+    pub(super) log: Log,
+    /// Those that were in its place before.
+    pub(super) shelf: Vec<Log>,
+    pub(super) limits: Limits,
+    /// A write has failed, and the journal has not recovered.
+    pub(super) failed: bool,
+    losses: u32,
+    pub(super) connected: bool,
+    pub(super) connection: u64,
+    /// Losses that the connection knows of.
+    told: u32,
     /// What a client has sent and the daemon not read.
     pub(super) inbound: VecDeque<Out>,
     /// What the daemon has sent and the client not read.
@@ -42,13 +177,14 @@ pub(super) struct Daemon {
 impl Daemon {
     pub(super) fn new(window: u32) -> Self {
         Self {
-            log_id: LogId::from_bytes([1; 16]),
-            log: Vec::new(),
-            epoch: 1,
-            epoch_first: 0,
-            written: 0,
-            durable: 0,
-            window,
+            log: Log::new(1, 0),
+            shelf: Vec::new(),
+            limits: Limits { window, ..FULL },
+            failed: false,
+            losses: 0,
+            connected: false,
+            connection: 0,
+            told: 0,
             inbound: VecDeque::new(),
             outbound: VecDeque::new(),
             waiting: Vec::new(),
@@ -56,63 +192,73 @@ impl Daemon {
         }
     }
 
-    fn end(&self) -> u64 {
-        self.log.len() as u64
-    }
-
-    fn last(&self) -> Option<(u64, u64)> {
-        let ours = |(_, stored): &(u64, &Stored)| stored.append.is_some();
-        (0..).zip(&self.log).filter(ours).map(|(offset, stored)| (stored.seq, offset)).last()
-    }
-
-    pub(super) fn welcome(&self) -> Welcome {
-        let last = self.last().map(|(sequence, offset)| LastStored { sequence, offset, level: AckLevel::Received });
+    /// HELLO and WELCOME.
+    pub(super) fn welcome(&mut self) -> Welcome {
+        self.connected = true;
+        (self.connection, self.told) = (self.connection + 1, self.losses);
+        let log = &self.log;
+        let at = |offset: u64| match offset {
+            offset if offset < log.durable => AckLevel::Durable,
+            offset if offset < log.written => AckLevel::Written,
+            _ => AckLevel::Received,
+        };
+        let last = log.ours().pop().map(|last| {
+            let more = u64::from(last.count) - 1;
+            let (sequence, offset) = (last.seq + more, last.first + more);
+            LastStored { sequence, offset, level: at(offset) }
+        });
         Welcome {
             version: 1,
             policy: DurabilityPolicy::GroupCommit,
-            highest_ack: AckLevel::Durable,
+            highest_ack: self.limits.highest,
             may_read: true,
-            log_id: self.log_id,
-            epoch: self.epoch,
-            epoch_first_offset: self.epoch_first,
+            log_id: log.id,
+            epoch: log.epoch,
+            epoch_first_offset: log.epoch_first,
             producer_id: ProducerId::from_bytes([9; 16]),
             producer_epoch: 0,
             secret: Vec::new(),
             last,
-            window: self.window,
-            max_append_bytes: 1000,
-            max_record_bytes: 1000,
-            received: self.end(),
-            written: self.written,
-            durable: self.durable,
-            earlier: Vec::new(),
+            window: self.limits.window,
+            max_append_bytes: self.limits.max_append,
+            max_record_bytes: self.limits.max_record,
+            received: log.end(),
+            written: log.written,
+            durable: log.durable,
+            earlier: log.earlier.clone(),
         }
     }
 
     pub(super) fn noise(&mut self) {
-        self.log.push(Stored { append: None, seq: 0 });
+        if !self.failed {
+            self.log.records.push(NOISE);
+        }
     }
 
     /// The number of the append that is read next, where it is one.
     pub(super) fn next(&self) -> Option<u64> {
         let Some(Out::Append { payload, .. }) = self.inbound.front() else { return None };
-        Some(u64::from_le_bytes(payload.as_ref().try_into().expect("a number")))
+        Some(number(payload))
+    }
+
+    /// Appends of this connection that wait for an answer: not more than the window.
+    pub(super) fn unanswered(&self) -> usize {
+        let asks = |out: &&Out| matches!(out, Out::Append { head, .. } if head.level > AckLevel::None);
+        self.waiting.len() + self.inbound.iter().filter(asks).count()
     }
 
     /// Reads the next message; `refuse` is what it says to a new append instead of storing it.
     pub(super) fn read(&mut self, refuse: Option<ErrorInfo>) {
         match self.inbound.pop_front() {
             Some(Out::Append { head, payload, .. }) => {
-                let number = u64::from_le_bytes(payload.as_ref().try_into().expect("a number"));
-                let unanswered = self.waiting.len() as u32;
-                assert!(unanswered < self.window, "the window is kept");
-                match self.append(&head, number, refuse) {
+                assert!(self.waiting.len() < self.limits.window as usize, "the window is kept");
+                match self.append(&head, &payload, refuse) {
                     _ if head.level == AckLevel::None => {}
                     Ok(accepted) => {
                         if head.level > AckLevel::Received {
                             self.waiting.push((head, accepted.first_offset + u64::from(accepted.count)));
                         }
-                        self.outbound.push_back(Answer::Accepted(accepted));
+                        self.say(Answer::Accepted(accepted));
                         // A level may have been reached long ago: say so again.
                         self.marks();
                     }
@@ -120,31 +266,86 @@ impl Daemon {
                 }
             }
             Some(Out::Flush { id, level }) => {
-                self.flushes.push((id, level, self.end()));
-                self.marks();
+                if let Err(error) = self.flush(id, level) {
+                    self.say(Answer::FlushRefused(id, error));
+                }
             }
             None => {}
         }
     }
 
-    fn refuse(&mut self, head: &AppendHead, error: ErrorInfo) {
-        self.outbound.push_back(Answer::Refused(Refused { first_seq: head.first_seq, count: head.count, error }));
+    fn flush(&mut self, id: u32, level: AckLevel) -> Result<(), ErrorInfo> {
+        if level > self.limits.highest {
+            return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, ""));
+        }
+        if self.waiting.len() + self.flushes.len() >= 2 * self.limits.window as usize {
+            return Err(ErrorInfo::new(ErrorCode::Busy, ""));
+        }
+        let end = self.log.end();
+        if level == AckLevel::Received {
+            self.mark(id, level, end);
+            return Ok(());
+        }
+        self.lost_since()?;
+        self.flushes.push((id, level, end));
+        self.marks();
+        Ok(())
     }
 
-    fn append(&mut self, head: &AppendHead, number: u64, refuse: Option<ErrorInfo>) -> Result<Accepted, ErrorInfo> {
-        let expected = self.last().map_or(0, |(seq, _)| seq + 1);
-        let accepted = |first_offset, epoch, duplicate| Accepted {
+    /// What the next FLUSH of a connection is told, once.
+    fn lost_since(&mut self) -> Result<(), ErrorInfo> {
+        if std::mem::replace(&mut self.told, self.losses) == self.losses {
+            return Ok(());
+        }
+        Err(ErrorInfo { retryable: false, maybe_written: true, ..ErrorInfo::new(ErrorCode::JournalFailed, "a loss") })
+    }
+
+    fn say(&mut self, answer: Answer) {
+        if self.connected {
+            self.outbound.push_back(answer);
+        }
+    }
+
+    fn refuse(&mut self, head: &AppendHead, error: ErrorInfo) {
+        self.say(Answer::Refused(Refused { first_seq: head.first_seq, count: head.count, error }));
+    }
+
+    fn append(&mut self, head: &AppendHead, payload: &Bytes, refuse: Option<ErrorInfo>) -> Result<Accepted, ErrorInfo> {
+        let not_written = |code| ErrorInfo { maybe_written: false, ..ErrorInfo::new(code, "") };
+        assert!(payload.len() <= self.limits.max_append as usize, "that would end the connection");
+        if payload.len() > self.limits.max_record as usize {
+            return Err(not_written(ErrorCode::RecordTooLarge));
+        }
+        if head.level > self.limits.highest {
+            return Err(not_written(ErrorCode::LevelUnreachable));
+        }
+        if self.failed {
+            return Err(not_written(ErrorCode::JournalFailed));
+        }
+        let ours = self.log.ours();
+        let expected = ours.last().map_or(0, |last| last.seq + u64::from(last.count));
+        let accepted = |first_offset, duplicate| Accepted {
             first_seq: head.first_seq,
             first_offset,
             count: head.count,
-            epoch,
+            epoch: self.log.epoch,
             duplicate,
         };
         if head.first_seq < expected {
-            let at = self.log.iter().position(|stored| stored.append.is_some() && stored.seq == head.first_seq);
-            let at = at.ok_or_else(|| ErrorInfo::new(ErrorCode::SequenceTooOld, ""))?;
-            assert_eq!(self.log[at].append, Some(number), "one append was taken for the resend of another");
-            return Ok(accepted(at as u64, self.epoch, true));
+            let remembered = ours.len().saturating_sub(self.limits.window as usize);
+            let at = ours.iter().position(|ours| ours.seq == head.first_seq);
+            return match at {
+                Some(at) if at >= remembered => {
+                    let ours = &ours[at];
+                    let same = (ours.append, ours.count) == (number(payload), head.count);
+                    assert!(same, "one append was taken for the resend of another");
+                    Ok(accepted(ours.first, true))
+                }
+                None if ours.get(remembered).is_some_and(|oldest| head.first_seq >= oldest.seq) || remembered == 0 => {
+                    Err(not_written(ErrorCode::SequenceOverlap).expecting(expected)) // in a hole
+                }
+                _ => Err(ErrorInfo::new(ErrorCode::SequenceTooOld, "")),
+            };
         }
         if head.first_seq > expected && !head.gap {
             return Err(ErrorInfo::new(ErrorCode::SequenceGap, "").expecting(expected));
@@ -152,22 +353,21 @@ impl Daemon {
         if let Some(error) = refuse {
             return Err(error);
         }
-        let first = self.end();
+        let accepted = accepted(self.log.end(), false);
         let seqs = head.first_seq..head.first_seq + u64::from(head.count);
-        self.log.extend(seqs.map(|seq| Stored { append: Some(number), seq }));
-        Ok(accepted(first, self.epoch, false))
+        let (append, connection) = (Some(number(payload)), self.connection);
+        self.log.records.extend(seqs.map(|seq| Stored { append, seq, connection }));
+        Ok(accepted)
     }
 
     fn marks(&mut self) {
-        let (written, durable) = (self.written, self.durable);
-        self.mark(0, AckLevel::Written, written);
-        self.mark(0, AckLevel::Durable, durable);
+        if self.failed {
+            return; // what was not released when it failed is not released
+        }
+        self.mark(0, AckLevel::Written, self.log.written);
+        self.mark(0, AckLevel::Durable, self.log.durable);
         for (id, level, end) in std::mem::take(&mut self.flushes) {
-            let reached = match level {
-                AckLevel::Durable => durable,
-                AckLevel::Written => written,
-                _ => self.end(),
-            };
+            let reached = self.log.reached(level);
             if reached >= end {
                 self.mark(id, level, reached);
             } else {
@@ -178,50 +378,97 @@ impl Daemon {
 
     fn mark(&mut self, request_id: u32, level: AckLevel, offset: u64) {
         self.waiting.retain(|(head, end)| head.level > level || *end > offset);
-        let (epoch, epoch_first_offset) = (self.epoch, self.epoch_first);
-        self.outbound.push_back(Answer::Watermark(Watermark { request_id, epoch, epoch_first_offset, level, offset }));
+        let (epoch, epoch_first_offset) = (self.log.epoch, self.log.epoch_first);
+        self.say(Answer::Watermark(Watermark { request_id, epoch, epoch_first_offset, level, offset }));
     }
 
     /// The disk has completed writes and perhaps syncs.
     pub(super) fn advance(&mut self, written: u64, durable: u64) {
-        self.written = self.written.max(self.boundary(written));
-        self.durable = self.durable.max(self.boundary(durable).min(self.written));
-        self.marks();
+        if !self.failed {
+            let log = &mut self.log;
+            log.written = log.written.max(log.boundary(written));
+            log.durable = log.durable.max(log.boundary(durable).min(log.written));
+            self.marks();
+        }
     }
 
     pub(super) fn hang_up(&mut self) {
+        self.connected = false;
         self.inbound.clear();
         self.outbound.clear();
         self.waiting.clear();
         self.flushes.clear();
     }
 
-    /// An append is one chunk: it is written, and kept, whole or not at all.
-    fn boundary(&self, at: u64) -> u64 {
-        let mut at = (at as usize).min(self.log.len());
-        let inside = |at: usize| self.log[at].append.is_some() && self.log[at].append == self.log[at - 1].append;
-        while at > 0 && at < self.log.len() && inside(at) {
-            at -= 1;
-        }
-        at as u64
-    }
-
-    /// The log is cut at `keep` and a new epoch begins.
-    pub(super) fn cut(&mut self, keep: u64, epochs: u32) {
-        self.log.truncate(self.boundary(keep) as usize);
-        // A later watermark says all that the one before said, so a daemon need not send both.
-        self.outbound.retain(|answer| !matches!(answer, Answer::Watermark(mark) if mark.request_id == 0));
-        self.epoch += epochs;
-        self.epoch_first = self.end();
-        (self.written, self.durable) = (self.end(), self.end());
-    }
-
-    /// A write has failed and the journal has recovered, while clients are connected.
-    pub(super) fn fail_and_recover(&mut self, keep: u64) {
+    /// A write has failed. Whoever waits is told, whatever becomes of what it waits for.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
         for (head, _) in std::mem::take(&mut self.waiting) {
             self.refuse(&head, ErrorInfo::new(ErrorCode::JournalFailed, ""));
         }
-        self.cut(keep, 1);
-        self.marks();
+        self.fail_flushes(&ErrorInfo::new(ErrorCode::JournalFailed, ""));
     }
+
+    fn fail_flushes(&mut self, error: &ErrorInfo) {
+        let flushes = std::mem::take(&mut self.flushes).into_iter();
+        flushes.for_each(|(id, ..)| self.say(Answer::FlushRefused(id, error.clone())));
+    }
+
+    /// The journal has recovered in the process. Which appends it has lost out of the midst of the log.
+    pub(super) fn recover(&mut self, kept: Kept) -> Vec<u64> {
+        let written = self.log.written;
+        let log = &mut self.log;
+        let mut holes = Vec::new();
+        let lost = match kept {
+            Kept::Below(keep) => {
+                log.cut(keep, 1);
+                // A later watermark says all that the one before said, so a daemon need not send both.
+                self.outbound.retain(|answer| !matches!(answer, Answer::Watermark(mark) if mark.request_id == 0));
+                log.end() < written
+            }
+            Kept::But(from, to) => {
+                holes = log.lose(from, to);
+                log.cut(log.end(), 1);
+                from < to
+            }
+        };
+        self.losses += u32::from(lost);
+        self.failed = false;
+        // Who asked while it had failed waits for a place that may be void now, or for what is lost.
+        if !self.flushes.is_empty() {
+            let error = self.lost_since().err();
+            let void = self.flushes.iter().any(|(_, _, end)| *end > self.log.end());
+            if let Some(error) = error.or_else(|| void.then(|| ErrorInfo::new(ErrorCode::JournalFailed, ""))) {
+                self.fail_flushes(&error);
+            }
+        }
+        // It says where the epoch begins before it gives offsets in it. (The daemon gives none again after such a recovery.)
+        self.marks();
+        holes
+    }
+
+    /// Started anew after it has ended: it knows of no loss that one before it has told.
+    pub(super) fn restart(&mut self) {
+        self.hang_up();
+        (self.failed, self.losses) = (false, 0);
+    }
+
+    /// Another log is put into the place of this one: a new one, or one that was there before.
+    pub(super) fn replace(&mut self, from_shelf: Option<usize>, noise: u64) {
+        let next = match from_shelf {
+            Some(at) => self.shelf.remove(at),
+            None => Log::new(self.shelf.len() as u8 + 2, noise),
+        };
+        self.shelf.push(std::mem::replace(&mut self.log, next));
+    }
+
+    /// All logs that there ever were.
+    pub(super) fn logs(&self) -> impl Iterator<Item = &Log> {
+        self.shelf.iter().chain([&self.log])
+    }
+}
+
+fn number(payload: &Bytes) -> u64 {
+    let (number, _) = payload.split_first_chunk().expect("a number");
+    u64::from_le_bytes(*number)
 }

@@ -1,16 +1,31 @@
 //! Whatever happens in between, in whatever order: every append ends once; what has a receipt is where the receipt says,
 //! as long as nothing happened that its level does not cover; everything is stored once and in order; what is said not
-//! to be written is not.
+//! to be written is not; a flush that ends well speaks for everything before it (see `check`).
+//!
+//! What happens: connections break; the daemon dies, with the power or alone, or fails and recovers; what was `durable` is
+//! lost; other limits and another highest level hold from some start on; another log takes the place of this one, and the
+//! one before comes back; the daemon forgets the producer; an append ends the connection; tickets and flushes are dropped,
+//! before they end and with what they are told in hand; nobody is there for too long; the producer is closed.
+
+mod check;
 
 use super::{
-    GIVE_UP, TestSession, append, appends, flushes,
-    model::{Answer, Daemon},
-    session,
+    GIVE_UP,
+    model::{Answer, Daemon, Kept, Limits},
 };
-use crate::{AppendError, producer::Receipt};
+use crate::{
+    AppendError,
+    backoff::Backoff,
+    producer::{FlushSender, Receipt, Unheard},
+    session::{Append, Outcome, Session},
+};
+use bytes::Bytes;
+use check::Book;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -24,42 +39,82 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % n
     }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What was handed over.
+struct Submitted {
+    count: u32,
+    len: u32,
+    /// Nothing: the highest.
+    level: Option<AckLevel>,
+    /// Whether somebody waits for it.
+    ticket: bool,
+}
+
+type Told = Result<(), AppendError>;
+type Hearing = Pin<Box<dyn Future<Output = Option<Told>>>>;
+
+struct Flush {
+    /// So many appends are before it.
+    before: u64,
+    level: Option<AckLevel>,
+    /// Nothing: it was dropped, or has ended.
+    hearing: Option<Hearing>,
+    dropped: bool,
+    told: Option<Told>,
+}
+
+/// What can happen in a world: not everything in each, so that each is also seen without the others.
+struct Fates {
+    limits: bool,
+    forgets: bool,
+    replaced: bool,
+    losses: bool,
+    dropped: bool,
 }
 
 struct World {
     random: Random,
+    fates: Fates,
     now: Instant,
-    session: TestSession,
+    unheard: &'static Unheard,
+    session: Session<u64, (usize, FlushSender)>,
+    max_in_flight: usize,
     daemon: Daemon,
-    connected: bool,
-    submitted: Vec<(u32, AckLevel)>,
+    submitted: Vec<Submitted>,
     outcomes: HashMap<u64, Result<Receipt, AppendError>>,
-    /// Where each flush stood in the order, and its level.
-    flushes: Vec<(usize, AckLevel)>,
-    flushed: HashMap<u64, Result<(), AppendError>>,
+    flushes: Vec<Flush>,
     /// These end the connection when the daemon comes to them.
     poison: HashSet<u64>,
-    /// The lowest place at which the log was cut, by level that did not survive it: anything below `durable` (power),
-    /// anything below `written` (the daemon alone).
-    cuts: Vec<(AckLevel, u64)>,
+    book: Book,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        random.below(2); // a small seed is a small number
         let window = 1 + random.below(8) as u32;
+        let max_in_flight = [1, 3, 64, 64][random.below(4) as usize];
+        let mut some = || random.below(2) == 0;
+        let fates = Fates { limits: some(), forgets: some(), replaced: some(), losses: some(), dropped: some() };
+        let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(8), 7);
         Self {
             random,
+            fates,
             now: Instant::now(),
-            session: session(),
+            unheard: Box::leak(Box::default()),
+            session: Session::new(max_in_flight, GIVE_UP, backoff),
+            max_in_flight: max_in_flight as usize,
             daemon: Daemon::new(window),
-            connected: false,
             submitted: Vec::new(),
             outcomes: HashMap::new(),
             flushes: Vec::new(),
-            flushed: HashMap::new(),
             poison: HashSet::new(),
-            cuts: Vec::new(),
+            book: Book::default(),
         }
     }
 
@@ -69,11 +124,42 @@ impl World {
         let count = 1 + self.random.below(3) as u32;
         let number = self.submitted.len() as u64;
         // The highest is asked for in both ways.
-        let asked = (level != AckLevel::Durable || self.random.below(2) == 0).then_some(level);
-        self.session.submit(append(number, count, asked, self.now), number);
-        self.submitted.push((count, level));
-        if self.random.below(50) == 0 {
+        let level = (level != AckLevel::Durable || self.random.one_in(2)).then_some(level);
+        let mut payload = number.to_le_bytes().to_vec();
+        payload.resize(8 + self.random.below(40) as usize, 0);
+        let (len, ticket) = (payload.len() as u32, !(self.fates.dropped && self.random.one_in(4)));
+        let append = Append { payload: Bytes::from(payload), count, crc: 0, level, submitted: self.now };
+        self.session.submit(append, number);
+        self.submitted.push(Submitted { count, len, level, ticket });
+        if self.random.one_in(50) {
             self.poison.insert(number);
+        }
+    }
+
+    fn flush(&mut self) {
+        let level = AckLevel::WATERMARKS[self.random.below(3) as usize];
+        let level = (level != AckLevel::Durable || self.random.one_in(2)).then_some(level);
+        self.flush_to(level);
+    }
+
+    fn flush_to(&mut self, level: Option<AckLevel>) {
+        let (sender, listener) = self.unheard.listen();
+        self.session.flush(level, (self.flushes.len(), sender), self.now);
+        let (before, hearing) = (self.submitted.len() as u64, Some(Box::pin(listener.hear()) as Hearing));
+        self.flushes.push(Flush { before, level, hearing, dropped: false, told: None });
+    }
+
+    /// A caller goes away.
+    fn drop_flush(&mut self) {
+        let waiting: Vec<usize> = (0..self.flushes.len()).filter(|at| self.flushes[*at].hearing.is_some()).collect();
+        if let Some(at) = waiting.get(self.random.below(waiting.len().max(1) as u64) as usize) {
+            (self.flushes[*at].hearing, self.flushes[*at].dropped) = (None, true);
+        }
+        if self.random.one_in(2) {
+            let left = self.session.forget_flushes(|(_, sender)| sender.is_closed());
+            let asked = self.session.flushes.iter().filter(|flush| flush.is_sent()).count();
+            let waiting = self.flushes.iter().filter(|flush| flush.hearing.is_some()).count();
+            assert!(left <= asked + waiting, "{left} are kept, and nobody waits for them");
         }
     }
 
@@ -93,20 +179,25 @@ impl World {
 
     fn hang_up(&mut self) {
         self.daemon.hang_up();
-        self.connected = false;
+        self.book.nobody_tells(&self.daemon.log, &self.outcomes);
         self.session.disconnected(self.now, "cut");
         self.collect();
     }
 
     fn send(&mut self) {
         for _ in 0..1 + self.random.below(6) {
-            if !self.connected {
+            if !self.daemon.connected {
                 return;
             }
             if let Some(out) = self.session.next_out(self.now) {
                 self.daemon.inbound.push_back(out);
             }
         }
+        self.collect(); // a flush may need no asking
+        let most = self.max_in_flight.min(self.daemon.limits.window as usize);
+        assert!(self.daemon.unanswered() <= most, "more in flight than {most}");
+        let waiting = self.submitted.len() - self.outcomes.len();
+        assert!(self.session.pending() <= waiting + self.max_in_flight, "what has ended is kept");
     }
 
     fn hear(&mut self) {
@@ -114,47 +205,55 @@ impl World {
             Some(Answer::Accepted(answer)) => self.session.accepted(&answer, self.now).expect("a good answer"),
             Some(Answer::Watermark(mark)) => self.session.watermark(&mark, self.now),
             Some(Answer::Refused(answer)) => self.session.refused(answer, self.now),
+            Some(Answer::FlushRefused(id, error)) => self.session.flush_refused(id, error, self.now),
             None => {}
         }
         self.collect();
     }
 
-    fn flush(&mut self) {
-        let level = AckLevel::WATERMARKS[self.random.below(3) as usize];
-        let asked = (level != AckLevel::Durable || self.random.below(2) == 0).then_some(level);
-        self.session.flush(asked, self.flushes.len() as u64, self.now);
-        self.flushes.push((self.submitted.len(), level));
-    }
-
-    /// A flush that ends well: everything before it has ended, and what is stored of it is at the level.
-    fn check_flush(&self, number: u64) {
-        let (before, level) = self.flushes[number as usize];
-        assert!((0..before as u64).all(|append| self.outcomes.contains_key(&append)), "flush {number} ended too early");
-        let reached = match level {
-            AckLevel::Durable => self.daemon.durable,
-            AckLevel::Written => self.daemon.written,
-            _ => self.daemon.log.len() as u64,
-        };
-        let behind = |(at, stored): &(u64, &super::model::Stored)| {
-            // What ended with an error was told so; what was sent with `none` was promised nothing.
-            let has_receipt =
-                |append| matches!(self.outcomes.get(&append), Some(Ok(receipt)) if receipt.first_offset.is_some());
-            *at >= reached && stored.append.is_some_and(|append| append < before as u64 && has_receipt(append))
-        };
-        let behind = (0..).zip(&self.daemon.log).find(behind);
-        assert!(behind.is_none(), "flush {number} to {level:?} ended with {behind:?} behind");
-    }
-
+    /// Tells the waiters, as the producer's task does it.
     fn collect(&mut self) {
-        let flushed = flushes(&mut self.session);
-        for (number, result) in appends(&mut self.session) {
-            assert!(self.outcomes.insert(number, result).is_none(), "append {number} ended twice");
-        }
-        for (number, result) in flushed {
-            if result.is_ok() {
-                self.check_flush(number);
+        self.note_news();
+        for outcome in std::mem::take(&mut self.session.outcomes) {
+            match outcome {
+                Outcome::Append { waiter, result, .. } => self.append_ends(waiter, result),
+                Outcome::Flush { waiter: (number, sender), result } => self.flush_ends(number, sender, result),
             }
-            assert!(self.flushed.insert(number, result).is_none(), "flush {number} ended twice");
+        }
+    }
+
+    fn append_ends(&mut self, number: u64, result: Result<Receipt, AppendError>) {
+        self.check_outcome(number, &result);
+        if let Err(error) = &result
+            && !self.submitted[number as usize].ticket
+        {
+            self.unheard.keep(error.clone());
+            self.book.untold.insert(number);
+        }
+        assert!(self.outcomes.insert(number, result).is_none(), "append {number} ended twice");
+    }
+
+    fn flush_ends(&mut self, number: usize, sender: FlushSender, result: Told) {
+        let of_its_own = result.clone().err();
+        if matches!(of_its_own, None | Some(AppendError::Lost)) {
+            self.raise(number);
+        }
+        self.unheard.tell(sender, result);
+        let flush = &mut self.flushes[number];
+        assert!(flush.told.is_none(), "flush {number} ended twice");
+        let Some(mut hearing) = flush.hearing.take() else { return };
+        if self.fates.dropped && self.random.one_in(8) {
+            flush.dropped = true;
+            return; // with what it is told in hand
+        }
+        let Poll::Ready(told) = hearing.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("flush {number} has ended and waits");
+        };
+        let told = told.expect("it is told");
+        flush.told = Some(told.clone());
+        match told {
+            Ok(()) => self.check_flush(number),
+            Err(error) => self.is_told(&error, of_its_own.as_ref()),
         }
     }
 
@@ -169,44 +268,114 @@ impl World {
     }
 
     fn disconnect(&mut self) {
-        // The daemon still reads some of what is on its way, the client some of the answers.
-        for _ in 0..self.random.below(4) {
-            if self.daemon.next().is_none_or(|number| !self.poison.contains(&number)) {
-                self.daemon.read(None);
+        if self.daemon.connected {
+            // The daemon still reads some of what is on its way, the client some of the answers.
+            for _ in 0..self.random.below(4) {
+                if self.daemon.next().is_none_or(|number| !self.poison.contains(&number)) {
+                    self.daemon.read(None);
+                }
             }
+            for _ in 0..self.random.below(4) {
+                self.hear();
+            }
+            self.hang_up();
         }
-        for _ in 0..self.random.below(4) {
-            self.hear();
-        }
-        self.hang_up();
     }
 
     /// Somewhere between what is sure to be kept and all of it.
     fn keep(&mut self, sure: u64) -> u64 {
-        sure + self.random.below(self.daemon.log.len() as u64 - sure + 1)
+        sure + self.random.below(self.daemon.log.end() - sure + 1)
     }
 
+    /// The daemon dies, and is started again.
     fn crash(&mut self) {
         self.disconnect();
-        let power = self.random.below(2) == 0;
-        let (sure, level) =
-            if power { (self.daemon.durable, AckLevel::Durable) } else { (self.daemon.written, AckLevel::Written) };
+        let log = &self.daemon.log;
+        let (sure, survives) = match self.random.below(8) {
+            0 if self.fates.losses => (0, None),
+            0..4 => (log.durable, Some(AckLevel::Durable)),
+            _ => (log.written, Some(AckLevel::Written)),
+        };
         for _ in 0..1 + self.random.below(2) {
-            let keep = self.keep(sure.min(self.daemon.log.len() as u64));
+            let keep = self.keep(sure.min(self.daemon.log.end()));
             let epochs = 1 + self.random.below(2) as u32;
-            self.daemon.cut(keep, epochs);
-            self.cuts.push((level, self.daemon.log.len() as u64));
+            self.daemon.log.cut(keep, epochs);
+            self.daemon.restart();
+            self.book.cut(&self.daemon.log, survives);
             for _ in 0..self.random.below(3) {
                 self.daemon.noise(); // others go on while we are away, on offsets that were ours
             }
-            if self.random.below(2) == 0 {
+            if self.random.one_in(2) {
                 break;
             }
         }
     }
 
+    /// A write fails, or what failed recovers.
+    fn fail_or_recover(&mut self) {
+        if !self.daemon.failed {
+            return self.daemon.fail();
+        }
+        let log = &self.daemon.log;
+        let (durable, written) = (log.durable, log.written);
+        if self.fates.losses && self.daemon.connected && self.random.one_in(3) {
+            let from = durable + self.random.below(written - durable + 1);
+            let to = from + self.random.below(written - from + 1);
+            let holes = self.daemon.recover(Kept::But(from, to));
+            self.book.hole(&self.daemon.log, holes);
+        } else {
+            let keep = self.keep(durable);
+            self.daemon.recover(Kept::Below(keep));
+            self.book.cut(&self.daemon.log, Some(AckLevel::Durable));
+        }
+    }
+
+    /// What happens while nobody is connected.
+    fn while_away(&mut self) {
+        if self.fates.limits && self.random.one_in(3) {
+            self.end_well();
+            let lower = |random: &mut Random| if random.one_in(3) { 8 + random.below(40) as u32 } else { 1000 };
+            let highest = [AckLevel::Durable, AckLevel::Durable, AckLevel::Written][self.random.below(3) as usize];
+            let window = 1 + self.random.below(8) as u32;
+            let (max_append, max_record) = (lower(&mut self.random), lower(&mut self.random));
+            self.daemon.limits = Limits { window, max_append, max_record, highest };
+            self.book.limited_to(self.daemon.limits);
+        }
+        if self.fates.forgets && self.is_known() && self.random.one_in(6) {
+            self.daemon.log.forget();
+            self.book.forgotten = true;
+        }
+        if self.fates.replaced && self.random.one_in(8) {
+            self.end_well();
+            let back = self.daemon.shelf.len() as u64;
+            let from_shelf = self.random.below(back + 1);
+            let noise = self.random.below(6);
+            self.daemon.replace((from_shelf < back).then_some(from_shelf as usize), noise);
+            self.book.replaced = true;
+        }
+    }
+
+    /// Who has sent something and heard of nothing that was taken cannot know that it was forgotten: what is there is then sent
+    /// again (PROTOCOL, section 5, does not promise more), and nothing of that is looked at here.
+    fn is_known(&self) -> bool {
+        self.session.known.is_none_or(|known| known.sent_end.is_none() || known.first_place.is_some())
+    }
+
+    /// The daemon is stopped as it should be, or, where it cannot, as it comes.
+    fn end_well(&mut self) {
+        if self.daemon.failed {
+            return self.crash();
+        }
+        let end = self.daemon.log.end();
+        self.daemon.advance(end, end);
+        self.daemon.restart();
+    }
+
     fn step(&mut self) {
         self.now += Duration::from_millis(self.random.below(3));
+        if self.daemon.failed && self.random.one_in(12) {
+            return self.fail_or_recover();
+        }
         match self.random.below(100) {
             0..20 => self.submit(),
             20..45 => self.send(),
@@ -217,30 +386,32 @@ impl World {
             65..85 => self.hear(),
             85..88 => self.daemon.noise(),
             88..94 => {
-                let (written, durable) = (self.keep(self.daemon.written), self.keep(self.daemon.durable));
+                let (written, durable) = (self.keep(self.daemon.log.written), self.keep(self.daemon.log.durable));
                 self.daemon.advance(written, durable);
             }
-            94..96 if self.connected => self.disconnect(),
+            94..96 if self.daemon.connected => self.disconnect(),
             96 => self.crash(),
-            97 if self.connected => {
-                let keep = self.keep(self.daemon.durable);
-                self.daemon.fail_and_recover(keep);
-                self.cuts.push((AckLevel::Durable, self.daemon.log.len() as u64));
-            }
+            97 => self.fail_or_recover(),
+            98 if self.fates.dropped && self.random.one_in(3) => self.drop_flush(),
             98 => self.flush(),
-            99 if !self.connected && self.random.below(30) == 0 => {
+            99 if self.random.below(30) == 0 => {
                 self.now += GIVE_UP * 2;
+                self.book.waited = true;
                 self.session.tick(self.now);
                 self.collect();
             }
-            _ if !self.connected => self.connect(),
-            _ => {}
+            _ if !self.daemon.connected => self.connect(),
+            _ => {
+                self.session.tick(self.now);
+                self.collect();
+            }
         }
     }
 
     fn connect(&mut self) {
+        self.while_away();
+        self.book.left_for(&self.daemon.log, &self.session.known, &self.outcomes);
         self.session.connected(&self.daemon.welcome()).expect("our own producer");
-        self.connected = true;
         self.collect();
     }
 
@@ -248,12 +419,15 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..100_000 {
             self.now += Duration::from_millis(20);
-            if !self.connected {
+            if self.daemon.failed {
+                self.fail_or_recover();
+            }
+            if !self.daemon.connected {
                 self.connect();
             }
             self.send();
             self.read(None);
-            let end = self.daemon.log.len() as u64;
+            let end = self.daemon.log.end();
             self.daemon.advance(end, end);
             while !self.daemon.outbound.is_empty() {
                 self.hear();
@@ -262,81 +436,69 @@ impl World {
                 return;
             }
         }
-        panic!("not settled: {:#?}", self.session);
+        panic!("not settled: {:?}", self.session.entries);
     }
 
-    fn check(&self) {
-        assert_eq!(self.outcomes.len(), self.submitted.len(), "every append has ended");
-        let ours: Vec<_> =
-            self.daemon.log.iter().filter_map(|stored| stored.append.map(|append| (append, stored.seq))).collect();
-        assert!(ours.windows(2).all(|two| two[0].1 < two[1].1 && two[0].0 <= two[1].0), "in order, once: {ours:?}");
-        for (number, outcome) in &self.outcomes {
-            let (count, level) = self.submitted[*number as usize];
-            let places: Vec<usize> =
-                (0..self.daemon.log.len()).filter(|at| self.daemon.log[*at].append == Some(*number)).collect();
-            assert!(places.is_empty() || places.len() == count as usize, "whole or not at all");
-            assert!(places.windows(2).all(|two| two[0] + 1 == two[1]), "in one piece");
-            match outcome {
-                Ok(receipt) => self.check_receipt(receipt, level, &places),
-                Err(error) => {
-                    assert!(places.is_empty() || error.maybe_written(), "append {number} is written: {error}");
-                    let right = match error {
-                        AppendError::Refused { error, .. } if error.code == ErrorCode::AppendTooLarge => {
-                            self.poison.contains(number)
-                        }
-                        AppendError::Refused { error, .. } => error.code == ErrorCode::BadRecord,
-                        AppendError::GivenUp { .. } => true,
-                        AppendError::Forgotten => !self.cuts.is_empty(), // a cut that took all we had may look like it
-                        _ => false,
-                    };
-                    assert!(right, "append {number} ended for no reason of its own: {error}");
-                }
+    /// What there was to tell is told by a few, each of another thing; then a flush ends well.
+    fn flush_at_the_end(&mut self) {
+        (self.fates.dropped, self.fates.limits, self.fates.replaced, self.fates.forgets) = (false, false, false, false);
+        for _ in 0..5 {
+            self.flush_to(None);
+            self.settle();
+            if matches!(self.flushes.last(), Some(Flush { told: Some(Ok(())), .. })) {
+                return;
             }
         }
-        assert_eq!(self.flushed.len(), self.flushes.len(), "every flush has ended");
-        for result in self.flushed.values() {
-            match result {
-                Ok(()) | Err(AppendError::GivenUp { .. }) => {}
-                Err(AppendError::Lost) => assert!(!self.cuts.is_empty(), "nothing was lost"),
-                Err(error) => panic!("a flush ended for no reason of its own: {error}"),
-            }
-        }
+        panic!("no flush ends well: {:?}", self.flushes.last().map(|flush| &flush.told));
     }
 
-    fn check_receipt(&self, receipt: &Receipt, level: AckLevel, places: &[usize]) {
-        assert_eq!(receipt.level, level);
-        let Some(first) = receipt.first_offset else { return assert_eq!(level, AckLevel::None) };
-        let end = first + u64::from(receipt.count);
-        // A cut that the level does not cover may have taken it.
-        let uncovered = self.cuts.iter().any(|(survives, at)| level < *survives && end > *at);
-        assert!(
-            uncovered || places.first() == Some(&(first as usize)),
-            "not where the receipt says: {receipt:?} {places:?}"
-        );
+    fn run(&mut self) {
+        for _ in 0..400 {
+            self.step();
+        }
+        if self.random.one_in(8) {
+            self.session.fail_all(&AppendError::Closed { maybe_written: false });
+            self.book.closed = true;
+            self.collect();
+            while self.daemon.next().is_some() {
+                self.daemon.read(None); // what was on its way
+            }
+        } else {
+            self.settle();
+            self.flush_at_the_end();
+        }
+        self.check();
     }
+}
+
+/// As many histories as ever were tried here, and `CLAD_SESSION_RUNS` fresh ones, by default none; or `CLAD_TEST_SEED` alone.
+#[expect(clippy::print_stdout, reason = "without it nobody could run it again")]
+fn seeds() -> Vec<u64> {
+    let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("CLAD_TEST_SEED") {
+        return vec![seed];
+    }
+    let fresh = number("CLAD_SESSION_RUNS").unwrap_or(0);
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let first = clock.as_nanos() as u64;
+    println!("random: seeds 0 to 2999, and {fresh} from CLAD_TEST_SEED={first} on");
+    (0..3000).chain((0..fresh).map(|i| first.wrapping_add(i))).collect()
 }
 
 #[test]
 fn everything_ends_once_and_is_stored_once_in_order() {
-    let only = std::env::var("CLAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = only.map_or(0..3000, |seed| seed..seed + 1);
+    let seeds = seeds();
     let (mut receipts, mut errors) = (0, 0);
-    for seed in seeds {
-        let mut world = World::new(seed);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..400 {
-                world.step();
-            }
-            world.settle();
-            world.check();
-        }));
+    for seed in &seeds {
+        let mut world = World::new(*seed);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
         assert!(outcome.is_ok(), "seed {seed}; CLAD_TEST_SEED={seed} runs it alone");
         receipts += world.outcomes.values().filter(|outcome| outcome.is_ok()).count();
         errors += world.outcomes.values().filter(|outcome| outcome.is_err()).count();
-        assert!(world.now < Instant::now() + GIVE_UP * 100);
+        assert!(world.now < Instant::now() + GIVE_UP * 1000);
     }
     assert!(
-        only.is_some() || (receipts > 8 * errors && errors > 100),
+        seeds.len() == 1 || (receipts > errors && errors > 100),
         "both are met: {receipts} receipts, {errors} errors"
     );
 }

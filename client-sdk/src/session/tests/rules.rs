@@ -427,6 +427,29 @@ fn a_wait_that_is_over_is_no_timer_while_there_is_nobody_to_send_to() {
     assert_eq!(session.next_timer(), Some(now + GIVE_UP));
 }
 
+/// The disk hangs: the oldest waits for it on a connection that lives, and what comes behind it is not taken.
+#[test]
+fn what_is_given_up_behind_one_that_is_not_answered_is_let_go_of() {
+    let now = Instant::now();
+    let mut session = with(2, now);
+    sent(&mut session, now);
+    accepted(&mut session, 0, 0, 1, now);
+    refused(&mut session, 1, ErrorInfo::new(ErrorCode::NoSpace, ""), now);
+    (2..200).for_each(|number| session.submit(append(number, 1, DURABLE, now), number));
+    session.tick(now + GIVE_UP);
+    let ended = appends(&mut session);
+    assert_eq!(ended.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..200).collect::<Vec<_>>());
+    assert_eq!(session.pending(), 2, "the oldest, and what the daemon may have heard of");
+    session.submit(append(200, 1, DURABLE, now), 200);
+    assert_eq!(sent(&mut session, now + GIVE_UP), [], "it may not jump over the oldest");
+    mark(&mut session, AckLevel::Durable, 1, now);
+    assert_eq!(sent(&mut session, now + GIVE_UP), [(200, true)]);
+    accepted(&mut session, 200, 1, 1, now);
+    mark(&mut session, AckLevel::Durable, 2, now);
+    assert!(matches!(appends(&mut session).as_slice(), [(0, Ok(_)), (200, Ok(_))]));
+    assert!(session.is_idle());
+}
+
 #[test]
 fn a_daemon_that_never_takes_it_is_the_reason_given() {
     let now = Instant::now();
@@ -532,6 +555,55 @@ fn who_is_forgotten_over_a_crash_is_told_so_by_the_next_flush() {
     session.flush(DURABLE, 8, now);
     session.next_out(now);
     assert!(matches!(flushes(&mut session).as_slice(), [(8, Ok(()))]), "it is told once");
+}
+
+/// What one crash has left another may take: that is told as well.
+#[test]
+fn a_further_loss_of_what_the_first_has_left_is_told() {
+    let now = Instant::now();
+    let mut session = session();
+    (0..2).for_each(|number| session.submit(append(number, 1, Some(AckLevel::Received), now), number));
+    session.connected(&welcome()).expect("nobody else");
+    sent(&mut session, now);
+    accepted(&mut session, 0, 4, 1, now);
+    accepted(&mut session, 1, 6, 1, now);
+    let mut told_after = |welcome: &Welcome, number: u64| {
+        session.disconnected(now, "");
+        session.connected(welcome).expect("ours");
+        session.flush(Some(AckLevel::Received), number, now);
+        assert_eq!(session.next_out(now), None, "that level was reached");
+        flushes(&mut session)
+    };
+    let first = known(0, 2, 6, 6);
+    assert!(matches!(told_after(&first, 0).as_slice(), [(0, Err(AppendError::Lost))]));
+    assert!(matches!(told_after(&first, 1).as_slice(), [(1, Ok(()))]), "it is told once");
+    let second = Welcome { last: None, ..known(0, 3, 4, 4) };
+    assert!(matches!(told_after(&second, 2).as_slice(), [(2, Err(AppendError::Lost))]));
+    assert!(matches!(told_after(&second, 3).as_slice(), [(3, Ok(()))]), "it is told once");
+}
+
+/// Forgotten first, in a log that has it all: the crash that takes it comes later, and is seen by where it lay.
+#[test]
+fn who_was_forgotten_before_a_crash_is_told_of_what_it_took() {
+    let now = Instant::now();
+    for (place, lost) in [(4, true), (3, false)] {
+        let mut session = session();
+        session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
+        session.connected(&welcome()).expect("nobody else");
+        sent(&mut session, now);
+        accepted(&mut session, 0, place, 1, now);
+        session.disconnected(now, "");
+        session.connected(&Welcome { received: 5, ..welcome() }).expect("ours");
+        session.disconnected(now, "");
+        let crashed = Welcome { epoch: 2, epoch_first_offset: 4, received: 4, written: 4, durable: 4, ..welcome() };
+        session.connected(&crashed).expect("ours");
+        session.flush(DURABLE, 7, now);
+        let Some(Out::Flush { id, level }) = session.next_out(now) else { panic!("it asks") };
+        session.watermark(&Watermark { request_id: id, epoch: 2, epoch_first_offset: 4, level, offset: 4 }, now);
+        let told = flushes(&mut session);
+        assert_eq!(matches!(told.as_slice(), [(7, Err(AppendError::Lost))]), lost, "{told:?}");
+        assert_eq!(matches!(told.as_slice(), [(7, Ok(()))]), !lost, "{told:?}");
+    }
 }
 
 /// The error of a flush that was given up says nothing of a loss, so it does not take the news of one along.
