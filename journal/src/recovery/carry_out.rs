@@ -292,10 +292,11 @@ impl Carrier<'_> {
         if let State::Sealed { footer, .. } = &segment.state {
             let begun = self.said.epoch_start().first_offset;
             let follows = segment.number.checked_sub(1).is_none_or(|before| !self.report.missing.contains(&before));
-            let noted: Vec<Damage> = footer.lost_here(follows).collect();
-            // Below where the epoch began, too: such a start may have sealed an old segment again.
-            let is_untold = |d: &Damage| d.to > begun || noted.contains(d) && !self.said.knows_lost(*d);
-            self.lost.extend(noted.iter().copied().filter(is_untold));
+            // Below where the epoch began, too: such a start may have sealed an old segment again. What it begins with may have been
+            // lost with the one before, which may be back.
+            let own: Vec<Damage> = footer.lost_here(false).collect();
+            let is_untold = |d: &Damage| d.to > begun || own.contains(d) && !self.said.knows_lost(*d);
+            self.lost.extend(footer.lost_here(follows).filter(is_untold));
             self.report.damage.extend(footer.damage.iter().copied().filter(is_untold));
         }
         self.take_sealed(segment);

@@ -303,19 +303,17 @@ impl World {
     }
 
     /// Once a start or a recovery counts, what the footers give up is in `clad.meta` as well: it was told, and stays lost without
-    /// them. But for what went with a segment that is not there.
+    /// them. But for what a segment begins with: that may have gone with one that is not there.
     pub(super) fn check_noted(&self) -> Check {
         let Some(meta) = self.stepper.as_ref().map(Stepper::meta).filter(|meta| meta.lost.len() < MAX_LOST) else {
             return Ok(());
         };
         let names = self.disk.names();
-        let there = |number: u64| names.contains(&segment_name(number));
         let numbers = names.iter().filter_map(|name| parse_segment_name(name));
         for number in numbers.filter(|number| *number >= meta.lowest_segment) {
             let layout = self.legible(&segment_name(number)).and_then(|bytes| Layout::of(&bytes));
             let Some((_, footer)) = layout.and_then(|layout| layout.footer) else { continue };
-            let follows = number.checked_sub(1).is_none_or(there);
-            for lost in footer.lost_here(follows).filter(|lost| lost.to > meta.lowest_offset) {
+            for lost in footer.lost_here(false).filter(|lost| lost.to > meta.lowest_offset) {
                 let from = lost.from.max(meta.lowest_offset);
                 let noted = meta.lost.iter().any(|known| known.from <= from && lost.to <= known.to);
                 ensure(noted, || format!("{lost:?} of segment {number} is not noted: {:?}", meta.lost))?;
