@@ -43,6 +43,8 @@ pub(super) struct Log {
     pub(super) durable: u64,
     /// Whose the records below this are is forgotten.
     forgotten: u64,
+    /// Everything from here on was given up once.
+    pub(super) lowest_cut: u64,
 }
 
 /// An append of ours, as the daemon remembers it.
@@ -57,7 +59,17 @@ impl Log {
     fn new(id: u8, noise: u64) -> Self {
         let records = vec![NOISE; noise as usize];
         let (id, earlier) = (LogId::from_bytes([id; 16]), Vec::new());
-        Self { id, records, epoch: 1, epoch_first: 0, earlier, written: noise, durable: noise, forgotten: 0 }
+        Self {
+            id,
+            records,
+            epoch: 1,
+            epoch_first: 0,
+            earlier,
+            written: noise,
+            durable: noise,
+            forgotten: 0,
+            lowest_cut: u64::MAX,
+        }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -113,7 +125,7 @@ impl Log {
         self.earlier.retain(|earlier| earlier.first_offset < end);
         self.epoch += epochs;
         (self.epoch_first, self.written, self.durable) = (end, end, end);
-        self.forgotten = self.forgotten.min(end);
+        (self.forgotten, self.lowest_cut) = (self.forgotten.min(end), self.lowest_cut.min(end));
     }
 
     /// What lies there cannot be read any more; whose appends that were.

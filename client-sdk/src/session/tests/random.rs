@@ -355,10 +355,11 @@ impl World {
         }
     }
 
-    /// Who has sent something and heard of nothing that was taken cannot know that it was forgotten: what is there is then sent
+    /// Who has sent something and heard of nothing that was taken, or of what was given up since, cannot know that it was forgotten: what is there is then sent
     /// again (PROTOCOL, section 5, does not promise more), and nothing of that is looked at here.
     fn is_known(&self) -> bool {
-        self.session.known.is_none_or(|known| known.sent_end.is_none() || known.first_place.is_some())
+        let kept = |(_, offset)| offset < self.daemon.log.lowest_cut;
+        self.session.known.is_none_or(|known| known.sent_end.is_none() || known.first_place.is_some_and(kept))
     }
 
     /// The daemon is stopped as it should be, or, where it cannot, as it comes.
