@@ -245,7 +245,7 @@ fn run_rotten(first: u64, runs: u64) {
 }
 
 /// The same on a worn device.
-const FOUND_WORN: [u64; 15] = [
+const FOUND_WORN: [u64; 16] = [
     10002232,
     20002217,
     20002770,
@@ -261,6 +261,7 @@ const FOUND_WORN: [u64; 15] = [
     1795294472308395856,
     1795295000000008946,
     1795295000000022053,
+    6600000103684,
 ];
 
 #[test]

@@ -1,5 +1,6 @@
 //! How lives end, and how the next one begins.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -216,8 +217,9 @@ impl World {
                 let lost = matches!(e, OpenError::MetaLost { .. }) && self.has_lost_meta();
                 let same = !quiet || before == Some(self.files_of_the_log());
                 if !self.refused_for_wear(&e, same)? {
-                    // Each file that was worn may have an old error to tell, once.
-                    self.worn.refused |= self.settings.worn && untold && of_disk;
+                    // Each file that was worn may have an old error to tell, once. A full disk is another matter.
+                    let full = matches!(&e, OpenError::Io { source, .. } if source.kind() == ErrorKind::StorageFull);
+                    self.worn.refused |= self.settings.worn && untold && of_disk && !full;
                     ensure((!must || self.worn.refused) && of_disk || lost, || format!("the start failed: {e}"))?;
                 }
                 if lost && !self.settings.worn {
