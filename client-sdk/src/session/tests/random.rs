@@ -316,6 +316,7 @@ impl World {
         if !self.daemon.failed {
             return self.daemon.fail();
         }
+        self.raise_on_the_way();
         let log = &self.daemon.log;
         let (durable, written) = (log.durable, log.written);
         if self.fates.losses && self.daemon.connected && self.random.one_in(3) {

@@ -8,7 +8,7 @@
 //!   the flush's level, or had it in a log that is not there any more, or its loss was told.
 //! - Nothing ends with an error that has no reason in what happened.
 
-use super::super::model::{FULL, Limits, Log, Stored};
+use super::super::model::{Answer, FULL, Limits, Log, Stored};
 use super::World;
 use crate::{AppendError, producer::Receipt, session::Known};
 use clad_proto::{AckLevel, ErrorCode, LogId};
@@ -166,6 +166,18 @@ impl World {
             if is_there(log, append, receipt) && end.is_some_and(|end| end <= log.reached(level)) {
                 let raised = self.book.raised.entry(append).or_insert(level);
                 *raised = level.max(*raised);
+            }
+        }
+    }
+
+    /// Something may be lost now. An answer to a flush that is on its way says what was so when it was given.
+    pub(super) fn raise_on_the_way(&mut self) {
+        for answer in &self.daemon.outbound {
+            let Answer::Watermark(mark) = answer else { continue };
+            let below = (0..).zip(&self.daemon.log.records).take_while(|(at, _)| *at < mark.offset);
+            for append in below.filter_map(|(_, stored)| stored.append).filter(|_| mark.request_id != 0) {
+                let raised = self.book.raised.entry(append).or_insert(mark.level);
+                *raised = mark.level.max(*raised);
             }
         }
     }
