@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
+use crate::spare::Spare;
 
 /// A batch's content, wherever it lies on the disk.
 #[derive(Debug, Default)]
@@ -162,13 +163,12 @@ pub(crate) struct Gather {
     max_bytes: usize,
     /// Room for the next batch from the start, by the one before: growing would copy it again and again.
     expected: usize,
-    /// Memory of batches that are gone, empty: to ask the allocator for as much each time costs more than to fill it.
-    used_body: Vec<u8>,
+    /// Memory of batches that are gone.
+    spare: Spare,
     used_rows: Vec<Row>,
 }
 
-/// Memory of this size at most is used again: what was touched is not free, even where next to nothing is in it.
-const USED_BYTES: usize = 64 << 10;
+/// So many rows at most are used again: what was touched is not free, even where next to nothing is in it.
 const USED_ROWS: usize = 64;
 
 /// One append as it enters the queue.
@@ -192,7 +192,7 @@ impl Gather {
             bytes: 0,
             max_bytes,
             expected: 0,
-            used_body: Vec::new(),
+            spare: Spare::default(),
             used_rows: Vec::new(),
         }
     }
@@ -232,7 +232,7 @@ impl Gather {
             self.settle(purse);
             self.close_open();
         }
-        let (used_body, used_rows, expected) = (&mut self.used_body, &mut self.used_rows, self.expected);
+        let (spare, used_rows, expected) = (&mut self.spare, &mut self.used_rows, self.expected);
         let open = self.open.get_or_insert_with(|| Open {
             batch: Batch {
                 epoch,
@@ -242,14 +242,12 @@ impl Gather {
                 max_time_ns: i64::MIN,
                 ..Batch::default()
             },
-            body: match (expected..=expected * 2).contains(&used_body.capacity()) {
-                true => std::mem::take(used_body),
-                false => Vec::with_capacity(expected),
-            },
+            body: spare.take(expected),
             rows: std::mem::take(used_rows),
             since_boot_ns: now.boot_ns,
             ..Open::default()
         });
+        spare.grow(&mut open.body, len, self.max_bytes);
         e.header.encode_into(&mut open.body, e.vouch, e.payload);
         open.batch.count += e.header.count;
         *open.batch.payload_bytes.get_or_insert(0) += e.payload.len() as u64;
@@ -273,12 +271,22 @@ impl Gather {
         }
     }
 
-    /// Takes the memory of a batch that nobody has any more.
-    pub(crate) fn use_body(&mut self, mut body: Vec<u8>) {
-        if body.capacity() <= USED_BYTES {
-            body.clear();
-            self.used_body = body;
+    /// Lets go of a batch; its memory is used again where nobody else has it.
+    pub(crate) fn let_go(&mut self, batch: Arc<Batch>) {
+        if let Some(body) = Arc::into_inner(batch).and_then(|batch| batch.body.into_own()) {
+            self.spare.give(body);
         }
+    }
+
+    /// How often the allocator was asked for a batch's memory.
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> usize {
+        self.spare.asked()
+    }
+
+    /// Nobody appends anything: no more memory is kept than small batches take.
+    pub(crate) fn idle(&mut self) {
+        self.spare.idle();
     }
 
     /// The same of its rows.

@@ -45,6 +45,7 @@ pub mod repair;
 mod seal;
 mod segment_file;
 mod segment_reader;
+mod spare;
 pub mod stepper;
 mod sync;
 mod verify;

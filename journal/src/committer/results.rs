@@ -150,6 +150,8 @@ impl Committer {
             if !entry.durable {
                 self.note_unsynced(entry.shares.first().or(Some(&entry.batch)), Some(entry.since_boot_ns));
             }
+            // What the next batch is written into, where it is not remembered any more.
+            self.gather.let_go(entry.batch);
         }
         debug_assert!(self.marks.durable <= self.marks.written && self.marks.written <= self.marks.received);
     }
@@ -170,10 +172,7 @@ impl Committer {
         while self.recent_bytes > self.config.recent_bytes && self.recent.len() > 1 {
             let Some(oldest) = self.recent.pop_front() else { break };
             self.recent_bytes -= oldest.body.len();
-            // What nobody reads any more is what the next batch is written into.
-            if let Some(body) = Arc::into_inner(oldest).and_then(|batch| batch.body.into_own()) {
-                self.gather.use_body(body);
-            }
+            self.gather.let_go(oldest);
         }
     }
 

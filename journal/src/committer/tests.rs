@@ -5,12 +5,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
 
-use super::{Accepted, Append, Committer, Item, Sender};
+use super::{Accepted, Append, Committer, Done, InFlight, Item, Sender};
+use crate::active::Shares;
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
 use crate::format::meta::EpochStart;
 use crate::gather::{Gathered, Purse};
+use crate::io::Durability;
 use crate::marks::Level;
 use crate::producer::ProducerTable;
 
@@ -173,4 +175,48 @@ fn what_follows_is_one_row_for_the_table_of_producers() {
     assert_eq!((all.len(), all[0].rows.len(), all[0].rows[0].header.count), (1, 1, 200));
     assert_eq!(c.producers.ranges(), 1);
     assert_eq!(c.producers.get(&FROM.producer).unwrap().1.last, Some((199, 249)));
+}
+
+/// Rounds of batches, each written, and all of a round synced at once: how often the allocator was asked for their memory.
+fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u64) -> u64) -> usize {
+    let mut c = committer(1 << 20);
+    (c.config.recent_bytes, c.config.max_append_bytes) = (recent_bytes, 1 << 20);
+    let (permits, payload, mut next) = (Arc::new(Semaphore::new(PERMITS)), vec![7; 200_000], 0);
+    for n in 0..rounds * batches {
+        for _ in 0..appends(n) {
+            together(&mut c, &[item(next, 1, false, &payload)], &permits);
+            next += 1;
+        }
+        let Gathered { batch, since_boot_ns, permit, .. } = c.gather.pop().expect("it was taken");
+        let entry = InFlight {
+            id: n,
+            batch,
+            shares: Shares::default(),
+            _permit: permit,
+            since_boot_ns,
+            range: (0, 0),
+            written: false,
+            durable: false,
+        };
+        c.in_flight.push_back(entry);
+        c.writes += 1;
+        c.complete(Ok(Done::Write { id: n, durability: Durability::Written }), NOW);
+        if n % batches == batches - 1 {
+            c.complete(Ok(Done::Sync { upto: c.marks.written }), NOW);
+            assert!(c.in_flight.is_empty() && c.marks.durable == c.marks.written);
+        }
+    }
+    c.gather.asked()
+}
+
+/// What an allocator gives of this size comes from the kernel, a page fault for each page of it.
+#[test]
+fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
+    // Remembered for longer than they wait for the disk, and the other way round; and no batch as large as the one before.
+    for (batches, recent_bytes) in [(3, 2_000_000), (8, 1)] {
+        for most in [1, 5] {
+            let asked = asked_for(40, batches, recent_bytes, |n| 1 + n % most);
+            assert!(asked < 20, "{} batches of up to {most} appends asked {asked} times", 40 * batches);
+        }
+    }
 }

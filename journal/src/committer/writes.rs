@@ -158,6 +158,7 @@ impl Committer {
     }
 
     pub(super) fn begin_vouch(&mut self, now: Moment) -> Step {
+        self.gather.idle();
         let marks = self.marks;
         let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
         let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
