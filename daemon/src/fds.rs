@@ -48,7 +48,7 @@ fn take(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> io::Result<(us
             fds.extend(rights);
         }
     }
-    // The kernel gives as many as there are free numbers for.
+    // The kernel gives as many as there are free numbers for. (A security module that withholds one looks the same.)
     if got.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
         return Err(rustix::io::Errno::MFILE.into());
     }

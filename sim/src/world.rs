@@ -35,6 +35,7 @@ use clad_journal::clock::Clock;
 use clad_journal::format::footer::{Footer, TRAILER};
 use clad_journal::format::parse_segment_name;
 use clad_journal::format::segment::SegmentHeader;
+use clad_journal::io::Storage;
 use clad_journal::stepper::{Begun, Stepper};
 use clad_journal::{Event, JournalConfig, Policy};
 
@@ -274,7 +275,11 @@ impl World {
 
     /// Whether what is only `written` lies in the page cache.
     fn cached(&self) -> bool {
-        matches!(self.config.policy, Policy::FireAndForget { .. } | Policy::SyncFileRange { .. })
+        match self.config.policy {
+            Policy::FireAndForget { .. } => true,
+            Policy::SyncFileRange { .. } => !self.disk.is_direct(),
+            Policy::PerMessage | Policy::GroupCommit { .. } => false,
+        }
     }
 
     fn note(&mut self, what: impl FnOnce() -> String) {

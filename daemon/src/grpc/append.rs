@@ -3,13 +3,17 @@
 //! What must hold:
 //! - A stream is a connection of the framed protocol: the same door, the same session, the same answers in the same
 //!   order; answers are released while the stream waits for anything else, so that no ack waits for an append.
-//! - One message is one append; it is encoded once, here, from the bytes as they came, and its checksum is made of what was
+//! - One message is one append; it is encoded here, from the bytes as they came, and its checksum is made of what was
 //!   encoded. It is never decoded: what it takes in memory is bounded by its length, whatever is in it.
+//! - What waits for room waits as the message that it came as, with the message's share: encoded it can be much longer, and
+//!   nothing counts that before it is admitted. So it is encoded again once it is.
+//! - Nobody has a place in the queue for room whose answers are not read: what is free would be kept for him.
 //! - An error of one append is told in Refused, in its turn, one of a flush in FlushRefused, and the stream goes on; any
 //!   other ends it with a status.
 //! - A level `none` is never answered: what is refused of it is counted as dropped.
 //! - On the way down no further message is taken, and what was taken is answered while the drain lasts.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::task::{Context, Poll};
@@ -35,7 +39,7 @@ use super::LAST_WORDS;
 use super::assembly::{Limits, Message, Messages, PATIENCE, Share};
 use super::calls::Calls;
 use super::listen::Caller;
-use crate::ingest::{ADMISSION_WAIT, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
+use crate::ingest::{ADMISSION_WAIT, Admitted, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
@@ -87,7 +91,7 @@ impl Ingest {
             peer,
             share,
             session,
-            released: Vec::new(),
+            released: VecDeque::new(),
             out,
         };
         let call = self.calls.begin();
@@ -121,19 +125,14 @@ impl From<ErrorInfo> for End {
     }
 }
 
-/// An append that is ready for the journal, or why it is not taken.
-struct Encoded {
-    head: AppendHead,
-    payload: Result<Payload, ErrorInfo>,
-}
-
 struct Conversation {
     service: FramedService,
     peer: Peer,
     share: Share,
     session: Session,
     marks: Watcher,
-    released: Vec<Answer>,
+    /// Due, in their order, and there was no room for them yet.
+    released: VecDeque<Answer>,
     out: Out,
 }
 
@@ -160,9 +159,13 @@ impl Conversation {
             match self.next(asked).await? {
                 Message::Whole(message) => match parse(&message)? {
                     Asked::Append(append) => {
-                        let append = self.encode(&append).await?;
+                        let told = self.append(&producer, &append).await?;
+                        // Before the answer waits for its reader.
                         drop(message);
-                        self.append(&producer, append).await?;
+                        self.share.give_back();
+                        if let Some(told) = told {
+                            self.tell(told).await?;
+                        }
                     }
                     Asked::Flush(flush) => self.flush(flush).await?,
                     Asked::Hello(_) => return Err(malformed("a second Hello")),
@@ -176,7 +179,9 @@ impl Conversation {
                 Message::TooLong(skimmed, error) => {
                     let level = skimmed.level.unwrap_or(AckLevel::Received);
                     let error = self.service.door.unless_stored(&producer, skimmed.first_seq, error);
-                    self.refuse(skimmed.first_seq, skimmed.records, level, error).await?;
+                    if let Some(told) = refused(skimmed.first_seq, skimmed.records, level, error) {
+                        self.tell(told).await?;
+                    }
                 }
             }
         }
@@ -247,12 +252,16 @@ impl Conversation {
         self.release().await
     }
 
+    fn share_is_short_of(&self, bytes: usize) -> bool {
+        let held = self.session.held_bytes();
+        held > 0 && held + bytes > self.service.door.max_connection_bytes
+    }
+
     /// Waits until the connection's share has room for so many bytes, but not for ever.
     async fn share_has_room(&mut self, bytes: usize) -> Result<bool, End> {
-        let most = self.service.door.max_connection_bytes;
         let late = tokio::time::sleep(ADMISSION_WAIT);
         tokio::pin!(late);
-        while self.session.held_bytes() > 0 && self.session.held_bytes() + bytes > most {
+        while self.share_is_short_of(bytes) {
             let wants = self.session.wants();
             tokio::select! {
                 reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
@@ -272,14 +281,13 @@ impl Conversation {
         Ok(())
     }
 
-    /// Encodes an append, which gives its message's share back.
-    async fn encode(&mut self, append: &AskedAppend<'_>) -> Result<Encoded, End> {
+    /// Takes or refuses an append, and gives what its sender is told of that.
+    async fn append(&mut self, producer: &Producer, append: &AskedAppend<'_>) -> Result<Option<Told>, End> {
         // What was logged by a ring before this came goes to the journal before it.
         let rings = self.service.rings.clone();
         let caught_up = self.meanwhile(rings.catch_up(None)).await?;
         let level = append.level.unwrap_or(AckLevel::Received);
-        let count = append.logs.count();
-        let mut head = AppendHead { first_seq: append.first_seq, count, level, gap: append.gap, payload_crc: 0 };
+        let (first_seq, mut count) = (append.first_seq, append.logs.count());
         let payload = match append.level {
             Some(_) => caught_up.and(self.payload(append, level)),
             None => {
@@ -287,11 +295,21 @@ impl Conversation {
                 Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
             }
         };
-        self.share.give_back();
-        if let Ok(payload) = &payload {
-            (head.count, head.payload_crc) = (payload.count, payload.checksum());
-        }
-        Ok(Encoded { head, payload })
+        let taken = match payload {
+            Ok(payload) => {
+                count = payload.count;
+                self.take(producer, append, level, payload).await?
+            }
+            Err(error) => Err(self.service.door.unless_stored(producer, first_seq, error)),
+        };
+        let (accepted, bytes, since) = match taken {
+            Ok(taken) => taken,
+            Err(error) => return Ok(refused(first_seq, count, level, error)),
+        };
+        self.session.given(first_seq, &accepted, level, bytes, since);
+        let Accepted { first_offset, count, epoch, duplicate, .. } = accepted;
+        let told = v1::Accepted { first_seq, first_offset, count, epoch, duplicate };
+        Ok((level != AckLevel::None).then_some(Told::Accepted(told)))
     }
 
     fn payload(&self, append: &AskedAppend<'_>, level: AckLevel) -> Result<Payload, ErrorInfo> {
@@ -304,55 +322,58 @@ impl Conversation {
         append.logs.encode(door.max_append, door.max_record).map_err(Into::into)
     }
 
-    async fn append(&mut self, producer: &Producer, append: Encoded) -> Result<(), End> {
-        let Encoded { head, payload } = append;
-        let AppendHead { first_seq, count, level, .. } = head;
-        let taken = match payload {
-            Ok(payload) => self.take(producer, &head, &payload).await?,
-            Err(error) => Err(self.service.door.unless_stored(producer, first_seq, error)),
-        };
-        let (accepted, bytes, since) = match taken {
-            Ok(taken) => taken,
-            Err(error) => return self.refuse(first_seq, count, level, error).await,
-        };
-        self.session.given(first_seq, &accepted, level, bytes, since);
-        if level == AckLevel::None {
-            return Ok(());
-        }
-        let Accepted { first_offset, count, epoch, duplicate, .. } = accepted;
-        self.tell(Told::Accepted(v1::Accepted { first_seq, first_offset, count, epoch, duplicate })).await
-    }
-
-    async fn refuse(&mut self, first_seq: u64, count: u32, level: AckLevel, error: ErrorInfo) -> Result<(), End> {
-        count_refusal(level, error.code, count);
-        if level == AckLevel::None {
-            return Ok(());
-        }
-        self.tell(Told::Refused(v1::Refused { first_seq, count, error: Some(error.into()) })).await
-    }
-
-    /// Waits for the connection's share and for the budget of all, then hands the append over.
+    /// Hands an append over, where there is room in the connection's share and in the budget of all; else waits for that.
     async fn take(
         &mut self,
         producer: &Producer,
-        head: &AppendHead,
-        payload: &Payload,
+        append: &AskedAppend<'_>,
+        level: AckLevel,
+        payload: Payload,
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
         let door = self.service.door.clone();
         let bytes = payload.bytes.len();
-        if !self.share_has_room(bytes).await? {
-            return Ok(Err(door.share_is_full()));
-        }
-        let admitted = match door.try_admit(bytes, door.arrival()) {
-            Some(admitted) => admitted,
-            None => match self.meanwhile(door.admit(bytes)).await? {
-                Ok(admitted) => admitted,
-                Err(error) => return Ok(Err(error)),
-            },
+        let at_once = if self.share_is_short_of(bytes) { None } else { door.try_admit(bytes, door.arrival()) };
+        let (payload, admitted) = match at_once {
+            Some(admitted) => (payload, admitted),
+            None => {
+                drop(payload);
+                if !self.share_has_room(bytes).await? {
+                    return Ok(Err(door.share_is_full()));
+                }
+                let admitted = match self.room(bytes).await? {
+                    Ok(admitted) => admitted,
+                    Err(error) => return Ok(Err(error)),
+                };
+                match self.payload(append, level) {
+                    Ok(payload) => (payload, admitted),
+                    Err(error) => return Ok(Err(error)), // not after it was encoded before
+                }
+            }
         };
         let since = admitted.at.since;
-        let accepted = door.take(&self.peer, producer, head, &payload.bytes, admitted);
+        let (first_seq, count, payload_crc) = (append.first_seq, payload.count, payload.checksum());
+        let head = AppendHead { first_seq, count, level, gap: append.gap, payload_crc };
+        let accepted = door.take(&self.peer, producer, &head, &payload.bytes, admitted);
         Ok(accepted.map(|accepted| (accepted, bytes, since)))
+    }
+
+    /// Waits in the queue for the budget of all, but not for ever, and only while its answers find room at once.
+    async fn room(&mut self, bytes: usize) -> Result<Result<Admitted, ErrorInfo>, End> {
+        let door = self.service.door.clone();
+        loop {
+            self.release().await?;
+            let admitted = door.admit(bytes);
+            tokio::pin!(admitted);
+            while self.release_at_once()? {
+                let (waits, wants) = (self.session.waits(), self.session.wants());
+                tokio::select! {
+                    biased;
+                    got = &mut admitted => return Ok(got),
+                    reached = self.marks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
+                    () = self.out.closed() => return Err(End::Gone),
+                }
+            }
+        }
     }
 
     async fn flush(&mut self, flush: v1::Flush) -> Result<(), End> {
@@ -365,28 +386,36 @@ impl Conversation {
     }
 
     async fn release(&mut self) -> Result<(), End> {
-        let marks = self.marks.now();
-        let mut released = std::mem::take(&mut self.released);
-        self.session.release(&marks, &mut released);
-        for answer in released.drain(..) {
-            self.tell(match answer {
-                Answer::Watermark(mark) => Told::Watermark(mark.into()),
-                Answer::Refused(refused) => {
-                    count_refusal(AckLevel::Received, refused.error.code, refused.count);
-                    Told::Refused(refused.into())
-                }
-                Answer::FlushFailed(id, error) => flush_refused(id, error),
-            })
-            .await?;
+        while !self.release_at_once()? {
+            if let Some(answer) = self.released.pop_front() {
+                self.tell(told(answer)).await?;
+            }
         }
-        self.released = released;
         Ok(())
+    }
+
+    /// Answers what is due as far as there is room for it; whether that was all.
+    fn release_at_once(&mut self) -> Result<bool, End> {
+        let mut answers = Vec::new();
+        self.session.release(&self.marks.now(), &mut answers);
+        self.released.extend(answers);
+        while !self.released.is_empty() {
+            let room = match self.out.try_reserve() {
+                Ok(room) => room,
+                Err(mpsc::error::TrySendError::Full(())) => return Ok(false),
+                Err(mpsc::error::TrySendError::Closed(())) => return Err(End::Gone),
+            };
+            if let Some(answer) = self.released.pop_front() {
+                room.send(Ok(response(told(answer))));
+            }
+        }
+        Ok(true)
     }
 
     /// Says something, and waits until there is room for it: for ever, but not with a share that others wait for, and
     /// on the way down only for a moment.
     async fn tell(&self, told: Told) -> Result<(), End> {
-        let answer = Ok(v1::AppendResponse { message: Some(told) });
+        let answer = Ok(response(told));
         let answer = match self.out.try_send(answer) {
             Ok(()) => return Ok(()),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(End::Gone),
@@ -396,7 +425,7 @@ impl Conversation {
             sent = self.out.send(answer) => sent.map_err(|_| End::Gone),
             () = stopped_for(self.service.stop.clone(), LAST_WORDS) => Err(End::Gone),
             () = tokio::time::sleep(PATIENCE), if self.share.is_held() => {
-                let text = "half a message, and the answers to those before are not read";
+                let text = "a large message under way, and the answers to those before are not read";
                 Err(ErrorInfo::new(ErrorCode::IdleTimeout, text).into())
             }
         }
@@ -416,6 +445,28 @@ fn parse(message: &Bytes) -> Result<Asked<'_>, End> {
     }
 }
 
+/// A refusal, counted; nothing where no answer is wanted.
+fn refused(first_seq: u64, count: u32, level: AckLevel, error: ErrorInfo) -> Option<Told> {
+    count_refusal(level, error.code, count);
+    let refused = v1::Refused { first_seq, count, error: Some(error.into()) };
+    (level != AckLevel::None).then_some(Told::Refused(refused))
+}
+
+fn told(answer: Answer) -> Told {
+    match answer {
+        Answer::Watermark(mark) => Told::Watermark(mark.into()),
+        Answer::Refused(refused) => {
+            count_refusal(AckLevel::Received, refused.error.code, refused.count);
+            Told::Refused(refused.into())
+        }
+        Answer::FlushFailed(id, error) => flush_refused(id, error),
+    }
+}
+
+fn response(told: Told) -> v1::AppendResponse {
+    v1::AppendResponse { message: Some(told) }
+}
+
 fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {
     Told::FlushRefused(v1::FlushRefused { flush_id, error: Some(error.into()) })
 }
@@ -423,3 +474,6 @@ fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {
 fn malformed(text: &'static str) -> End {
     ErrorInfo::new(ErrorCode::MalformedFrame, text).into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,8 @@
 //! - A message's length is judged when its five bytes of header are there, before any memory is taken for it. One that is
 //!   too long is let go by as it comes; what it says of itself is kept, so that its sender is told, and the stream goes on.
 //! - A large message is put together only with a share of the assembly budget that the framed connections use, too. The
-//!   handler gives the share back once the message is encoded; nobody keeps one for longer than [`PATIENCE`] while it
-//!   waits for its peer.
+//!   handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`PATIENCE`] while
+//!   it waits for its peer.
 //! - Half a message is given [`PATIENCE`] to become whole.
 //!
 //! One message is handed out at a time: when the next is asked for, what was given before was handled.

@@ -2,7 +2,7 @@
 //!
 //! What must hold:
 //! - An append over gRPC goes through the same door as a framed one and gets the same answers: what one takes, the other
-//!   takes. It is encoded once, at the door, and its checksum starts there.
+//!   takes. It is encoded at the door, and its checksum starts there.
 //! - Memory that a peer can hold is bounded before it is taken: what HTTP/2 may have buffered by the windows below, a
 //!   message that is put together by [`assembly`], what is admitted by the door, answers by a channel. A peer that does
 //!   not read its answers is not read from either.

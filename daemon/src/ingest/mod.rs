@@ -27,7 +27,7 @@ use crate::metrics;
 pub(crate) use budget::Budget;
 pub(crate) use crew::Crew;
 pub(crate) use current::{Current, buffers};
-pub(crate) use door::{ADMISSION_WAIT, Arrival, Door, Producer, count_refusal, random, refusal};
+pub(crate) use door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_refusal, random, refusal};
 pub(crate) use framed::{Patience, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
 pub(crate) use peer::{Peer, start_time};

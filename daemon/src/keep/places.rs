@@ -17,8 +17,9 @@ const RECORDS_SOCKET: &str = "clad.sock";
 /// The link, and the name under which it is made. A folder with names that do not end so is refused as no log's.
 const LINK: &str = "holder.sock";
 const NEW_LINK: &str = "holder.new.sock";
-/// The link to where rings were left, for it is not sure whose they are.
-const LEFT: &str = "holder.left.sock";
+/// The links to where rings were left, for it is not sure whose they are. Each start leaves one at most, by the place that the
+/// link led to.
+const LEFT: [&str; 4] = ["holder.left.sock", "holder.left2.sock", "holder.left3.sock", "holder.left4.sock"];
 
 /// The socket of the holder for the daemon with this socket for records: no two of a folder have the same.
 pub(super) fn of(socket: &Path) -> io::Result<PathBuf> {
@@ -52,13 +53,30 @@ impl Link<'_> {
         std::fs::read_link(self.0.join(LINK)).ok()
     }
 
-    /// Where a start before has left rings: to be asked again.
-    pub(super) fn left(&self) -> Option<PathBuf> {
-        std::fs::read_link(self.0.join(LEFT)).ok()
+    /// Where starts before have left rings: to be asked again.
+    pub(super) fn left(&self) -> Vec<PathBuf> {
+        LEFT.iter().filter_map(|name| std::fs::read_link(self.0.join(name)).ok()).collect()
     }
 
-    pub(super) fn set_left(&self, target: Option<&Path>) -> io::Result<()> {
-        self.put(LEFT, target)
+    /// These are all of them. One that is known keeps its link, so that none is forgotten on the way; of more than there are
+    /// links for the last are forgotten, and said.
+    pub(super) fn set_left(&self, targets: &[PathBuf]) -> io::Result<()> {
+        let mut free = Vec::new();
+        for name in LEFT {
+            match std::fs::read_link(self.0.join(name)) {
+                Ok(known) if targets.contains(&known) => {}
+                _ => free.push(name),
+            }
+        }
+        let known = self.left();
+        let mut free = free.into_iter();
+        for target in targets.iter().filter(|target| !known.contains(target)) {
+            match free.next() {
+                Some(name) => self.put(name, Some(target))?,
+                None => tracing::warn!("{}: rings that are left there are not looked for again", target.display()),
+            }
+        }
+        free.try_for_each(|name| self.put(name, None))
     }
 
     /// From now on they are kept there; `None`: by no holder.

@@ -125,8 +125,9 @@ pub(crate) async fn find(
         (None, None) => (None, Vec::new()),
     };
     let link = Link(sought.data);
-    let (is_linked, mut left, mut is_whole) = (link.target().is_some(), None, true);
-    for path in elsewhere(&sought, &link) {
+    let (is_linked, mut left, mut is_whole) = (link.target().is_some(), Vec::new(), true);
+    let mut places = elsewhere(&sought, &link).into_iter();
+    while let Some(path) = places.next() {
         if place.as_ref().and_then(Place::path) == Some(&path) {
             continue;
         }
@@ -134,7 +135,7 @@ pub(crate) async fn find(
         let (holder, found) = match asked {
             Err(e) if Refusal::of(&e).is_some() => {
                 tracing::warn!("{}: {e}: rings of this log that it may keep are left there", path.display());
-                left = Some(path);
+                left.push(path);
                 continue;
             }
             asked => asked.map_err(|e| with_advice(&path.display(), &e))?,
@@ -146,7 +147,7 @@ pub(crate) async fn find(
                  moved, start clad once with the ingest.unix.path that it had, or end that `clad hold` and give up what is in them",
                 path.display()
             );
-            left = Some(path.clone());
+            left.push(path.clone());
         }
         if found.is_empty() {
             continue;
@@ -154,6 +155,7 @@ pub(crate) async fn find(
         tracing::info!(rings = found.len(), from = %holder.path().display(), "rings that an earlier daemon had kept elsewhere");
         let Some(to) = place else {
             (place, kept) = (Some(Place::Holder(holder)), found);
+            left.extend(places); // not asked: there is no place for what they keep
             break;
         };
         let moved = tokio::task::spawn_blocking(move || move_over(holder, found, to, kept)).await;
@@ -163,7 +165,8 @@ pub(crate) async fn find(
         is_whole &= is_moved;
     }
     // Of a place that no link led to, nothing says that it ever had rings of ours.
-    let linked = link.set_left(left.filter(|_| is_linked).as_deref());
+    left.retain(|_| is_linked);
+    let linked = link.set_left(&left);
     let Some(place) = place else { return linked.map(|()| None) };
     if is_whole && let Err(error) = linked.and_then(|()| link.set(place.path())) {
         tracing::warn!(%error, "the data folder takes no link to who keeps the rings: with another ingest.unix.path the next start would not find them");

@@ -291,7 +291,7 @@ async fn rings_are_found_where_the_last_daemon_of_the_folder_had_them() {
         for socket in [None, Some("third.sock")] {
             assert!(found(folder, socket, "copy", false).await.expect("none").is_empty(), "{lives}");
         }
-        assert_eq!(places::Link(&folder.join("copy")).left(), Some(folder.join("rings.sock")), "not forgotten");
+        assert_eq!(places::Link(&folder.join("copy")).left(), [folder.join("rings.sock")], "not forgotten");
         std::fs::remove_file(folder.join("copy/holder.sock")).expect("it is there");
         assert!(found(folder, Some("third.sock"), "copy", false).await.expect("none").is_empty(), "{lives}");
         std::fs::remove_dir_all(folder.join("copy")).expect("it is there");
@@ -309,6 +309,43 @@ async fn rings_are_found_where_the_last_daemon_of_the_folder_had_them() {
         std::fs::remove_file(folder.join(name)).expect("it was there");
     }
     processes.into_iter().for_each(|process| process.join().expect("it ends with its socket"));
+}
+
+/// Each place that has refused is asked again by the next start, also one that no start has asked for want of a place.
+#[tokio::test]
+async fn every_place_that_refuses_is_remembered() {
+    let (folder, _) = place();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("data")).expect("a folder");
+    let data = folder.join("data");
+    let [first, second, third] =
+        ["first.rings.sock", "second.rings.sock", "third.rings.sock"].map(|name| folder.join(name));
+    let others = [&first, &second].map(|path| std::os::unix::net::UnixListener::bind(path).expect("another program's"));
+    let link = places::Link(&data);
+    link.set(Some(&first)).and_then(|()| link.set_left(std::slice::from_ref(&second))).expect("links");
+    let process = real(&third);
+    let left = || link.left().into_iter().collect::<std::collections::BTreeSet<_>>();
+    for again in [false, true] {
+        assert!(found(folder, Some("third.sock"), "data", false).await.expect("none").is_empty());
+        assert_eq!(left(), [first.clone(), second.clone()].into(), "{again}");
+    }
+    // The rings are at the place of the link, and it is the only one.
+    let mut holder = Holder::at(third.clone(), places::identity(&data), LONG);
+    while !holder.all(Whose::Anyones).is_ok_and(|kept| kept.is_empty()) {
+        std::thread::yield_now();
+    }
+    holder.keep(ring(1)).expect("kept");
+    drop(holder);
+    assert_eq!(found(folder, None, "data", false).await.expect("found"), [1]);
+    assert_eq!(left(), [first.clone(), second.clone()].into(), "nobody has asked them");
+    drop(others);
+    std::fs::remove_file(&second).expect("it was there");
+    let ours = earlier(&second, vec![ring(2)]);
+    assert_eq!(found(folder, Some("third.sock"), "data", false).await.expect("found"), [1, 2], "it has what is ours");
+    assert_eq!(ours.join().expect("answered"), [2], "let go there");
+    assert!(left().is_empty(), "nobody is at the first any more");
+    std::fs::remove_file(&third).expect("it was there");
+    process.join().expect("it ends with its socket");
 }
 
 /// The daemon before had `audit.sock`, and its holder at the one name of the folder. A log that is new had none.

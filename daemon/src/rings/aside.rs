@@ -3,12 +3,13 @@
 //! What must hold: a ring that was kept is let go only where it is nonsense, which no later try and no other version can
 //! take. That another version made it is believed of its note alone: in the ring, its client can write that. Any other stays kept as it is, with all that is `posted` in it. Until it is drained its producer logs by no other
 //! way, for that would count the same sequences; nobody else waits for it. It is said, with what would let it go on, and
-//! tried again after [`PAUSE`], doubling, where that can help.
+//! tried again after [`PAUSE`], doubling, where that can help. Who only looks at what is set aside waits for no try.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clad_journal::AppendError;
+use clad_proto::frame::RingId;
 use clad_shm::OpenError;
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -88,18 +89,25 @@ impl std::fmt::Display for Hindrance {
 
 /// One of them.
 pub(super) struct Aside {
-    kept: Kept,
+    /// Not there while it is tried again.
+    kept: Option<Kept>,
     why: Hindrance,
     /// Holds its producer's place meanwhile.
     member: Arc<Member>,
     /// As long as there is one, the log does not forget which of its records it has.
+    #[expect(dead_code, reason = "it is there to be dropped")]
     session: Option<Producer>,
 }
 
 impl Aside {
     #[cfg(test)]
     pub(super) fn fds(&mut self) -> &mut Vec<std::os::fd::OwnedFd> {
-        &mut self.kept.fds
+        &mut self.kept.as_mut().expect("it is not tried just now").fds
+    }
+
+    #[cfg(test)]
+    pub(super) const fn is_tried(&self) -> bool {
+        self.kept.is_none()
     }
 }
 
@@ -132,38 +140,56 @@ impl Shared {
         let member = Arc::new(Member::aside(note, usize::try_from(bytes).unwrap_or(0)));
         self.roll.enter_again(member.clone());
         let session = self.session(&note).ok();
-        self.aside().push(Aside { kept, why, member, session });
+        self.aside().push(Aside { kept: Some(kept), why, member, session });
         None
     }
 
     /// Tries again to go on with what was set aside. Blocks.
     pub(super) fn try_again(&self) {
-        let mut aside = self.aside();
-        for one in std::mem::take(&mut *aside) {
-            if !one.why.may_pass() {
-                aside.push(one);
-                continue;
-            }
-            let Aside { kept, member, session, .. } = one;
-            let note = kept.note;
-            match self.take_over(kept).map_err(|hindered| *hindered) {
-                Ok(ring) => {
-                    tracing::info!(ring = %note.id, uid = note.uid, pid = note.pid, "a ring that was set aside goes on");
-                    // In one step: whoever asks for its producer's ring finds the one or the other.
-                    self.roll.replace(&member, ring.member.clone());
-                    // Where the drain has ended it stays kept, for the next daemon.
-                    let (done, _) = oneshot::channel();
-                    self.order(Order::Add(Box::new(ring), done));
-                }
-                Err((_, Hindrance::Broken(error))) => {
-                    crate::metrics::ring_cut_off();
-                    tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, why = %error, "a ring that was kept is let go");
-                    self.keeper.forget(&note);
-                    self.roll.leave(&member);
-                }
-                Err((kept, why)) => aside.push(Aside { kept, why, member, session }),
+        // One after the other: a stop comes behind the try that is under way.
+        let _trying = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids: Vec<RingId> =
+            self.aside().iter().filter(|one| one.why.may_pass()).map(|one| one.member.note.id).collect();
+        for id in ids {
+            let kept = self.aside().iter_mut().find(|one| one.member.note.id == id).and_then(|one| one.kept.take());
+            if let Some(kept) = kept {
+                self.try_one(kept);
             }
         }
+    }
+
+    fn try_one(&self, kept: Kept) {
+        let note = kept.note;
+        match self.take_over(kept).map_err(|hindered| *hindered) {
+            Ok(ring) => {
+                tracing::info!(ring = %note.id, uid = note.uid, pid = note.pid, "a ring that was set aside goes on");
+                let Some(one) = self.no_more_aside(note.id) else { return };
+                // In one step: whoever asks for its producer's ring finds the one or the other.
+                self.roll.replace(&one.member, ring.member.clone());
+                // Where the drain has ended it stays kept, for the next daemon.
+                let (done, _) = oneshot::channel();
+                self.order(Order::Add(Box::new(ring), done));
+            }
+            Err((_, Hindrance::Broken(error))) => {
+                crate::metrics::ring_cut_off();
+                tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, why = %error, "a ring that was kept is let go");
+                self.keeper.forget(&note);
+                if let Some(one) = self.no_more_aside(note.id) {
+                    self.roll.leave(&one.member);
+                }
+            }
+            Err((kept, why)) => {
+                if let Some(one) = self.aside().iter_mut().find(|one| one.member.note.id == note.id) {
+                    (one.kept, one.why) = (Some(kept), why);
+                }
+            }
+        }
+    }
+
+    fn no_more_aside(&self, id: RingId) -> Option<Aside> {
+        let mut aside = self.aside();
+        let at = aside.iter().position(|one| one.member.note.id == id)?;
+        Some(aside.remove(at))
     }
 }
 

@@ -144,6 +144,8 @@ struct Shared {
     probe: Mutex<Option<(Instant, CaughtUp)>>,
     /// Kept, and not gone on with now.
     aside: Mutex<Vec<Aside>>,
+    /// Held by who tries to go on with them.
+    trying: Mutex<()>,
 }
 
 impl Shared {
@@ -253,6 +255,7 @@ impl Rings {
             sign: Mutex::default(),
             probe: Mutex::default(),
             aside: Mutex::default(),
+            trying: Mutex::default(),
         });
         let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
         if !adopted.is_empty() {

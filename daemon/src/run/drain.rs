@@ -60,8 +60,8 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
             tracing::error!(
                 ?patience,
                 rings = left_over,
-                "the log has its clean end, but not all that lies in rings could be taken in time: the service manager, or a process \
-                 `clad hold`, keeps it for the next start, and its end would lose it"
+                "the log has its clean end, but not all that lies in rings was taken: under systemd a restart goes on with it, and \
+                 `systemctl stop` gives it up; else a process `clad hold` keeps it for the next start"
             );
             Exit::Failed
         }

@@ -1,9 +1,12 @@
 //! What gRPC can be made to hold: metadata without end, streams that are reset as fast as they open, windows that are
 //! filled on every stream of every connection, frames that ask for answers that nobody reads.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use clad_e2e::{Daemon, Setup};
+use clad_e2e::hold::{Holder, threads};
+use clad_e2e::web::metrics;
+use clad_e2e::{Daemon, PATIENCE, Setup};
+use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
 use clad_proto::grpc::v1;
 use prost::Message;
 
@@ -23,9 +26,13 @@ const BUDGET: u64 = 4 << 20;
 /// Of each stream that is open: its task and its places.
 const STREAM: u64 = 24 << 10;
 
-fn daemon() -> Daemon {
+fn setup() -> Setup {
     let setup = Setup::new().set("limits.max_inflight_bytes", &BUDGET.to_string());
-    setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string()).start()
+    setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string())
+}
+
+fn daemon() -> Daemon {
+    setup().start()
 }
 
 /// Headers in frames of the largest size, with more behind each; nothing where the daemon has closed.
@@ -236,4 +243,69 @@ fn windows_of_ten_connections() {
 #[ignore = "cargo xtask ci hostile"]
 fn windows_of_hundreds_of_connections() {
     windows(200);
+}
+
+fn append(first_seq: u64, records: Vec<logs::LogRecord>) -> Vec<u8> {
+    let scope_logs = vec![logs::ScopeLogs { log_records: records, ..Default::default() }];
+    let resource_logs = Some(logs::ResourceLogs { scope_logs, ..Default::default() });
+    let append = v1::Append { first_seq, level: v1::AckLevel::Received.into(), gap: false, resource_logs };
+    message(&v1::AppendRequest { message: Some(v1::append_request::Message::Append(append)) }.encode_to_vec())
+}
+
+/// Sends all of it, as the windows open.
+fn send(connection: &mut Http2, stream: u32, mut bytes: &[u8]) {
+    let began = Instant::now();
+    while !bytes.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "{} bytes are not taken", bytes.len());
+        match connection.data_within(stream, bytes) {
+            0 => std::thread::sleep(Duration::from_millis(1)),
+            sent => bytes = &bytes[sent..],
+        }
+    }
+}
+
+/// Small messages of empty records, which are many times as long once they are encoded, and a disk that does not answer:
+/// they wait for room as they came.
+#[test]
+fn what_waits_for_room_is_as_long_as_it_came() {
+    const CONNECTIONS: u32 = 2;
+    /// Two bytes each as they come: a message that needs no share of the budget.
+    const RECORDS: usize = 30_000;
+    let daemon = setup().set("journal.io_engine", "blocking").start();
+    let pages = daemon.port("metrics");
+    let writers = threads(daemon.pid(), |name| name.starts_with("clad-write") || name.starts_with("clad-ingest"));
+    let disk = Holder::of_flushes(&writers);
+    let streams = u64::from(CONNECTIONS * MAX_STREAMS);
+    let bound = 2 * BUDGET + BUDGET + u64::from(CONNECTIONS + 1) * EACH + streams * (STREAM + (64 << 10));
+    let small = append(0, vec![logs::LogRecord::default(); RECORDS]);
+    assert!(small.len() < 64 << 10, "{} bytes: it would need a share", small.len());
+    attack("empty records that wait for room", &daemon, bound, || {
+        disk.hold();
+        let mut filler = Http2::connect(daemon.port("grpc"));
+        filler.open(1);
+        send(&mut filler, 1, &hello());
+        for first_seq in 0..4 {
+            let record = logs::LogRecord { event_name: "f".repeat(1 << 20), ..Default::default() };
+            send(&mut filler, 1, &append(first_seq, vec![record]));
+        }
+        let began = Instant::now();
+        while metrics(pages)["clad_inflight_bytes"] < f64::from(3 << 20) {
+            assert!(began.elapsed() < PATIENCE, "there is room still");
+        }
+        let mut all: Vec<_> = (0..CONNECTIONS).map(|_| Http2::connect(daemon.port("grpc"))).collect();
+        for connection in &mut all {
+            for stream in (0..MAX_STREAMS).map(|n| 2 * n + 1) {
+                connection.open(stream);
+                send(connection, stream, &hello());
+                send(connection, stream, &small);
+            }
+        }
+        // They have waited, as long as one waits, and are refused; but for a few that go into what is free still.
+        let refused = || metrics(pages)["clad_rejected_records_total{reason=\"busy\"}"] as usize;
+        while refused() < streams as usize / 4 * 3 * RECORDS {
+            assert!(began.elapsed() < PATIENCE, "{} records are refused", refused());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        disk.release();
+    });
 }

@@ -18,7 +18,8 @@ impl World {
     /// The log comes to rest and vouches; the write-back of that fails; then an append comes, or time passes, and a rotation.
     pub(super) fn lose_a_vouch(&mut self) -> Check {
         let syncs = !matches!(self.config.policy, Policy::FireAndForget { .. });
-        if !syncs || self.disk.is_direct() && !self.cached() || self.settings.calm {
+        let by_ranges = matches!(self.config.policy, Policy::SyncFileRange { .. });
+        if !syncs || self.disk.is_direct() && !by_ranges || self.settings.calm {
             return Ok(());
         }
         self.disk.clear_faults();

@@ -73,6 +73,31 @@ fn what_cannot_be_gone_on_with_now_stays_kept_and_goes_on_later() {
     assert_eq!((world.shared.aside().len(), aside(&world)), (0, 0));
 }
 
+/// The daemon's own task asks how it is, on which the watchdog stands: it waits for no try, whatever that waits for.
+#[test]
+fn who_looks_at_what_is_set_aside_waits_for_no_try() {
+    let mut world = World::new(16);
+    let (program, mut kept) = left(&world, 1, &["posted"]);
+    let whole = unmappable(&mut kept);
+    assert!(world.shared.adopt(kept).is_none());
+    world.shared.aside()[0].fds()[0] = whole;
+    std::thread::scope(|scope| {
+        // What stands for memory that is long in coming: each try needs the door.
+        let door = world.shared.door.lock().expect("not poisoned");
+        scope.spawn(|| world.shared.try_again());
+        let is_tried = || world.shared.aside.try_lock().is_ok_and(|aside| aside[0].is_tried());
+        let began = Instant::now();
+        while !is_tried() {
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody can look while it is tried");
+            std::thread::yield_now();
+        }
+        assert!(not_drained(&world).starts_with("1 rings of an earlier daemon are not drained"));
+        drop(door);
+    });
+    world.until("drained", |world| world.stored(program.producer) == ["posted"]);
+    assert_eq!(not_drained(&world), "");
+}
+
 /// Its client comes back once it goes on, to the same ring.
 #[test]
 fn a_client_comes_back_to_a_ring_that_was_set_aside() {

@@ -100,6 +100,7 @@ impl World {
             sign: std::sync::Mutex::default(),
             probe: std::sync::Mutex::default(),
             aside: std::sync::Mutex::default(),
+            trying: std::sync::Mutex::default(),
         });
         let watch = Watch::new(shared.bell.as_fd()).expect("a watch");
         let drainage = Drainage::new(shared.clone(), Arc::new(watch), Vec::new());

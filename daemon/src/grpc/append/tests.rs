@@ -1,0 +1,181 @@
+//! Streams whose appends wait for room: what they hold meanwhile, and what they keep from others.
+
+use std::sync::Arc;
+
+use clad_journal::{Journal, JournalConfig, Policy};
+use clad_proto::DurabilityPolicy;
+use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
+use clad_proto::limits::MAX_VERSION;
+use prost::Message as _;
+use tokio::time::timeout;
+use v1::append_request::Message as Request;
+
+use super::*;
+use crate::ingest::parts::Parts;
+use crate::ingest::{Budget, Door, Patience};
+use crate::read::Reads;
+use crate::rings::Rings;
+
+const WAIT: Duration = Duration::from_secs(60);
+/// Room for appends, in bytes.
+const ROOM: usize = 4 << 20;
+
+/// A log that syncs when it is told to, and a stream.
+struct World {
+    service: FramedService,
+    ask: mpsc::Sender<Result<Bytes, Infallible>>,
+    told: axum::body::BodyDataStream,
+    /// Came and was not looked at yet.
+    got: Vec<u8>,
+    _stop: watch::Sender<bool>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    /// A stream that has been welcomed; its answers are taken by the tests, or not.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let policy = Policy::FireAndForget { sync_interval: Duration::ZERO };
+        let config = JournalConfig { policy, reserve_free: 0, segment_bytes: 16 << 20, ..JournalConfig::default() };
+        let journal = Arc::new(Journal::open_dir(dir.path(), config, Arc::new(|_| {})).expect("a log"));
+        let (stop, stopped) = watch::channel(false);
+        let door = Door {
+            journal: journal.clone(),
+            policy: DurabilityPolicy::FireAndForget,
+            highest: AckLevel::Durable,
+            flush_reach: AckLevel::Durable,
+            max_append: 1 << 20,
+            max_record: 1 << 20,
+            max_connection_bytes: ROOM,
+            window: 256,
+            budget: Budget::new(ROOM),
+        };
+        let service = FramedService {
+            door: Arc::new(door),
+            reads: Reads::new(journal, AckLevel::Durable),
+            rings: Rings::default(),
+            assembly: Parts::new(16 << 20),
+            buffers: Parts::new(32 << 20),
+            handshake_timeout: WAIT,
+            idle_timeout: Duration::ZERO,
+            patience: Patience::default(),
+            stop: stopped,
+        };
+        let ingest = Ingest { current: Current::new(service.clone()), may_read: false, calls: Calls::default() };
+        let (ask, asked) = mpsc::channel(100);
+        let body = tonic::body::Body::new(axum::body::Body::from_stream(ReceiverStream::new(asked)));
+        let told = axum::body::Body::new(ingest.append(http::Request::new(body)).into_body()).into_data_stream();
+        let world = Self { service, ask, told, got: Vec::new(), _stop: stop, _dir: dir };
+        world
+            .ask(Request::Hello(v1::Hello { min_version: 1, max_version: MAX_VERSION.into(), ..v1::Hello::default() }))
+            .await;
+        world
+    }
+
+    async fn ask(&self, message: Request) {
+        let message = v1::AppendRequest { message: Some(message) }.encode_to_vec();
+        let framed = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
+        self.ask.send(Ok(framed.into())).await.expect("it is taken");
+    }
+
+    /// An append of one record, of so many bytes and a few.
+    async fn append(&self, first_seq: u64, level: v1::AckLevel, bytes: usize) {
+        let record = logs::LogRecord { event_name: "x".repeat(bytes), ..Default::default() };
+        let scope_logs = logs::ScopeLogs { log_records: vec![record], ..Default::default() };
+        let resource_logs = Some(logs::ResourceLogs { scope_logs: vec![scope_logs], ..Default::default() });
+        self.ask(Request::Append(v1::Append { first_seq, level: level.into(), gap: false, resource_logs })).await;
+    }
+
+    /// The next answer.
+    async fn answer(&mut self) -> Told {
+        loop {
+            if let Some((&[_, a, b, c, d], rest)) = self.got.split_first_chunk()
+                && let Some(message) = rest.get(..u32::from_be_bytes([a, b, c, d]) as usize)
+            {
+                let answer = v1::AppendResponse::decode(message).expect("an answer");
+                self.got.drain(..5 + message.len());
+                return answer.message.expect("it says something");
+            }
+            self.got
+                .extend(timeout(WAIT, self.told.next()).await.expect("in time").expect("an answer").expect("no end"));
+        }
+    }
+
+    /// Lets the stream go on, on this thread, until that is so.
+    async fn until(&self, what: &str, mut so: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !so() {
+            assert!(began.elapsed() < WAIT, "{what}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Lets the stream go as far as it goes without anybody else.
+    async fn rests(&self) {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.service.door.journal.marks().received as usize
+    }
+}
+
+/// It is in memory, so it is counted; also beside answers that are taken.
+#[tokio::test]
+async fn a_large_append_that_waits_for_room_keeps_its_share() {
+    let mut world = World::new().await;
+    assert!(matches!(world.answer().await, Told::Welcome(_)));
+    let service = world.service.clone();
+    let all = service.door.budget.try_take(ROOM as u32).expect("nobody has any");
+    world.append(0, v1::AckLevel::Received, 200_000).await;
+    world.until("it comes", || service.assembly.in_use() > 0).await;
+    world.rests().await;
+    assert!((400_000..410_000).contains(&service.assembly.in_use()), "{} bytes", service.assembly.in_use());
+    assert_eq!(world.count(), 0);
+    drop(all);
+    let answer = world.answer().await;
+    assert!(matches!(answer, Told::Accepted(v1::Accepted { first_seq: 0, count: 1, .. })), "{answer:?}");
+    assert_eq!((service.assembly.in_use(), world.count()), (0, 1));
+}
+
+/// What becomes free while its answers are not read goes to others; it has its turn again when they are.
+#[tokio::test]
+async fn who_does_not_read_keeps_no_room_from_others() {
+    let mut world = World::new().await;
+    // With the welcome, as many answers as wait for a peer; and the last of them is not the last of its append.
+    for first_seq in 0..ANSWERS as u64 - 1 {
+        let last = first_seq == ANSWERS as u64 - 2;
+        let level = if last { v1::AckLevel::Durable } else { v1::AckLevel::Received };
+        world.append(first_seq, level, 10).await;
+    }
+    let service = world.service.clone();
+    world.until("all are taken", || world.count() == ANSWERS - 1).await;
+    world.until("they are written", || service.door.budget.available() == ROOM).await;
+    let all = service.door.budget.try_take(ROOM as u32).expect("nobody has any");
+    world.append(ANSWERS as u64 - 1, v1::AckLevel::Received, 10).await;
+    world.rests().await;
+    service.door.journal.request_sync();
+    let is_synced = || service.door.journal.marks().durable as usize == ANSWERS - 1;
+    world.until("what was before is durable", is_synced).await;
+    world.rests().await;
+    drop(all);
+    world.until("room is kept for who does not read", || service.door.budget.available() == ROOM).await;
+
+    assert!(matches!(world.answer().await, Told::Welcome(_)));
+    for seq in 0..ANSWERS as u64 - 1 {
+        let answer = world.answer().await;
+        assert!(matches!(answer, Told::Accepted(v1::Accepted { first_seq, .. }) if first_seq == seq), "{answer:?}");
+    }
+    // Their order is that of the marks, which another thread moves.
+    let (mut marks, mut accepted) = (0, 0);
+    while marks + accepted < 2 {
+        match world.answer().await {
+            Told::Watermark(_) => marks += 1,
+            Told::Accepted(v1::Accepted { first_seq: 63, count: 1, .. }) => accepted += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((marks, accepted, world.count()), (1, 1, ANSWERS));
+}
