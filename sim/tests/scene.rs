@@ -40,6 +40,11 @@ fn a_failed_sync_costs_nothing_that_shared_its_block() {
 }
 
 #[test]
+fn what_a_new_segment_repeats_is_taken_from_it_where_the_old_one_has_a_gap() {
+    scenes::unsynced::repeated_segment(Faults::default());
+}
+
+#[test]
 fn a_vouch_that_cannot_be_written_back_costs_nothing_that_shared_its_block() {
     scenes::unsynced::vouched_block(Faults::default());
 }

@@ -245,7 +245,7 @@ fn run_rotten(first: u64, runs: u64) {
 }
 
 /// The same on a worn device.
-const FOUND_WORN: [u64; 16] = [
+const FOUND_WORN: [u64; 17] = [
     10002232,
     20002217,
     20002770,
@@ -262,6 +262,7 @@ const FOUND_WORN: [u64; 16] = [
     1795295000000008946,
     1795295000000022053,
     6600000103684,
+    6600000315704,
 ];
 
 #[test]

@@ -17,11 +17,14 @@
 //!   may have sent it again since, which was stored as new.
 //! - A batch that repeats what was kept is passed over, and the next one may name it: a segment that recovery in the process
 //!   wrote repeats what it supersedes, also when it has lost the footer that says so.
+//! - Of such a segment and the one before it, the later counts: where the earlier one goes on behind a gap, and the later holds a
+//!   batch that begins in it, the rest of the earlier one is what was left there when its end was repeated.
 //! - The same input gives the same plan, and a plan that was carried out in part gives the same result when made anew.
 //!
 //! | next batch           | expected < proven end                  | expected >= proven end |
 //! |----------------------|----------------------------------------|------------------------|
 //! | continues            | keep                                   | keep                   |
+//! | starts further on, a later segment in between | skip the rest of this segment | likewise |
 //! | starts further on, below the proven end | damage up to it; keep it | cut before it     |
 //! | starts at the proven end | damage up to it; keep it             | cut before it          |
 //! | starts above the proven end | damage up to the proven end; cut there | cut before it     |
@@ -63,6 +66,19 @@ impl Unsealed {
     /// Whether a batch holds what was told to be lost.
     pub fn was_lost(&self, batch: &Found) -> bool {
         self.lost.iter().any(|lost| lost.hits(batch.header.first_offset, batch.header.end_offset()))
+    }
+
+    /// Whether a batch is of records that may be kept.
+    fn counts(&self, batch: &Found) -> bool {
+        let ended = self.limit.is_some_and(|limit| batch.header.end_offset() > limit);
+        batch.is_data() && !ended && !self.was_lost(batch)
+    }
+
+    /// Whether one that may be kept begins at an offset in this range. They lie in the order of their offsets.
+    fn holds_one_in(&self, from: u64, to: u64) -> bool {
+        let first = self.batches.partition_point(|batch| batch.header.first_offset < from);
+        let mut within = self.batches[first..].iter().take_while(|batch| batch.header.first_offset < to);
+        within.any(|batch| self.counts(batch))
     }
 }
 
@@ -132,8 +148,8 @@ pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Pla
     let proven = durable.max(written);
     let mut plan = Plan { proven_durable: durable, proven_end: proven, ..Plan::default() };
     let mut expected = start;
-    for segment in segments {
-        let kept = walk(segment, &mut expected, proven, &mut plan.cut_at);
+    for (at, segment) in segments.iter().enumerate() {
+        let kept = walk(segment, &segments[at + 1..], &mut expected, proven, &mut plan.cut_at);
         plan.kept.push(kept);
     }
     let proven = segments.last().and_then(|s| s.limit).map_or(proven, |limit| limit.max(said));
@@ -148,7 +164,7 @@ pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Pla
     plan
 }
 
-fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u64>) -> Kept {
+fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64, cut: &mut Option<u64>) -> Kept {
     let mut kept = Kept { first_offset: *expected, ..Kept::default() };
     // Behind a superseding segment everything below the limit was durable elsewhere when that one was sealed.
     let proven = segment.limit.unwrap_or(proven);
@@ -159,7 +175,7 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
             kept.cut = true;
             break;
         }
-        if segment.limit.is_some_and(|limit| h.end_offset() > limit) || segment.was_lost(batch) {
+        if !segment.counts(batch) {
             continue;
         }
         let continues = h.first_offset == *expected && h.previous == chain;
@@ -167,6 +183,9 @@ fn walk(segment: &Unsealed, expected: &mut u64, proven: u64, cut: &mut Option<u6
             if h.end_offset() <= *expected {
                 chain = batch.checksum;
                 continue;
+            }
+            if later.iter().any(|later| later.holds_one_in(*expected, h.first_offset)) {
+                break;
             }
             if *expected >= proven {
                 *cut = Some(*expected);
@@ -429,6 +448,31 @@ mod tests {
             );
             assert_eq!((got.kept[0].batches.as_slice(), got.kept[1].batches.as_slice()), (&[0, 1][..], &[2][..]));
             assert_eq!((got.next_offset, got.cut_at, got.kept[1].unchained), (13, None, 0));
+        }
+    }
+
+    /// The old one was ended by a footer over 11, and not made shorter; or 11 was hit in it.
+    #[test]
+    fn what_repeats_the_log_is_kept_where_the_one_before_has_a_gap() {
+        let old = || segment(vec![data(10, 0, 0), data(12, 0, 0), data(13, 0, 0)]);
+        let new = || [chained(11, 0, 0, 0), data(12, 0, 0), data(13, 0, 0)];
+        let kept = |plan: &Plan| plan.kept.iter().map(|kept| kept.batches.clone()).collect::<Vec<_>>();
+        for proven in [0, 12, 14] {
+            let got = plan(10, durable(proven), &[old(), segment(new().to_vec())], false);
+            assert_eq!(kept(&got), [&[0][..], &[0, 1, 2]], "proven below {proven}");
+            assert_eq!((got.next_offset, got.cut_at, got.kept[0].damage.len()), (14, None, 0));
+        }
+        // What is hit in the new one as well is lost, with what of it is left in the old one.
+        let got = plan(10, durable(14), &[old(), segment(new()[..1].to_vec())], false);
+        assert_eq!((kept(&got), got.next_offset), (vec![vec![0], vec![0]], 14));
+        assert_eq!(got.kept[1].damage, [Damage { from: 12, to: 14 }]);
+        // A gap of which the new one has nothing that counts is one.
+        let lost = Unsealed { lost: [Damage { from: 11, to: 12 }].into(), ..segment(new().to_vec()) };
+        let ended = Unsealed { limit: Some(11), ..segment(new().to_vec()) };
+        for new in [segment(new()[1..].to_vec()), lost, ended] {
+            let got = plan(10, durable(14), &[old(), new], false);
+            assert_eq!((kept(&got), got.next_offset), (vec![vec![0, 1, 2], vec![]], 14));
+            assert_eq!(got.kept[0].damage, [Damage { from: 11, to: 12 }]);
         }
     }
 

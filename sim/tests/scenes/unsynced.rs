@@ -97,6 +97,58 @@ pub(crate) fn vouched_block(faults: Faults) {
     }
 }
 
+/// A rotation fails, and the recovery in the process that writes everything elsewhere is killed at any one of its operations. Then
+/// the new segment loses its footer, which said what it repeats, and a record in the old one may be hit: of what is left there,
+/// behind what the old one's footer was written over or that record, nothing is preferred to what is whole in the new one.
+pub(crate) fn repeated_segment(faults: Faults) {
+    const THIRD: &str = "00000000000000000002.clog";
+    const RECORDS: u64 = 6;
+    let failed = || {
+        let mut stage = Stage::new(faults);
+        stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(3600) };
+        stage.start();
+        for _ in 0..RECORDS {
+            stage.append_for(Level::Written, 5000, None);
+            stage.run();
+        }
+        stage.disk.fail_next(OpKind::SetLen, ".clog", DiskFault::Io);
+        stage.journal().request_rotate();
+        stage.run();
+        assert_eq!((stage.journal().marks().failures, stage.journal().marks().durable), (1, 0));
+        stage.clock.step(Duration::from_secs(2));
+        stage
+    };
+    let well = failed();
+    let from = well.disk.ops();
+    well.run();
+    let (to, mut written_over) = (well.disk.ops(), 0);
+    // Where the footer of the rotation is left, it proves all; else nothing does.
+    let hits = [(None, true), (None, false), (Some(2), true), (Some(2), false)];
+    for (at, (hit, proven)) in (from..to).flat_map(|at| hits.map(|hits| (at, hits))) {
+        let mut stage = failed();
+        stage.disk.fail_at(at, DiskFault::Kill);
+        stage.run();
+        stage.die();
+        let find = |bytes: &[u8], record: u8| bytes.windows(5000).position(|w| w == [record + 1; 5000]);
+        let Some(new) = stage.disk.peek(THIRD).filter(|new| find(new, 0).is_some()) else { continue };
+        let old = stage.disk.peek(SECOND).expect("it is there");
+        written_over += u64::from(find(&old, 0).is_none() && find(&old, 2).is_some());
+        if let Some(at) = hit.and_then(|record| find(&old, record)) {
+            stage.disk.flip(SECOND, at as u64, 1);
+        }
+        if let Some(at) = find(&old, 5).filter(|_| !proven) {
+            stage.disk.flip(SECOND, (at as u64 + 5000).next_multiple_of(4096), 1);
+        }
+        stage.disk.flip(THIRD, new.len() as u64 - 1, 1);
+        stage.start();
+        let there = (0..RECORDS).map(|offset| stage.read(offset) == Some(vec![offset as u8 + 1; 5000]));
+        let (there, report) = (there.collect::<Vec<_>>(), stage.journal().report());
+        let what = format!("operation {at}, of {from} to {to}, {hit:?} is hit, {proven}: {there:?}, {report}");
+        assert!(there.iter().all(|is| *is) && report.damage.is_empty(), "{what}");
+    }
+    assert!(written_over > 0, "never is it killed when it has written the footer and not made the file shorter");
+}
+
 /// A vouch is unsynced until its block is written again and that is synced: a failure later than that concerns nothing that was
 /// durable, and recovery makes no segment for it.
 pub(crate) fn written_over(faults: Faults) {
