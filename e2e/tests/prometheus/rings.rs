@@ -1,14 +1,15 @@
-//! Faults of rings of shared memory: nonsense in one, and nobody who keeps them.
+//! Faults of rings of shared memory: nonsense in one, nobody who keeps them, and one that a start cannot go on with.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use clad_e2e::{Daemon, Setup};
+use clad_proto::AckLevel;
 use clad_proto::frame::Hello;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::by_hand::ByHand;
+use crate::by_hand::{ByHand, push};
 use crate::server::Prometheus;
 
 /// A program with a ring.
@@ -52,5 +53,33 @@ fn are_cut_off_and_kept_by_nobody() {
     kill(holder, Signal::SIGKILL).expect("killed");
     prometheus.wait_firing(&["CladRingKeeperLost", "CladRingsUnkept"]);
     fs::remove_dir_all(&place).expect("out of the way");
+    prometheus.wait_over(&ALERTS);
+}
+
+/// Posted to a daemon with larger segments than the next one has.
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn wait_for_larger_segments() {
+    const ALERTS: [&str; 1] = ["CladRingsAside"];
+    const SMALL: &str = "[journal]\nsegment_bytes = \"192KiB\"\nmax_record_bytes = \"32KiB\"\n\
+        [journal.group_commit]\nmax_bytes = \"32KiB\"\n\
+        [limits]\nmax_append_bytes = \"64KiB\"\nmax_connection_inflight_bytes = \"64KiB\"\n";
+    let keys = ["journal.segment_bytes", "limits.max_append_bytes", "journal.max_record_bytes"];
+    let setup = keys.into_iter().fold(Setup::new().fixed_ports(), Setup::unset);
+    let config = setup.config().to_owned();
+    let mut daemon = setup.start();
+    let long = program(&daemon, "long");
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&ALERTS);
+    daemon.signal(Signal::SIGSTOP);
+    push(&long.attach(), AckLevel::Posted, &"y".repeat(240_000));
+    daemon.kill9();
+    fs::write(&config, SMALL).expect("written");
+    daemon.restart();
+    prometheus.wait_firing(&ALERTS);
+    assert_eq!(prometheus.value("clad_shm_rings_aside"), Some(1.0));
+    assert_eq!(daemon.term(), Some(1), "something is left");
+    fs::write(&config, "").expect("written");
+    daemon.restart();
     prometheus.wait_over(&ALERTS);
 }

@@ -43,12 +43,13 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
     plain("records that a start finds lost", "faults::records_that_a_start_finds_lost"),
     plain("rings that are cut off, and kept by nobody", "rings::are_cut_off_and_kept_by_nobody"),
+    plain("rings that wait for larger segments", "rings::wait_for_larger_segments"),
     Case {
         name: "a clock that jumps under retention by age",
         test: "clock::jumps_under_retention_by_age",

@@ -229,6 +229,16 @@ fn rings(options: &Options, job: &str) -> Vec<Alert> {
                 .to_owned(),
         },
         Alert {
+            name: "CladRingsAside",
+            expr: format!("clad_shm_rings_aside{{{job}}} > 0"),
+            hold: pace.hold(2 * MINUTE),
+            severity: Severity::Warning,
+            summary: "Rings of an earlier clad on {{ $labels.instance }} wait for an operator.",
+            description: "{{ $value }} rings are kept and not drained: what is `posted` there waits, and so do their \
+                          programs. `clactl status` says what would let them go on."
+                .to_owned(),
+        },
+        Alert {
             name: "CladRingKeeperLost",
             expr: format!("increase(clad_shm_keepers_lost_total{{{job}}}[{}]) > 0", pace.window(15 * MINUTE)),
             hold: pace.hold(0),
