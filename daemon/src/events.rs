@@ -29,12 +29,19 @@ pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
     if !losses.are_there() {
         return health.restored(CAUSE);
     }
-    let what = match losses.are_certain() {
-        true => "acknowledged records were lost",
-        false => "acknowledged records may have been lost at the end of a segment",
-    };
-    let known = "names what is known of it, a backup may have them";
-    health.degraded(CAUSE, format!("{what}: `clactl verify {}` {known}", dir.display()));
+    let dir = dir.display();
+    health.degraded(
+        CAUSE,
+        match losses.are_certain() {
+            true => format!(
+                "acknowledged records were lost: `clactl verify {dir}` names what is known of it, a backup may have them"
+            ),
+            false => format!(
+                "acknowledged records may have been lost at the end of a segment: nothing tells how many, and the next start says \
+                 nothing of it. What could be read is kept, or in {dir}/quarantine; a backup may have the rest"
+            ),
+        },
+    );
 }
 
 fn tell(health: &Health, event: &Event) {

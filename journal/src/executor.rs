@@ -22,7 +22,7 @@ use crate::env::{Env, Event, Trigger};
 use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::footer::{Before, Damage};
-use crate::format::meta::NONE;
+use crate::format::meta::{self, NONE};
 use crate::format::segment_name;
 use crate::gather::Batch;
 use crate::io::{Access, Durability, File, IoBuf};
@@ -250,8 +250,12 @@ impl Executor {
                 return Err(fail(rotation, &e));
             }
         }
+        // Should the last segment lose its end, the next start knows how much that was.
+        let end = rotation.as_ref().map(|r| r.active.end_offset).filter(|end| *end > 0);
+        let boot_id = self.env.clock.boot_id();
         let marked = self.env.meta.update(|m| {
             m.clean = true;
+            m.proof = end.map(|end| meta::Proof { durable: end, written: end, boot_id });
             if let Some(number) = unused {
                 // It never held a batch: the next start need not look at it.
                 m.highest_segment = number.checked_sub(1).unwrap_or(NONE);

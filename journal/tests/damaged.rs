@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::repair::{Action, repair};
-use clad_journal::{Append, Journal, JournalConfig, Level, Policy, VerifyReport, verify};
+use clad_journal::{Append, Journal, JournalConfig, Level, Policy, ReadError, VerifyReport, verify};
 
 /// Only what hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ fn fill(journal: &Journal, upto: u64) {
                 producer_epoch: 1,
                 first_sequence: sequence,
                 count: 1,
-                gap: false,
+                gap: true, // what was lost is not sent again
                 level: Level::Durable,
                 min_time_ns: 1,
                 max_time_ns: 2,
@@ -113,12 +113,23 @@ fn flip(file: &Path, places: &[u64]) {
 }
 
 fn readable(journal: &Journal) -> Vec<u64> {
-    let mut reader = journal.reader(0, Level::Durable);
-    let mut all = Vec::new();
-    while let Some(batch) = reader.next_batch().unwrap() {
-        all.extend(batch.chunks().map(|chunk| chunk.unwrap().0));
-    }
+    let (all, gaps) = readable_around(journal);
+    assert!(gaps.is_empty(), "{gaps:?}");
     all
+}
+
+/// What is there, and where nothing is any more.
+fn readable_around(journal: &Journal) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let mut reader = journal.reader(0, Level::Durable);
+    let (mut all, mut gaps) = (Vec::new(), Vec::new());
+    loop {
+        match reader.next_batch() {
+            Ok(Some(batch)) => all.extend(batch.chunks().map(|chunk| chunk.unwrap().0)),
+            Ok(None) => return (all, gaps),
+            Err(ReadError::Gap { from, to, damaged: true }) => gaps.push((from, to)),
+            Err(e) => panic!("{e}"),
+        }
+    }
 }
 
 fn quarantine(dir: &Path) -> Vec<String> {
@@ -292,6 +303,49 @@ fn a_cut_segment_that_was_sealed_again_is_one_damage() {
     let report = checked(dir.path());
     assert_eq!(report.problems.len(), 1, "{report:?}");
     assert!(report.problems[0].offsets.is_some_and(|(from, to)| from > RECORDS && to == 2 * RECORDS), "{report:?}");
+}
+
+/// Nothing but `clad.meta` tells that there was more than is left of the newest segment, and no offset of it is given out again.
+#[test]
+fn what_the_newest_segment_has_lost_since_a_clean_end_is_told() {
+    let dir = folder();
+    close(three(dir.path()));
+    let end = 3 * RECORDS;
+    let len = fs::metadata(segment(dir.path(), 2)).unwrap().len();
+    let half = |path: &Path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096 + 400).unwrap();
+    let all = |path: &Path| fs::remove_file(path).unwrap();
+    let footer = |path: &Path| flip(path, &[len - 4]);
+    for (how, hit) in [("half", &half as &dyn Fn(&Path)), ("all", &all), ("its footer", &footer)] {
+        let damaged = copy(dir.path());
+        hit(&segment(damaged.path(), 2));
+        let journal = open(damaged.path());
+        let report = journal.report();
+        let (left, gaps) = readable_around(&journal);
+        assert!(left.starts_with(&(0..2 * RECORDS).collect::<Vec<_>>()), "{how}: {left:?}");
+        match how {
+            "half" => assert!((2 * RECORDS + 1..end).contains(&(left.len() as u64)), "{how}: {left:?}"),
+            "all" => assert_eq!(left.len() as u64, 2 * RECORDS, "{how}"),
+            _ => assert_eq!(left.len() as u64, end, "{how}"),
+        }
+        let lost: u64 = report.damage.iter().map(|lost| lost.to - lost.from).sum();
+        assert_eq!((lost, report.next_offset, report.clean), (end - left.len() as u64, end, false), "{how}: {report}");
+        assert_eq!(gaps, if lost > 0 { vec![(left.len() as u64, end)] } else { Vec::new() }, "{how}");
+        // A segment that is not there counts as that: its file may be put back.
+        let told = if how == "all" { [0, 1, 0, 0] } else { [lost, 0, 0, u64::from(how != "all")] };
+        assert_eq!(losses(&journal), told, "{how}");
+        fill(&journal, end + 1);
+        let (again, _) = readable_around(&journal);
+        assert_eq!((again.len(), again.last()), (left.len() + 1, Some(&end)), "{how}");
+        close(journal);
+        // It is told for as long as it is so, and what the clean end behind it says is of that one.
+        let journal = open(damaged.path());
+        assert_eq!((journal.report().clean, journal.report().next_offset), (how != "all", end + 1), "{how}");
+        assert_eq!(losses(&journal)[..2], told[..2], "{how}");
+        close(journal);
+        let problems = checked(damaged.path()).problems;
+        let named: u64 = problems.iter().filter_map(|p| p.offsets).map(|(from, to)| to - from).sum();
+        assert_eq!((named, problems.is_empty()), (lost, lost == 0), "{how}: {problems:?}");
+    }
 }
 
 fn losses(journal: &Journal) -> [u64; 4] {

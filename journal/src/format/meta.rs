@@ -46,7 +46,7 @@ pub struct EpochStart {
     pub first_offset: u64,
 }
 
-/// How far the log had come, as a start found it proven.
+/// How far the log had come: at its clean end, or as a start found it proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// Everything below was durable.
@@ -79,8 +79,9 @@ pub struct Meta {
     /// The log must not go on in an epoch below this one; 0: any. A start that found records lost writes it before it
     /// changes anything: should it be cut, the next one finds what it has sealed, and no damage.
     pub least_epoch: u32,
-    /// What proves the damage that a start has found. It writes it before it changes anything: what proved it so far may
-    /// lie where the footer goes, and should the start be cut, the next one must come to the same damage.
+    /// Where a clean end was; or what proves the damage that a start has found. That one writes it before it changes anything:
+    /// what proved it so far may lie where the footer goes, and should the start be cut, the next one must come to the same
+    /// damage.
     pub proof: Option<Proof>,
     /// Offsets that were told to be lost though their segment is there: in order, none touches another. What a segment without
     /// a footer holds of them is not in the log, whatever the device gives of it later.
