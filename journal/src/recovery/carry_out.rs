@@ -128,6 +128,9 @@ pub(super) fn carry_out(
         }
         c.take_found(newest);
     }
+    if said.least_epoch > 0 {
+        c.ask_footers(&survey.proven);
+    }
     let footless = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
     c.report.footless = footless.collect();
     c.recover(survey.open, said.latched)?;
@@ -300,6 +303,22 @@ impl Carrier<'_> {
             self.report.damage.extend(footer.damage.iter().copied().filter(is_untold));
         }
         self.take_sealed(segment);
+    }
+
+    /// A start or a `repair` was cut that was about to seal what it gave up, and a `repair` seals below the newest: what their footers
+    /// name and nobody has told. But for what one begins with: that may have been lost with the one before.
+    fn ask_footers(&mut self, sealed: &BTreeMap<u64, u64>) {
+        for (number, bytes) in sealed {
+            // One that cannot be read now gives nothing up that it did not before.
+            let Ok(segment) = super::probe(self.storage, *number, *bytes) else { continue };
+            self.report.bytes_read += segment.bytes_read;
+            let State::Sealed { header, footer, .. } = &segment.state else { continue };
+            let is_new = |lost: &Damage| !self.said.knows_lost(*lost) && !self.lost.contains(lost);
+            let ours = header.log_id == self.log_id;
+            let new: Vec<_> = footer.lost_here(false).filter(|lost| ours && is_new(lost)).collect();
+            self.report.damage.extend(new.iter().copied());
+            self.lost.extend(new);
+        }
     }
 
     fn take_sealed(&mut self, segment: Segment) {
