@@ -329,9 +329,14 @@ impl OfflineLog {
         let behind: u64 = scan.garbage.iter().filter(|g| g.0 >= end).map(|g| g.1 - g.0).sum::<u64>()
             + scan.batches.iter().filter(|b| b.is_data() && b.pos >= end).map(|b| b.end - b.pos).sum::<u64>();
         if behind > 0 {
-            self.notes.push(format!(
-                "torn tail: {behind} bytes behind offset {next_offset} in segment {number}, never vouched for"
-            ));
+            self.notes.push(match planned.damage.last().is_some_and(|lost| lost.to == next_offset) {
+                false => format!(
+                    "torn tail: {behind} bytes behind offset {next_offset} in segment {number}, never vouched for"
+                ),
+                true => format!(
+                    "{behind} bytes at the end of segment {number}: of the damage before offset {next_offset}, or never vouched for"
+                ),
+            });
         }
         self.damage.extend(planned.damage.iter().copied());
         let vouched = scan.batches.iter().map(|b| b.header.durable).max().unwrap_or(0);

@@ -149,6 +149,50 @@ fn a_repair_that_seals_the_segment_again() {
     assert_eq!(read(&stage), (vec![0, 3, 4, 5], vec![(1, 3)]));
 }
 
+/// A repair that gives them up is cut at any one of its operations: once it has sealed the segment, the next start knows it.
+#[test]
+fn a_repair_that_is_cut_when_it_has_sealed_an_old_segment() {
+    let hit = || {
+        let mut stage = killed();
+        stage.start();
+        append(&mut stage, 2);
+        stage.journal().request_rotate();
+        stage.run();
+        stage.die();
+        stage.disk.spoil(FIRST, BLOCK);
+        let end = stage.disk.peek(FIRST).expect("it is there").len() as u64;
+        stage.disk.flip(FIRST, end - 1, 1);
+        stage.disk = stage.disk.reopen();
+        stage
+    };
+    let repair = |stage: &Stage| repair_storage(&stage.disk, "simulated", stage.clock.as_ref() as &dyn Clock, false);
+    let well = hit();
+    let from = well.disk.ops();
+    assert_eq!(repair(&well).expect("a report").actions, [Action::Resealed { segments: (0, 0), lost: vec![LOST] }]);
+    let (to, mut cut) = (well.disk.ops(), 0);
+    for (at, fault) in (from..to).flat_map(|at| [(at, DiskFault::Kill), (at, DiskFault::Io)]) {
+        let mut stage = hit();
+        stage.disk.fail_at(at, fault);
+        let done = repair(&stage);
+        stage.die();
+        stage.disk.clear_faults();
+        let is_sealed = stage.disk.peek(FIRST).expect("it is there").last() == Some(&0);
+        let noted = lost_in_meta(&stage).iter().any(|lost| lost == &[LOST]);
+        cut += u64::from(is_sealed && !noted);
+        stage.start();
+        let what = format!("{fault:?} at operation {at}, of {from} to {to}: {done:?}, {}", stage.journal().report());
+        assert_eq!(lost_in_meta(&stage) == [[LOST], [LOST]], is_sealed || noted, "{what}");
+        assert_eq!(stage.journal().report().damage == [LOST], is_sealed && !noted, "{what}");
+        assert_eq!(read(&stage), (vec![0, 3, 4, 5], vec![(1, 3)]), "{what}");
+        stage.die();
+        given_again(&stage);
+        stage.start();
+        let expected = if is_sealed { (vec![0, 3, 4, 5], vec![(1, 3)]) } else { ((0..6).collect(), vec![]) };
+        assert_eq!(read(&stage), expected, "{what}");
+    }
+    assert!(cut > 0, "never is it cut when it has sealed the segment and told nobody");
+}
+
 /// `clad.meta` made anew learns it from the footers.
 #[test]
 fn a_repair_that_makes_clad_meta_anew() {
@@ -277,14 +321,21 @@ fn what_went_with_a_missing_segment_is_not_noted() {
 }
 
 /// A segment that was sealed long ago has lost its footer, and a block of it is not given. The start that seals it again is cut at
-/// any one of its operations: what it gives up lies below where the epoch began, and the next start tells it all the same.
+/// any one of its operations: what it gives up lies below where the epoch began, and the next start tells it all the same; so it does
+/// of what the segment begins with.
 #[test]
 fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
+    for (block, lost) in [(BLOCK, LOST), (4096, Damage { from: 0, to: 2 })] {
+        sealed_again_and_cut(block, lost);
+    }
+}
+
+fn sealed_again_and_cut(block: u64, lost: Damage) {
     let hit = || {
         let mut stage = killed();
         stage.start();
         stage.die();
-        stage.disk.spoil(FIRST, BLOCK);
+        stage.disk.spoil(FIRST, block);
         let end = stage.disk.peek(FIRST).expect("it is there").len() as u64;
         stage.disk.flip(FIRST, end - 1, 1);
         stage
@@ -293,7 +344,8 @@ fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
     let from = well.disk.ops();
     drop(open(&mut well).expect("it starts"));
     let to = well.disk.ops();
-    assert_eq!(lost_in_meta(&well), [[LOST], [LOST]]);
+    assert_eq!(lost_in_meta(&well), [[lost], [lost]]);
+    let found: Vec<u64> = (0..4).filter(|offset| !lost.hits(*offset, offset + 1)).collect();
     for at in from..to {
         let mut stage = hit();
         stage.disk.fail_at(at, DiskFault::Kill);
@@ -302,8 +354,8 @@ fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
         stage.disk.clear_faults();
         stage.start();
         let what = format!("operation {at}, of {from} to {to}: {}", stage.journal().report());
-        assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]], "{what}");
-        assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]), "{what}");
+        assert_eq!(lost_in_meta(&stage), [[lost], [lost]], "{what}");
+        assert_eq!(read(&stage), (found.clone(), vec![(lost.from, lost.to)]), "{what}");
     }
 }
 

@@ -155,6 +155,11 @@ impl Footer {
         self.damage.iter().copied().filter(move |lost| follows || lost.from != self.first_offset)
     }
 
+    /// The same by what it says of the segment before it: whether that one was there when it was sealed.
+    pub fn lost_of_its_own(&self) -> impl Iterator<Item = Damage> {
+        self.lost_here(self.before.map_or(self.segment == 0, |before| before.number + 1 == self.segment))
+    }
+
     /// The footer's bytes for a file where it starts at `pos`, a multiple of `block`; and the head's checksum.
     pub fn encode(&self, seed: &Seed, pos: u64, block: usize) -> (Vec<u8>, u32) {
         let mut b = vec![0; HEAD];

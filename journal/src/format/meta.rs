@@ -77,7 +77,8 @@ pub struct Meta {
     /// When the log was made.
     pub created_ns: i64,
     /// The log must not go on in an epoch below this one; 0: any. A start that found records lost writes it before it
-    /// changes anything: should it be cut, the next one finds what it has sealed, and no damage.
+    /// changes anything: should it be cut, the next one finds what it has sealed, and no damage. So does a `repair` before it seals:
+    /// a start that finds it asks the footers what was given up.
     pub least_epoch: u32,
     /// Where a clean end was; or what proves the damage that a start has found. That one writes it before it changes anything:
     /// what proved it so far may lie where the footer goes, and should the start be cut, the next one must come to the same

@@ -128,6 +128,9 @@ pub(super) fn carry_out(
         }
         c.take_found(newest);
     }
+    if said.least_epoch > 0 {
+        c.ask_footers(&survey.proven);
+    }
     let footless = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
     c.report.footless = footless.collect();
     c.recover(survey.open, said.latched)?;
@@ -294,12 +297,28 @@ impl Carrier<'_> {
             let follows = segment.number.checked_sub(1).is_none_or(|before| !self.report.missing.contains(&before));
             // Below where the epoch began, too: such a start may have sealed an old segment again. What it begins with may have been
             // lost with the one before, which may be back.
-            let own: Vec<Damage> = footer.lost_here(false).collect();
+            let own: Vec<Damage> = footer.lost_of_its_own().collect();
             let is_untold = |d: &Damage| d.to > begun || own.contains(d) && !self.said.knows_lost(*d);
             self.lost.extend(footer.lost_here(follows).filter(is_untold));
             self.report.damage.extend(footer.damage.iter().copied().filter(is_untold));
         }
         self.take_sealed(segment);
+    }
+
+    /// A start or a `repair` was cut that was about to seal what it gave up, and a `repair` seals below the newest: what their footers
+    /// name and nobody has told. But for what one begins with whose segment before was not there: that may be back.
+    fn ask_footers(&mut self, sealed: &BTreeMap<u64, u64>) {
+        for (number, bytes) in sealed {
+            // One that cannot be read now gives nothing up that it did not before.
+            let Ok(segment) = super::probe(self.storage, *number, *bytes) else { continue };
+            self.report.bytes_read += segment.bytes_read;
+            let State::Sealed { header, footer, .. } = &segment.state else { continue };
+            let is_new = |lost: &Damage| !self.said.knows_lost(*lost) && !self.lost.contains(lost);
+            let ours = header.log_id == self.log_id;
+            let new: Vec<_> = footer.lost_of_its_own().filter(|lost| ours && is_new(lost)).collect();
+            self.report.damage.extend(new.iter().copied());
+            self.lost.extend(new);
+        }
     }
 
     fn take_sealed(&mut self, segment: Segment) {

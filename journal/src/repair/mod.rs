@@ -79,7 +79,11 @@ pub fn repair_storage(
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     let lost = repair.reseal(&meta)?;
-    repair.note_lost(lost).map_err(OpenError::io("write clad.meta"))?;
+    let noted = repair.change_meta(|now| {
+        lost.into_iter().for_each(|lost| now.lose(lost));
+        now.least_epoch = meta.least_epoch;
+    });
+    noted.map_err(OpenError::io("write clad.meta"))?;
     Ok(repair.report)
 }
 
@@ -325,6 +329,9 @@ impl Repair<'_> {
         while at < newest {
             let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
             if open > 0 {
+                // Should this be cut: the next start asks the footers what they give up.
+                let marked = self.change_meta(|now| now.least_epoch = now.least_epoch.max(now.epoch() + 1));
+                marked.map_err(OpenError::io("write clad.meta"))?;
                 lost.extend(self.reseal_group(&segments, at..at + open, meta)?);
             }
             at += open.max(1);
@@ -332,14 +339,16 @@ impl Repair<'_> {
         Ok(lost)
     }
 
-    /// It was told, now or before, and stays lost, also without these footers.
-    fn note_lost(&self, lost: Vec<Damage>) -> std::io::Result<()> {
+    /// What the footers give up was told, now or before, and stays lost, also without them.
+    fn change_meta(&self, change: impl FnOnce(&mut Meta)) -> std::io::Result<()> {
         let Loaded::Found { meta, slot, .. } = metafile::load(self.storage)? else { return Ok(()) };
-        let mut noted = meta.clone();
-        lost.into_iter().for_each(|lost| noted.lose(lost));
-        match self.dry() || noted == meta {
+        let mut wanted = meta.clone();
+        change(&mut wanted);
+        match self.dry() || wanted == meta {
             true => Ok(()),
-            false => MetaFile::open(self.storage, meta, slot)?.update_both(|m| m.lost = noted.lost),
+            false => MetaFile::open(self.storage, meta, slot)?.update_both(|now| {
+                (now.lost, now.least_epoch) = (wanted.lost, wanted.least_epoch);
+            }),
         }
     }
 

@@ -303,11 +303,10 @@ impl World {
     }
 
     /// Once a start or a recovery counts, what the footers give up is in `clad.meta` as well: it was told, and stays lost without
-    /// them. But for what a segment begins with: that may have gone with one that is not there; and what a `repair` sealed that came to
-    /// no end, behind which a start looks at the newest segment alone.
+    /// them. But for what a segment begins with: that may have gone with one that is not there.
     pub(super) fn check_noted(&self) -> Check {
         let known = self.stepper.as_ref().map(Stepper::meta).filter(|meta| meta.lost.len() < MAX_LOST);
-        let Some(meta) = known.filter(|_| !self.worn.half_repaired) else { return Ok(()) };
+        let Some(meta) = known else { return Ok(()) };
         let names = self.disk.names();
         let numbers = names.iter().filter_map(|name| parse_segment_name(name));
         for number in numbers.filter(|number| *number >= meta.lowest_segment) {

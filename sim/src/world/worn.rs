@@ -38,8 +38,6 @@ pub(super) struct Worn {
     pub(super) moved: BTreeSet<u64>,
     /// The start that was just tried was refused for what is worn.
     pub(super) refused: bool,
-    /// A `repair` came to no end: what it had sealed by then names in its footer alone what it gives up.
-    pub(super) half_repaired: bool,
 }
 
 /// What a refusal says is in the way.
@@ -206,7 +204,6 @@ impl World {
         self.worn.moved.extend(headless.iter().copied());
         let clock: &dyn Clock = self.clock.as_ref();
         let done = repair_storage(&self.disk, "simulated", clock, false);
-        self.worn.half_repaired |= done.is_err() || !self.disk.is_alive();
         if !self.disk.is_alive() {
             return Ok(()); // cut in the middle
         }
