@@ -97,10 +97,10 @@ fn a_sealed_segment_cut_off() {
     .both();
 }
 
-/// Nothing that is left tells where the log ended: that it ended later is told.
+/// Nothing that is left in it tells where the log ended: that it ended later is told. Where it ended cleanly `clad.meta` knows.
 #[test]
 fn the_last_segment_cut_off() {
-    Damage {
+    let damage = Damage {
         hit: &|files| {
             change(files, name(3), |bytes| bytes.truncate(place(bytes, 75)));
         },
@@ -108,8 +108,9 @@ fn the_last_segment_cut_off() {
         lost: 75..80,
         ends: 1,
         ..Damage::default()
-    }
-    .both();
+    };
+    damage.to(false);
+    Damage { verify: Some("segment 3, offsets 75 to 79: "), ..damage }.to(true);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_segment_deleted() {
 
 #[test]
 fn the_last_segment_deleted() {
-    Damage {
+    let damage = Damage {
         hit: &|files| {
             files.remove(&name(3)).expect("it was there");
         },
@@ -154,8 +155,9 @@ fn the_last_segment_deleted() {
         lost: of(3),
         ends: 1,
         ..Damage::default()
-    }
-    .both();
+    };
+    damage.to(false);
+    Damage { verify: Some("segment 3, offsets 60 to 79: missing, from offset 60 on"), ..damage }.to(true);
 }
 
 #[test]
