@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, discover};
 use clad_journal::{Journal, OpenError};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::health::Health;
 use crate::held::Held;
+use crate::ingest::Crew;
 use crate::ingest::parts::Parts;
 use crate::keep::Stored;
 use crate::lifecycle::{Running, Signals};
@@ -34,6 +36,9 @@ use serve::World;
 
 /// What a start that gets on asks for at a time; it asks again long before it is over.
 const MORE_TIME: Duration = Duration::from_secs(30);
+
+/// How long the ingest threads may take to be gone: as the runtime's, one may be at a disk that hangs.
+const THREADS_END: Duration = Duration::from_millis(100);
 
 /// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
 #[must_use]
@@ -145,9 +150,16 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         Ok(kept) => kept,
         Err(exit) => return exit,
     };
-    let mut served = match world.serve(held, told, records, kept).await {
+    let crew = match Crew::start(workers(), &Handle::current()) {
+        Ok(crew) => crew,
+        Err(e) => return failed("start the ingest threads", &e),
+    };
+    let mut served = match world.serve(held, told, records, kept, crew.clone()).await {
         Ok(served) => served,
-        Err(exit) => return exit,
+        Err(exit) => {
+            crew.end(THREADS_END);
+            return exit;
+        }
     };
     let _ = seen.set(served.rings.clone());
     world.health.ready();
@@ -167,7 +179,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         logging,
         notifier,
         listeners: served.listeners,
-        crew: served.crew,
+        crew: crew.clone(),
         current: served.current,
         config: world.config.clone(),
         origin: world.origin.clone(),
@@ -179,7 +191,10 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         status,
     };
     running.until_told(&mut signals).await;
-    drain(&running, &stop, &mut served.sockets, &served.rings).await
+    let exit = drain(&running, &stop, &mut served.sockets, &served.rings).await;
+    // Who was not done in time has timers of the runtime, which goes next.
+    crew.end(THREADS_END);
+    exit
 }
 
 async fn open_journal(

@@ -89,16 +89,27 @@ pub(super) enum Refusal {
     Foreign { pid: u32, uid: u32 },
     #[error("the socket is none of a `clad hold`")]
     NoHolder,
+    #[error("this user may not go there ({why})")]
+    OutOfReach { why: io::Error },
 }
 
 impl Refusal {
     fn error(self) -> io::Error {
         let kind = match self {
             Self::Taken { .. } => io::ErrorKind::AddrInUse,
-            Self::Foreign { .. } => io::ErrorKind::PermissionDenied,
+            Self::Foreign { .. } | Self::OutOfReach { .. } => io::ErrorKind::PermissionDenied,
             Self::NoHolder => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, self)
+    }
+
+    /// What the kernel refuses us for want of permission is sure, too: a holder's socket is its user's, and made where that
+    /// user's daemon may go.
+    fn or(error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::OutOfReach { why: error }.error(),
+            _ => error,
+        }
     }
 
     /// The refusal that an error is.
@@ -129,7 +140,7 @@ pub(super) fn our_peer(socket: impl AsFd) -> Result<u32, Refusal> {
 
 /// Whether the kernel says that nobody is there. (One that takes no further connection is an `EAGAIN`.)
 fn is_nobody(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::ConnectionRefused)
 }
 
 /// A socket that listens there.
@@ -157,10 +168,10 @@ impl Line {
         for which in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
             sockopt::set_socket_timeout(&socket, which, Some(patience))?;
         }
-        let inode = std::fs::symlink_metadata(path)?.ino();
+        let inode = std::fs::symlink_metadata(path).map_err(Refusal::or)?.ino();
         match connect(&socket, &SocketAddrUnix::new(path)?) {
             Err(Errno::PROTOTYPE) => return Err(Refusal::NoHolder.error()), // a stream socket
-            connected => connected?,
+            connected => connected.map_err(|e| Refusal::or(e.into()))?,
         }
         our_peer(&socket).map_err(Refusal::error)?;
         Ok(Self { socket, inode, heard: None })

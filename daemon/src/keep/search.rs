@@ -4,11 +4,12 @@
 //! operator, by ending the holder or removing its socket. A holder that does not answer (it is stopped, or the machine is
 //! too busy for it) has what was posted: it is asked until it answers, and meanwhile the log, the health pages and the
 //! service manager's status say what is waited for, whom, and the ways out. An answer that is sure is not waited out: where
-//! another daemon, another user or another program has the place, or this process has no descriptor or memory for what it is
-//! given, the start ends with what to do, and what is kept stays kept.
+//! another daemon, another user or another program has the place, or this user may not go there, or this process has no descriptor or
+//! memory for what it is given, the start ends with what to do, and what is kept stays kept.
 //!
 //! They are looked for where this configuration has them kept, and where the last daemon of this data folder had (`places`): what is
-//! found there is moved.
+//! found there is moved. Of a place that is not its own a start does not end: it says that it leaves what may be there, and how to
+//! forget the place, and asks again at the next one.
 
 use std::fmt;
 use std::io;
@@ -80,6 +81,12 @@ fn holder_of(path: &Path) -> Option<u32> {
     })
 }
 
+fn is_ours(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let own = rustix::process::getuid().as_raw();
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == own)
+}
+
 /// Whose rings are looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought<'a> {
@@ -134,7 +141,13 @@ pub(crate) async fn find(
         let asked = search.ask(Holder::at(path.clone(), folder, PATIENCE), Whose::ThisFolders).await;
         let (holder, found) = match asked {
             Err(e) if Refusal::of(&e).is_some() => {
-                tracing::warn!("{}: {e}: rings of this log that it may keep are left there", path.display());
+                tracing::warn!(
+                    "{}: {e}: rings of this log that may be kept there are left, and asked for again at the next start; if none can \
+                     be, as in a copy of a data folder, forget the place: `find '{}' -maxdepth 1 -lname '{}' -delete`",
+                    path.display(),
+                    sought.data.display(),
+                    path.display()
+                );
                 left.push(path);
                 continue;
             }
@@ -231,7 +244,7 @@ impl<F: FnMut(&Silence)> Search<F> {
                 }
                 Err(why) => why,
             };
-            if is_sure(&why, began.elapsed()) {
+            if is_sure(&why, holder.path(), began.elapsed()) {
                 return Err(why);
             }
             let silence = Silence::of(holder.path(), why);
@@ -246,10 +259,12 @@ impl<F: FnMut(&Silence)> Search<F> {
 }
 
 /// Whether another look would bring nothing else.
-fn is_sure(why: &io::Error, after: Duration) -> bool {
+fn is_sure(why: &io::Error, path: &Path, after: Duration) -> bool {
     match Refusal::of(why) {
         Some(Refusal::Taken { .. }) => after >= LEAVE_WAIT,
         Some(Refusal::Foreign { .. } | Refusal::NoHolder) => true,
+        // A folder above it was closed since: it lives, and has what was posted.
+        Some(Refusal::OutOfReach { .. }) => holder_of(path).is_none_or(|pid| !is_ours(pid)),
         None => is_want(why),
     }
 }
@@ -261,8 +276,14 @@ fn with_advice(place: &dyn fmt::Display, why: &io::Error) -> io::Error {
             "each clad needs a socket of its own (ingest.unix.path): give this one another, or end process {pid}"
         ),
         Some(Refusal::Foreign { pid, .. }) => format!(
-            "where it is the `clad hold` of a clad that ran as that user, start clad as that user once more, or give up what              lies in its rings (`kill {pid}`); else give ingest.unix.path a folder where no other user makes files"
+            "where it is the `clad hold` of a clad that ran as that user, start clad as that user once more, or give up what \
+             lies in its rings (`kill {pid}`); else give ingest.unix.path a folder where no other user makes files"
         ),
+        Some(Refusal::OutOfReach { .. }) => {
+            "let this user go there; or, where it was made by a clad that ran as another one, start clad as that user once more, or \
+             give up what may lie in its rings and remove it; or give ingest.unix.path another folder"
+                .to_owned()
+        }
         Some(Refusal::NoHolder) => "give ingest.unix.path, or the other program's socket, another name".to_owned(),
         None if is_want(why) => {
             "raise the limit of open files (LimitNOFILE= in the unit, `ulimit -n`) or make memory free; \

@@ -133,6 +133,9 @@ fn there_is_none_where_the_kernel_says_so_or_the_operator() {
     drop(listener_at(&path).expect("a socket"));
     assert!(none(&mut Holder::at(path.clone(), FOLDER, LONG)), "it has ended");
     std::fs::remove_file(&path).expect("it was there");
+    std::fs::write(&path, "").expect("a file");
+    assert!(none(&mut Holder::at(path.join("rings.sock"), FOLDER, LONG)), "there is no such folder");
+    std::fs::remove_file(&path).expect("it was there");
     // While it is waited for: it is killed, or its socket is taken away.
     let listener = listener_at(&path).expect("a socket");
     let mut holder = Holder::at(path.clone(), FOLDER, SHORT);
@@ -346,6 +349,75 @@ async fn every_place_that_refuses_is_remembered() {
     assert!(left().is_empty(), "nobody is at the first any more");
     std::fs::remove_file(&third).expect("it was there");
     process.join().expect("it ends with its socket");
+}
+
+/// A runtime whose threads that look have no more rights to files than an ordinary user, also where root runs this.
+fn of_an_ordinary_user() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().on_thread_start(|| _ = nix::unistd::setfsuid(65_534.into()));
+    runtime.build().expect("a runtime")
+}
+
+fn close(folder: &Path, is_closed: bool) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = if is_closed { 0o000 } else { 0o755 };
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+/// A data folder was copied for another user, and its link leads to where this one may not go.
+#[test]
+fn a_place_that_this_user_may_not_go_to_is_left_and_remembered() {
+    let (folder, _) = place();
+    let folder = folder.path();
+    ["data", "old", "own"].iter().for_each(|name| std::fs::create_dir(folder.join(name)).expect("a folder"));
+    close(folder, false);
+    let (data, old) = (folder.join("data"), folder.join("old/rings.sock"));
+    let link = places::Link(&data);
+    link.set(Some(&old)).expect("a link");
+    let find = |socket| {
+        let start = async { tokio::time::timeout(LONG, found(folder, socket, "data", false)).await };
+        of_an_ordinary_user().block_on(start).expect("it waits for nobody")
+    };
+    close(&folder.join("old"), true);
+    for socket in [None, Some("own/clad.sock"), Some("own/clad.sock")] {
+        assert!(find(socket).expect("it goes on").is_empty());
+        assert_eq!(link.left(), std::slice::from_ref(&old), "not forgotten");
+    }
+    // Where it is the daemon's own place, there is none to go on with.
+    close(&folder.join("own"), true);
+    let error = find(Some("own/clad.sock")).expect_err("it has no place");
+    assert!(error.to_string().contains("ingest.unix.path"), "{error}");
+    assert_eq!(link.left(), std::slice::from_ref(&old), "not forgotten");
+    close(&folder.join("own"), false);
+    // It may go there now, and nothing is there.
+    close(&folder.join("old"), false);
+    assert!(find(Some("own/clad.sock")).expect("nobody is there").is_empty());
+    assert!(link.left().is_empty(), "it was asked again");
+}
+
+/// The folder above the socket of this user's own holder was closed: what was posted is there, so it is waited for.
+#[test]
+fn a_holder_of_this_user_is_waited_for_also_where_its_folder_was_closed() {
+    let (folder, _) = place();
+    let folder = folder.path();
+    ["data", "old"].iter().for_each(|name| std::fs::create_dir(folder.join(name)).expect("a folder"));
+    let (data, old) = (folder.join("data"), folder.join("old/rings.sock"));
+    places::Link(&data).set(Some(&old)).expect("a link");
+    std::fs::write(folder.join("hold"), "read end").expect("a script that is called as a holder is");
+    let mut holder = std::process::Command::new("sh");
+    holder.arg("hold").arg(&old).current_dir(folder).stdin(std::process::Stdio::piped());
+    let mut holder = holder.spawn().expect("a shell");
+    close(&folder.join("old"), true);
+    let sought = Sought { socket: None, data: &data, is_new: false };
+    let (mut asked, health) = (0, Health::default());
+    let found = of_an_ordinary_user().block_on(find(sought, Stored::default(), &health, |silence| {
+        asked += 1;
+        assert!(silence.to_string().starts_with(&format!("process {} ", holder.id())), "{silence}");
+        holder.kill().and_then(|()| holder.wait()).expect("it is ours");
+    }));
+    assert!(found.expect("it goes on").is_none());
+    assert_eq!(asked, 1, "while it lived");
+    close(&folder.join("old"), false);
 }
 
 /// The daemon before had `audit.sock`, and its holder at the one name of the folder. A log that is new had none.

@@ -13,11 +13,10 @@ use clad_journal::io::device::Substrate;
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
-use super::{MORE_TIME, failed, workers};
+use super::{MORE_TIME, failed};
 use crate::access::Access;
 use crate::admin::{Desk, Service as AdminService};
 use crate::config::Config;
@@ -58,7 +57,6 @@ pub(super) struct Served {
     pub(super) statement: Statement,
     pub(super) sockets: Sockets,
     pub(super) rings: Rings,
-    pub(super) crew: Crew,
 }
 
 /// Files of the sockets that are ours to remove, at the end or where a start fails.
@@ -121,6 +119,7 @@ impl World {
         mut told: HashMap<String, String>,
         records: Records,
         kept: Option<(Keeper, Vec<Kept>)>,
+        crew: Crew,
     ) -> Result<Served, Exit> {
         let config = &self.config;
         let Records { listener, mut sockets } = records;
@@ -157,7 +156,6 @@ impl World {
             stop: self.stopped.clone(),
         };
         let current = Current::new(service);
-        let crew = Crew::start(workers(), &Handle::current()).map_err(|e| failed("start the ingest threads", &e))?;
         let listeners = Listeners::new(setup::places(config));
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
@@ -205,7 +203,7 @@ impl World {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
-        Ok(Served { listeners, current, statement, sockets, rings, crew })
+        Ok(Served { listeners, current, statement, sockets, rings })
     }
 
     /// Takes the socket for records, or has it from the service manager: before anything else that goes by its name, which

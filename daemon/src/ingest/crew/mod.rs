@@ -17,8 +17,8 @@
 //!   at the sockets each [`LOOK`] at the latest.
 //! - A task that panics ends alone; one that never has enough gives way after [`OPERATIONS`] operations, or [`LOOK`].
 //! - A panic anywhere else ends the process ([`crate::defect`]).
-//!
-//! Timers, and what connections spawn, are the runtime's.
+//! - **No task is run once the runtime goes** ([`Crew::end`]): timers, and what connections spawn, are the runtime's, and a
+//!   timer that is asked then panics.
 
 mod poll;
 mod queue;
@@ -32,8 +32,8 @@ use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
@@ -76,6 +76,28 @@ struct Shared {
     sources: Mutex<Sources>,
     /// Of each thread: how often it began or ended a task.
     turns: Vec<AtomicU64>,
+    /// No further task is run.
+    ended: AtomicBool,
+    /// Threads that are not gone.
+    threads: Mutex<usize>,
+    gone: Condvar,
+}
+
+/// One of the threads, until it is gone.
+struct Present(Arc<Shared>);
+
+impl Present {
+    fn new(shared: &Arc<Shared>) -> Self {
+        *shared.threads() += 1;
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        *self.0.threads() -= 1;
+        self.0.gone.notify_all();
+    }
 }
 
 #[derive(Default)]
@@ -137,15 +159,18 @@ impl Crew {
             queue: Queue::new()?,
             sources: Mutex::default(),
             turns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            ended: AtomicBool::new(false),
+            threads: Mutex::default(),
+            gone: Condvar::new(),
         });
         let crew = Self(Arc::new(Owner(shared.clone())));
         for at in 0..threads {
-            let (shared, runtime) = (shared.clone(), runtime.clone());
+            let (present, runtime) = (Present::new(&shared), runtime.clone());
             let named = std::thread::Builder::new().name(format!("clad-ingest-{at}"));
             named.spawn(move || {
                 let _runtime = runtime.enter();
                 AT.set(At::Between);
-                ends_clad(WHO, || shared.work(at));
+                ends_clad(WHO, || present.0.work(at));
             })?;
         }
         Ok(crew)
@@ -164,6 +189,16 @@ impl Crew {
         runnable.schedule();
     }
 
+    /// Runs no further task, and waits until the threads are gone, but no longer than this: one may be at a disk that hangs, and
+    /// runs none when it comes back. Says whether they are. To be called before the runtime goes.
+    pub(crate) fn end(&self, longest: Duration) -> bool {
+        let shared = &self.0.0;
+        shared.ended.store(true, Ordering::SeqCst);
+        shared.queue.stop();
+        let threads = shared.gone.wait_timeout_while(shared.threads(), longest, |threads| *threads > 0);
+        *threads.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+
     /// How often each thread began or ended a task: an odd number twice is one that is still in the same.
     pub(crate) fn turns(&self) -> impl Iterator<Item = u64> {
         self.0.0.turns.iter().map(|turns| turns.load(Ordering::Relaxed))
@@ -180,7 +215,7 @@ impl Shared {
         let (mut pace, mut events) = (Pace::new(), Vec::with_capacity(EVENTS));
         let mut looked = Instant::now();
         loop {
-            let task = self.ready().tasks.pop_front();
+            let task = if self.ended.load(Ordering::SeqCst) { None } else { self.ready().tasks.pop_front() };
             let owed = OWED.take();
             match (task, owed) {
                 (Some(task), owed) => {
@@ -235,6 +270,10 @@ impl Shared {
                 source.happened(event.flags);
             }
         }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, usize> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {

@@ -276,6 +276,34 @@ fn with_the_last_handle_the_threads_end() {
     until("the end of the threads", || shared.upgrade().is_none());
 }
 
+/// A connection that a stop did not wait for has a timer, which wakes it when the runtime goes, and panics if it is asked then.
+/// Another has always something to do.
+#[test]
+fn once_it_was_ended_no_task_runs() {
+    let (runtime, crew) = crew(2);
+    let runs = Arc::new(AtomicU64::new(0));
+    let (waits, busy) = (runs.clone(), runs.clone());
+    crew.spawn(async move {
+        let mut sleep = pin!(tokio::time::sleep(PATIENCE));
+        std::future::poll_fn(|context| {
+            waits.fetch_add(1, Ordering::SeqCst);
+            sleep.as_mut().poll(context)
+        })
+        .await;
+    });
+    crew.spawn(std::future::poll_fn(move |context| {
+        busy.fetch_add(1, Ordering::SeqCst);
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }));
+    until("both", || runs.load(Ordering::SeqCst) > 10);
+    assert!(crew.end(PATIENCE / 10), "the threads are gone");
+    let before = runs.load(Ordering::SeqCst);
+    drop(runtime);
+    assert!(crew.end(PATIENCE / 10), "also where it was ended");
+    assert_eq!(runs.load(Ordering::SeqCst), before);
+}
+
 #[test]
 fn it_looks_only_after_short_waits_and_a_long_one_ends_that() {
     let (short, long) = (Duration::from_micros(3), Duration::from_millis(1));

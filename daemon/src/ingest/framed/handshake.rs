@@ -8,7 +8,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::buffers::CHUNK_MIN;
-use super::{Connection, count_refusal};
+use super::{Connection, count_refusal, going_down};
 use crate::ingest::BEGUN;
 
 impl Connection {
@@ -38,9 +38,17 @@ impl Connection {
             }
         };
         let timeout = self.service.handshake_timeout;
-        let hello = match tokio::time::timeout(timeout, hello).await {
-            Ok(got) => got,
-            Err(_) => Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, format!("no HELLO within {timeout:?}"))),
+        let mut stop = self.service.stop.clone();
+        let hello = tokio::select! {
+            biased;
+            got = tokio::time::timeout(timeout, hello) => got.unwrap_or_else(|_| {
+                Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, format!("no HELLO within {timeout:?}")))
+            }),
+            // It has handed over nothing: no stop waits for it.
+            _ = stop.wait_for(|stop| *stop) => {
+                ErrorFrame { request_id: 0, error: going_down() }.encode(&mut self.out);
+                return Ok(false);
+            }
         };
         let answer = match hello {
             Ok(Frame::Hello(hello)) => match self.service.rings.meet(&hello, &self.peer).await {

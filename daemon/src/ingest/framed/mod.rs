@@ -275,8 +275,7 @@ impl Connection {
                 self.answer_ring(wr).await?;
             }
             if stopping && self.session.unanswered() == 0 {
-                let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);
-                ErrorFrame { request_id: 0, error }.encode(&mut self.out);
+                ErrorFrame { request_id: 0, error: going_down() }.encode(&mut self.out);
                 return self.last_words(wr).await;
             }
             if leaving && self.session.unanswered() == 0 {
@@ -342,6 +341,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// What a connection is told that a stop ends.
+fn going_down() -> ErrorInfo {
+    ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000)
 }
 
 async fn poll_some<T>(waiting: &mut Waiting<T>) -> T {

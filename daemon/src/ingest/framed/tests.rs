@@ -60,7 +60,7 @@ struct World {
     crew: Crew,
     service: Service,
     listeners: Arc<Listeners>,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
     _runtime: Runtime,
     dir: tempfile::TempDir,
 }
@@ -80,7 +80,7 @@ impl World {
         let service = service(&journal(&dir), stopped);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let crew = Crew::start(2, runtime.handle()).unwrap();
-        Self { crew, service, listeners: Listeners::new(places), _stop: stop, _runtime: runtime, dir }
+        Self { crew, service, listeners: Listeners::new(places), stop, _runtime: runtime, dir }
     }
 
     /// Writes these records, of 64 KiB each.
@@ -122,6 +122,17 @@ impl World {
 
     /// The same, and the daemon's end of its socket.
     fn client_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
+        let (mut client, far) = self.stranger_and_far(uid);
+        let intent = Intent { append: true, read: true };
+        client.send(|out| {
+            Hello { min_version: 1, max_version: MAX_VERSION, intent, ..Hello::default() }.encode(out);
+        });
+        assert!(matches!(client.frame(), Some(Frame::Welcome(_))));
+        (client, far)
+    }
+
+    /// One that has said nothing.
+    fn stranger_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
         let place = self.place(uid).expect("a place");
         let (near, far) = UnixStream::pair().unwrap();
         near.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -134,13 +145,7 @@ impl World {
             drop(place);
             let _ = ends.send(());
         });
-        let mut client = Client { stream: near, buf: BytesMut::new(), decoder: FrameDecoder::default(), ended };
-        let intent = Intent { append: true, read: true };
-        client.send(|out| {
-            Hello { min_version: 1, max_version: MAX_VERSION, intent, ..Hello::default() }.encode(out);
-        });
-        assert!(matches!(client.frame(), Some(Frame::Welcome(_))));
-        (client, again)
+        (Client { stream: near, buf: BytesMut::new(), decoder: FrameDecoder::default(), ended }, again)
     }
 }
 
@@ -208,6 +213,20 @@ impl Client {
     fn is_let_go(&self) {
         self.ended.recv_timeout(PATIENCE).expect("the daemon lets it go");
     }
+}
+
+/// It has handed over nothing. Its timeout for HELLO is longer than this test waits for an answer.
+#[test]
+fn a_stop_waits_for_nobody_who_has_not_said_hello() {
+    let mut world = World::new(2);
+    world.service.handshake_timeout = 2 * PATIENCE;
+    let (mut client, far) = world.stranger_and_far(ME);
+    drop(far);
+    let _ = world.stop.send(true);
+    let Some(Frame::Error(told)) = client.frame() else { panic!("it is told why") };
+    assert_eq!(told.error.code, ErrorCode::ShuttingDown);
+    assert!(client.frame().is_none(), "and the connection ends");
+    client.ended.recv_timeout(PATIENCE).expect("the daemon is done with it");
 }
 
 #[test]
