@@ -48,7 +48,8 @@ pub enum Accepting {
     Yes,
     /// A write or sync failed; it recovers by itself.
     Failed,
-    /// No space for a further segment, or it cannot be opened; it resumes by itself.
+    /// No space for a further segment, or it cannot be opened, and an append was refused for it or one of everyday size would be:
+    /// a small one may still go in. It resumes by itself.
     NoSpace,
     /// It is closing.
     Closing,

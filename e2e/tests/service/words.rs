@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{clactl, clactl_ends, is_on_path, run};
 use clad_e2e::{Daemon, PATIENCE, Raw, Setup, json, not_run, web};
-use clad_proto::AckLevel;
+use clad_proto::frame::Frame;
+use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
 /// The lines of *attention*, as programs get them; the same stand on the screen.
@@ -218,6 +219,40 @@ fn no_room_for_a_further_segment() {
     says(&daemon, &["The disk is full", "reserve"]);
     let (status, why) = page(&daemon, "/readyz");
     assert!(status == 503 && why.contains("no room for a further segment"), "{status} {why}");
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart_with("journal.reserve_free", "1MiB");
+    assert_eq!(page(&daemon, "/readyz").0, 200);
+}
+
+/// Large appends are refused and small ones fit still: who looks at readiness hears that appends are refused, also while
+/// small ones go in.
+#[test]
+fn no_room_for_a_further_segment_while_small_appends_fit() {
+    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB");
+    let mut daemon = setup.set("limits.max_append_bytes", "512KiB").set("journal.max_record_bytes", "512KiB").start();
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart_with("journal.reserve_free", "8000TiB");
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    let large = "x".repeat(300_000);
+    let mut sequence = 0;
+    loop {
+        raw.append(sequence, AckLevel::Received, &[large.as_bytes()]);
+        match raw.answer() {
+            Frame::Accepted(_) => sequence += 1,
+            Frame::Refused(refused) => break assert_eq!(refused.error.code, ErrorCode::NoSpace),
+            other => panic!("{other:?}"),
+        }
+    }
+    says(&daemon, &["Appends are refused: the disk has no room"]);
+    for _ in 0..20 {
+        raw.append_acked(sequence, AckLevel::Written, &[b"it fits"]);
+        sequence += 1;
+        let (status, why) = page(&daemon, "/readyz");
+        assert!(status == 503 && why.contains("no room for a further segment"), "{status} {why}");
+        assert_eq!(web::metrics(daemon.port("metrics"))["clad_ready"], 0.0);
+        thread::sleep(Duration::from_millis(100)); // over more than one look of the daemon at its journal
+    }
+    drop(raw);
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", "1MiB");
     assert_eq!(page(&daemon, "/readyz").0, 200);

@@ -153,6 +153,8 @@ pub(crate) struct Committer {
     space_low: bool,
     /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
     space_told: bool,
+    /// An append was refused for want of a segment behind the active one ([`room`]).
+    refused: bool,
     open_retry_ns: u64,
     /// Why the next segment could not be opened, where that is not for want of room; and the pause before the next try.
     unopened: Option<String>,
@@ -219,6 +221,7 @@ impl Committer {
             block: 4096,
             space_low: false,
             space_told: false,
+            refused: false,
             open_retry_ns: 0,
             unopened: None,
             open_pause_ns: RETRY_NS,

@@ -102,6 +102,7 @@ impl Committer {
                 self.allow_writes(active.files.len() - 1);
                 self.open_pause_ns = RETRY_NS;
                 self.block = active.header.block_size.into();
+                self.refused = false;
             }
             Err(NoSegment::Space) => {
                 self.open_retry_ns = now.boot_ns + SPACE_NS;

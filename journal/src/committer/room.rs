@@ -5,6 +5,10 @@
 //! where offsets are given, for all that waits and the append at hand together, so that nothing that was counted before
 //! can take the place of what comes. A segment that records wait for may be made of the space that is held back
 //! (`reserve_free`): that stands for what others take of the disk between two looks.
+//!
+//! Once an append was refused because no segment can be had behind the active one, the journal says that it takes none
+//! until one can be had, though smaller ones go in still: who is refused may be refused for as long as that lasts, and what
+//! is left of the active segment is less with each that goes in.
 
 use crate::active::{Active, INDEX_EVERY};
 use crate::error::AppendError;
@@ -14,7 +18,35 @@ use crate::format::footer::Footer;
 
 use super::{Committer, Wanted};
 
+/// An append of everyday size, not the smallest that might still slip in.
+const EVERYDAY: u64 = 64 * 1024;
+
 impl Committer {
+    /// As [`Self::check_room`], for an append that is at hand.
+    #[inline]
+    pub(super) fn find_room(&mut self, len: usize) -> Result<(), AppendError> {
+        let found = self.check_room(len);
+        if found.is_err() {
+            self.note_refused();
+        }
+        found
+    }
+
+    #[cold]
+    fn note_refused(&mut self) {
+        // With a segment behind this one it is over once that is written to.
+        if !self.refused && !self.can_have_next() {
+            self.refused = true;
+            self.marks.version += 1;
+        }
+    }
+
+    /// Whether it can be said that appends are taken.
+    pub(super) fn takes_what_comes(&self) -> bool {
+        let everyday = (self.config.segment_bytes / 8).min(EVERYDAY) as usize;
+        (!self.refused || self.can_have_next()) && self.check_room(everyday).is_ok()
+    }
+
     /// Whether an append of so many bytes has a place behind all that waits.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
         let batches = self.gather.batches() as u64 + 1;

@@ -137,7 +137,7 @@ impl Committer {
         let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
         match row {
             Some(row) if row.follows(&header, first_offset) => {
-                self.check_room(len)?;
+                self.find_room(len)?;
                 row.extend(&header);
             }
             _ => {
@@ -147,7 +147,7 @@ impl Committer {
                 {
                     return Ok(self.given(item.count, first_offset, true));
                 }
-                self.check_room(len)?;
+                self.find_room(len)?;
                 *row = Some(Row { header, first_offset });
             }
         }
@@ -295,11 +295,8 @@ impl Committer {
             State::Failed { .. } => Accepting::Failed,
             State::Closed { .. } => Accepting::Closing,
             State::Running if self.closing => Accepting::Closing,
-            // An append of everyday size, not the smallest that might still slip in.
-            State::Running => match self.check_room((self.config.segment_bytes / 8).min(64 * 1024) as usize) {
-                Ok(()) => Accepting::Yes,
-                Err(_) => Accepting::NoSpace,
-            },
+            State::Running if self.takes_what_comes() => Accepting::Yes,
+            State::Running => Accepting::NoSpace,
         };
         Marks { accepting, ..self.marks }
     }

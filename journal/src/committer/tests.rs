@@ -6,14 +6,15 @@ use proptest::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::{Accepted, Append, Committer, Done, InFlight, Item, Sender};
-use crate::active::Shares;
+use crate::active::{Active, Shares};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
 use crate::format::meta::EpochStart;
+use crate::format::segment::{SegmentHeader, example};
 use crate::gather::{Gathered, Purse};
-use crate::io::Durability;
-use crate::marks::Level;
+use crate::io::{Access, Durability, OsStorage, Storage};
+use crate::marks::{Accepting, Level};
 use crate::producer::ProducerTable;
 
 const NOW: Moment = Moment { real_ns: 7, boot_ns: 9 };
@@ -219,4 +220,41 @@ fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
             assert!(asked < 20, "{} batches of up to {most} appends asked {asked} times", 40 * batches);
         }
     }
+}
+
+/// Smaller appends go in still, to the end of the active segment; that appends are taken is said when there is a segment for
+/// the large ones again, and not in between.
+#[test]
+fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
+    let dir = crate::io::real_folder();
+    let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+    let segment = |number: u64| {
+        let file = storage.create(&number.to_string(), Access::WriteCached).unwrap();
+        Active::new(SegmentHeader { number, capacity: 1 << 20, ..example() }, vec![file.clone(), file], 50, None)
+    };
+    let mut c = committer(1 << 20);
+    (c.config.segment_bytes, c.config.max_append_bytes) = (1 << 20, 1 << 20);
+    c.go_on_in(segment(1), NOW);
+    c.set_spare(0);
+    let permits = Arc::new(Semaphore::new(PERMITS));
+    let payload = vec![7; 800 << 10];
+    let take = |c: &mut Committer, first: u64, len: usize| {
+        let before = c.marks();
+        let taken = together(c, &[item(first, 1, true, &payload[..len])], &permits).remove(0);
+        let after = c.marks();
+        assert!(after == before || after.version > before.version, "{before:?} and {after:?} are of one version");
+        (taken.map(|_| ()), after.accepting)
+    };
+    assert_eq!(take(&mut c, 0, 700 << 10), (Ok(()), Accepting::Yes), "an everyday append fits");
+    assert_eq!(take(&mut c, 1, 400 << 10), (Err(AppendError::NoSpace), Accepting::NoSpace));
+    assert_eq!(take(&mut c, 1, 100), (Ok(()), Accepting::NoSpace), "it fits into what is left");
+    drop(batches(&mut c));
+    assert_eq!(c.marks().accepting, Accepting::NoSpace, "what was taken waits no longer");
+    c.set_spare(1);
+    assert_eq!(c.marks().accepting, Accepting::Yes);
+    c.set_spare(0);
+    assert_eq!(c.marks().accepting, Accepting::NoSpace, "it was refused for this one, and it is the last again");
+    c.go_on_in(segment(2), NOW);
+    assert_eq!(c.marks().accepting, Accepting::Yes, "nothing was refused for this one");
+    assert_eq!(take(&mut c, 2, 400 << 10), (Ok(()), Accepting::Yes));
 }
