@@ -37,6 +37,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Append lines as records and wait until they are as safe as asked for
+    ///
+    /// It ends with 1 at the first line that is longer than the daemon takes ([journal] max_record_bytes): no line behind it
+    /// is sent, and the last one that reached its level is named. A daemon that cannot be reached at first, or that refuses the
+    /// connection (too_many_connections), ends it with 1 at once: nothing was sent then, and it may be called again. Once
+    /// connected, it waits for the daemon by itself, 5 minutes for each line, and sends again.
     Append(AppendArgs),
     /// Show records
     Query(QueryArgs),

@@ -125,12 +125,12 @@ pub enum AppendError {
         /// It may be in the log all the same.
         maybe_written: bool,
     },
-    /// No daemon for longer than `give_up_after`.
-    #[error("given up after {waited:?} without a daemon ({reason}){}", perhaps(*.maybe_written))]
+    /// No daemon for longer than `give_up_after`, or one that takes nothing.
+    #[error("given up after {waited:?} ({reason}){}", perhaps(*.maybe_written))]
     GivenUp {
         /// How long was waited.
         waited: Duration,
-        /// What the last try ended with.
+        /// What the last try ended with: the newest reason that was heard.
         reason: String,
         /// It may be in the log all the same.
         maybe_written: bool,

@@ -214,6 +214,6 @@ impl<W, F> Session<W, F> {
     pub(super) fn retry(&mut self, now: Instant, wait_ms: Option<u32>, why: &str) {
         let wait = self.backoff.next().max(std::time::Duration::from_millis(wait_ms.unwrap_or(0).into()));
         self.not_before = self.not_before.max(Some(now + wait));
-        self.trouble.get_or_insert_with(|| (now, why.to_owned()));
+        self.is_in_trouble(now, why);
     }
 }

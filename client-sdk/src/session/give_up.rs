@@ -63,6 +63,12 @@ impl<W, F> Session<W, F> {
         }
     }
 
+    /// Nothing goes forward, since now or since before; why is the newest reason there is.
+    pub(super) fn is_in_trouble(&mut self, now: Instant, why: &str) {
+        let (_, told) = self.trouble.get_or_insert((now, String::new()));
+        why.clone_into(told);
+    }
+
     /// Since when nothing goes forward, and why.
     pub(crate) const fn trouble(&self) -> Option<&(Instant, String)> {
         self.trouble.as_ref()

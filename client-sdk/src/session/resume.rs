@@ -19,6 +19,9 @@ use crate::AppendError;
 use clad_proto::{ErrorInfo, LogId, frame::Welcome};
 use tokio::time::Instant;
 
+/// Why things wait once there is a daemon again, until it answers.
+const AGAIN: &str = "the daemon is there again, and has answered nothing yet";
+
 /// The daemon has more of this producer than was ever sent: up to this sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedProducer(pub(crate) u64);
@@ -64,6 +67,10 @@ impl<W, F> Session<W, F> {
             }
         }
         (self.cursor, self.frontier, self.not_before) = (0, 0, None);
+        if let Some((_, why)) = &mut self.trouble {
+            // Nothing went forward, so it lasts: but what the tries before this one ended with is over.
+            AGAIN.clone_into(why);
+        }
         Ok(())
     }
 
@@ -162,7 +169,7 @@ impl<W, F> Session<W, F> {
         if self.is_idle() {
             self.trouble = None;
         } else {
-            self.trouble.get_or_insert((now, String::new())).1 = why.to_owned();
+            self.is_in_trouble(now, why);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the log does not take for now waits in its ring: no FLUSH answers for it, and nothing of its producer goes past it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_client::{AckLevel, Producer, ProducerId};
 use clad_e2e::raw::hello;
@@ -132,4 +132,34 @@ fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
         ring.answer(append).expect("an answer").code
     });
     assert_eq!(codes, [0, ErrorCode::AppendTooLarge.number().into()]);
+}
+
+/// A full log, then no daemon, then a full log: who asks why its append waits hears each time what is so now.
+#[test]
+fn of_the_reasons_to_wait_the_newest_is_told() {
+    let mut daemon = Setup::new().fixed_ports().set("journal.reserve_free", "1024TiB").start();
+    let runtime = runtime();
+    let waiting = ["unix", "tcp", "grpc", "shm"].map(|transport| {
+        let producer = producer(&runtime, &daemon, transport);
+        let ticket = submit(&producer, AckLevel::Durable, "waits".to_owned());
+        (transport, producer, ticket)
+    });
+    let all_say = |full: bool| {
+        for (transport, producer, _) in &waiting {
+            let began = Instant::now();
+            loop {
+                let why = producer.why_waiting();
+                if why.as_ref().is_some_and(|why| why.starts_with("no_space: ") == full) {
+                    break;
+                }
+                assert!(began.elapsed() < PATIENCE, "{transport}, full: {full}: {why:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    };
+    all_say(true);
+    daemon.kill9();
+    all_say(false);
+    daemon.restart();
+    all_say(true);
 }

@@ -416,6 +416,37 @@ fn waiting_ends_for_each_append_by_itself() {
     assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
 }
 
+/// Whatever was the trouble before: who asks why it waits, or hears that it waited too long, hears of the last one.
+#[test]
+fn of_trouble_the_newest_reason_is_told() {
+    let now = Instant::now();
+    let mut session = with(1, now);
+    sent(&mut session, now);
+    let no_space = || ErrorInfo::new(ErrorCode::NoSpace, "no room").retry_after_ms(1000);
+    let told = |session: &TestSession| session.trouble().expect("nothing goes forward").clone();
+    session.disconnected(now, "nobody listens");
+    assert_eq!(told(&session), (now, "nobody listens".to_owned()));
+    session.connected(&welcome()).expect("nobody else");
+    let (since, why) = told(&session);
+    assert!(since == now && why.contains("there again"), "{why}");
+    for (wait, text) in [(1, "no room"), (3, "a failed disk"), (5, "no room")] {
+        let at = now + Duration::from_secs(wait);
+        assert_eq!(sent(&mut session, at), [(0, false)]);
+        refused(&mut session, 0, ErrorInfo { text: text.to_owned(), ..no_space() }, at);
+        let (since, why) = told(&session);
+        assert!(since == now && why.contains(text), "{why} instead of {text}");
+    }
+    // The first has its refusal, the second was not sent.
+    let later = now + Duration::from_secs(5);
+    session.submit(append(1, 1, DURABLE, later), 1);
+    session.tick(later + GIVE_UP);
+    let ended: Vec<_> = appends(&mut session).into_iter().map(|(_, result)| result.expect_err("given up")).collect();
+    assert!(matches!(&ended[0], AppendError::Refused { error, .. } if error.text == "no room"), "{ended:?}");
+    let reason =
+        |error: &AppendError| matches!(error, AppendError::GivenUp { reason, .. } if reason.contains("no room"));
+    assert!(reason(&ended[1]), "{ended:?}");
+}
+
 #[test]
 fn a_wait_that_is_over_is_no_timer_while_there_is_nobody_to_send_to() {
     let now = Instant::now();
