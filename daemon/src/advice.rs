@@ -89,6 +89,33 @@ pub(crate) fn on_address(key: &str, error: &io::Error) -> String {
     }
 }
 
+/// The same about a Unix socket that cannot be made, which this key names.
+pub(crate) fn on_socket(key: &str, path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let own = user(Uid::effective().as_raw());
+            let folders = path.ancestors().skip(1);
+            let Some((folder, found)) = folders.filter_map(|above| Some((above, above.metadata().ok()?))).next() else {
+                return format!("; set {key} to a name in a folder where clad may make files");
+            };
+            format!(
+                "; {} belongs to {}:{} with mode {:04o}, and clad runs as {own}: let that make files there, or set {key} to a name \
+                 in a folder where it may",
+                folder.display(),
+                user(found.uid()),
+                group(found.gid()),
+                found.mode() & 0o7777
+            )
+        }
+        io::ErrorKind::AddrInUse => format!("; stop that, or set {key} to another name"),
+        io::ErrorKind::AlreadyExists => format!("; remove it, or set {key} to another name"),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput => {
+            format!("; set {key} to a name in a folder where clad may make files, as in /run")
+        }
+        _ => String::new(),
+    }
+}
+
 /// What in the folder belongs to another user: something that was run there as root, say.
 fn others(dir: &Path) -> Option<(PathBuf, Metadata)> {
     let own = Uid::effective().as_raw();
@@ -141,6 +168,17 @@ mod tests {
         for (errno, word) in [(Errno::EADDRINUSE, "`ss "), (Errno::EADDRNOTAVAIL, "no such"), (Errno::EACCES, "1024")] {
             let text = on_address("metrics.listen", &io::Error::from(errno));
             assert!(text.contains(word) && text.contains("set metrics.listen"), "{errno}: {text}");
+        }
+        let socket = folder.path().join("none/clad.sock");
+        for (errno, word) in [
+            (Errno::EACCES, &*format!("; {} belongs to", folder.path().display())),
+            (Errno::EADDRINUSE, "stop that"),
+            (Errno::EEXIST, "remove it"),
+            (Errno::EROFS, "/run"),
+            (Errno::ENOTDIR, "/run"),
+        ] {
+            let text = on_socket("ingest.unix.path", &socket, &io::Error::from(errno));
+            assert!(text.contains(word) && text.contains("set ingest.unix.path"), "{errno}: {text}");
         }
     }
 }

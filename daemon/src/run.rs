@@ -2,7 +2,7 @@
 //!
 //! What must hold: recovery is over and every socket listens before anybody is told READY; on the way down nothing new
 //! is taken, what was taken is answered and synced for at most `drain_timeout`, and only then is the end marked clean;
-//! 0 means exactly that.
+//! 0 means exactly that. A start that fails once the log is open ends it, too, so that the next one finds a clean end.
 
 mod drain;
 mod serve;
@@ -136,11 +136,11 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     };
     let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
     if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
-        return exit;
+        return world.end_failed(exit, &stop, &notifier).await;
     }
     let records = match world.take_records(&mut held) {
         Ok(records) => records,
-        Err(exit) => return exit,
+        Err(exit) => return world.end_failed(exit, &stop, &notifier).await,
     };
     let kept = tokio::select! {
         kept = world.kept(stored, &notifier) => kept,
@@ -148,15 +148,16 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     };
     let kept = match kept {
         Ok(kept) => kept,
-        Err(exit) => return exit,
+        Err(exit) => return world.end_failed(exit, &stop, &notifier).await,
     };
     let crew = match Crew::start(workers(), &Handle::current()) {
         Ok(crew) => crew,
-        Err(e) => return failed("start the ingest threads", &e),
+        Err(e) => return world.end_failed(failed("start the ingest threads", &e), &stop, &notifier).await,
     };
     let mut served = match world.serve(held, told, records, kept, crew.clone()).await {
         Ok(served) => served,
         Err(exit) => {
+            let exit = world.end_failed(exit, &stop, &notifier).await;
             crew.end(THREADS_END);
             return exit;
         }

@@ -106,19 +106,30 @@ fn not_kept(before: &Marks, now: &Marks, in_rings: Option<u64>) -> String {
 impl World {
     /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
     pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
-        let patience = self.config.daemon.drain_timeout;
-        notifier.stopping("closing the log");
-        notifier.extend_timeout(patience + Duration::from_secs(5));
         tracing::error!(
             "told to end before the rings of the daemon before this one were known: they stay where they are"
         );
+        self.close_log(notifier).await;
+        Exit::Failed
+    }
+
+    /// The start has failed, and said why. Listeners that were there before may have taken something.
+    pub(super) async fn end_failed(&self, exit: Exit, stop: &watch::Sender<bool>, notifier: &Notifier) -> Exit {
+        let _ = stop.send(true);
+        self.close_log(notifier).await;
+        exit
+    }
+
+    async fn close_log(&self, notifier: &Notifier) {
+        let patience = self.config.daemon.drain_timeout;
+        notifier.stopping("closing the log");
+        notifier.extend_timeout(patience + Duration::from_secs(5));
         let (journal, before) = (self.journal.clone(), self.journal.marks());
         let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
         if !matches!(closed, Ok(true)) {
-            let lost = not_kept(&before, &self.journal.marks(), Some(0)); // no ring was drained
+            let lost = not_kept(&before, &self.journal.marks(), None);
             tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
         }
-        Exit::Failed
     }
 }
 

@@ -180,7 +180,7 @@ impl World {
             );
         }
         if let Some(path) = &config.admin.path {
-            let listener = self.bind_unix(path, 0o660, &mut held, &mut sockets)?;
+            let listener = bind_unix_of("admin.path", path, 0o660, &mut held, &mut sockets)?;
             if sockets.0.contains(path) {
                 set_group(path, &config.access.admin_group);
             }
@@ -211,7 +211,8 @@ impl World {
     pub(super) fn take_records(&self, held: &mut Held) -> Result<Records, Exit> {
         let mut sockets = Sockets::default();
         let path = self.config.ingest.unix.path.as_deref();
-        let listener = path.map(|path| self.bind_unix(path, 0o666, held, &mut sockets)).transpose()?;
+        let listener =
+            path.map(|path| bind_unix_of("ingest.unix.path", path, 0o666, held, &mut sockets)).transpose()?;
         Ok(Records { listener, sockets })
     }
 
@@ -239,16 +240,6 @@ impl World {
             return Ok(Rings::default());
         }
         Rings::start(settings, door.clone(), keeper, kept).map_err(|e| failed("start the drain of rings", &e))
-    }
-
-    /// The socket that is held for us, or one of our own.
-    fn bind_unix(&self, path: &Path, mode: u32, held: &mut Held, sockets: &mut Sockets) -> Result<UnixListener, Exit> {
-        if let Some(listener) = held.unix(path) {
-            return UnixListener::from_std(listener).map_err(|e| failed(&format!("listen on {}", path.display()), &e));
-        }
-        let listener = bind_unix(path, mode).map_err(|e| failed(&format!("listen on {}", path.display()), &e))?;
-        sockets.0.push(path.to_path_buf());
-        Ok(listener)
     }
 
     fn serve_admin(
@@ -287,6 +278,28 @@ impl World {
             }
         });
     }
+}
+
+/// The socket that is held for us, or one of our own.
+fn bind_unix_of(
+    key: &str,
+    path: &Path,
+    mode: u32,
+    held: &mut Held,
+    sockets: &mut Sockets,
+) -> Result<UnixListener, Exit> {
+    let (bound, is_ours) = match held.unix(path) {
+        Some(listener) => (UnixListener::from_std(listener), false),
+        None => (bind_unix(path, mode), true),
+    };
+    let listener = bound.map_err(|e| {
+        let advice = advice::on_socket(key, path, &e);
+        failed(&format!("listen on {} ({key})", path.display()), &format!("{e}{advice}"))
+    })?;
+    if is_ours {
+        sockets.0.push(path.to_path_buf());
+    }
+    Ok(listener)
 }
 
 async fn bind_tcp(

@@ -127,6 +127,33 @@ fn term_and_int_end_cleanly() {
     }
 }
 
+/// Whatever keeps a start from going on once the log is open: nothing was appended, and the next one finds a clean end.
+#[test]
+fn a_start_that_fails_leaves_the_clean_end_that_it_found() {
+    let mut daemon = Daemon::start();
+    append_numbers(&daemon, 0..3);
+    assert_eq!(daemon.term(), Some(0));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").to_string();
+    let file = daemon.setup().config().display().to_string();
+    for (key, value) in
+        [("metrics.listen", &port), ("ingest.unix.path", &file), ("ingest.grpc.listen", &port), ("admin.path", &file)]
+    {
+        let ended = Setup::in_folder(daemon.dir()).set(key, value).run_to_end();
+        assert_eq!(ended.code, Some(1), "{}", ended.said);
+        assert!(
+            ended.said.contains(&format!("({key})")) && ended.said.contains(&format!("set {key}")),
+            "{}",
+            ended.said
+        );
+        assert!(!ended.said.contains("unclean end"), "{}", ended.said);
+    }
+    daemon.restart();
+    let recovery = daemon.status().recovery.expect("what happened");
+    assert!(recovery.clean, "{recovery:?}");
+    assert_eq!((daemon.status().epoch, daemon.status().offsets.expect("offsets").durable), (1, 3));
+}
+
 /// Going down under load: whatever was accepted is answered at its level before the end, and is there afterwards.
 #[test]
 fn a_drain_answers_what_was_taken() {
