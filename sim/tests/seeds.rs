@@ -245,7 +245,7 @@ fn run_rotten(first: u64, runs: u64) {
 }
 
 /// The same on a worn device.
-const FOUND_WORN: [u64; 17] = [
+const FOUND_WORN: [u64; 19] = [
     10002232,
     20002217,
     20002770,
@@ -263,6 +263,8 @@ const FOUND_WORN: [u64; 17] = [
     1795295000000022053,
     6600000103684,
     6600000315704,
+    9210000006355,
+    9210000008108,
 ];
 
 #[test]

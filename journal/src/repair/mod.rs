@@ -80,8 +80,10 @@ pub fn repair_storage(
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     let lost = repair.reseal(&meta)?;
     let noted = repair.change_meta(|now| {
+        if lost.iter().all(|lost| meta.knows_lost(*lost)) {
+            now.least_epoch = meta.least_epoch;
+        }
         lost.into_iter().for_each(|lost| now.lose(lost));
-        now.least_epoch = meta.least_epoch;
     });
     noted.map_err(OpenError::io("write clad.meta"))?;
     Ok(repair.report)
@@ -325,12 +327,15 @@ impl Repair<'_> {
         }
         let proves = |s: &recovery::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
         let Some(newest) = segments.iter().rposition(proves) else { return Ok(lost) };
+        // A watermark covers what was given one epoch before: that of the next start must not speak for what is lost here.
+        let epochs = segments.iter().filter_map(recovery::Segment::epoch);
+        let beyond = epochs.fold(meta.epoch(), u32::max) + 2;
         let mut at = 0;
         while at < newest {
             let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
             if open > 0 {
                 // Should this be cut: the next start asks the footers what they give up.
-                let marked = self.change_meta(|now| now.least_epoch = now.least_epoch.max(now.epoch() + 1));
+                let marked = self.change_meta(|now| now.least_epoch = now.least_epoch.max(beyond));
                 marked.map_err(OpenError::io("write clad.meta"))?;
                 lost.extend(self.reseal_group(&segments, at..at + open, meta)?);
             }

@@ -378,14 +378,24 @@ impl World {
         if self.shaken { begun } else { proven.max(begun) }
     }
 
+    /// The same by what no write of records covers: footers, and where the newest epoch began.
+    fn proven_by_ends(&self) -> u64 {
+        let begun = self.newest_meta().map_or(0, |m| m.epoch_start().first_offset);
+        let segments = self.disk.names().into_iter().filter(|n| parse_segment_name(n).is_some());
+        let footers = segments.filter_map(|n| Some(Layout::of(&self.legible(&n)?)?.footer?.1.end_offset));
+        footers.fold(begun, u64::max)
+    }
+
     /// Notes that for the next start that succeeds. What one that fails has done, the next one finds done; but what the media
     /// proved before it, and neither rot nor a power cut has taken since, it may not have destroyed.
     pub(super) fn note_cut(&mut self) {
         if self.settings.rot {
             let proven = self.proven(true).max(self.proven);
-            // A write that is still on its way may tear what it covers.
-            self.proven = if self.shaken || self.disk.late_writes() > 0 { 0 } else { proven };
-            self.cut = [self.cut, self.cut_above(proven)].into_iter().flatten().min();
+            // A write that is still on its way may tear what it covers: the last vouch, say.
+            let late = self.disk.late_writes() > 0;
+            self.proven = if self.shaken || late { 0 } else { proven };
+            let sure = if late { self.proven_by_ends() } else { proven };
+            self.cut = [self.cut, self.cut_above(sure)].into_iter().flatten().min();
             let (cut, rotten) = (self.cut, self.model.rotten.clone());
             self.note(|| format!("the next start may cut at {cut:?}, {rotten:?} are hit"));
         }
