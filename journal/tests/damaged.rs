@@ -318,6 +318,14 @@ fn what_the_newest_segment_has_lost_since_a_clean_end_is_told() {
     for (how, hit) in [("half", &half as &dyn Fn(&Path)), ("all", &all), ("its footer", &footer)] {
         let damaged = copy(dir.path());
         hit(&segment(damaged.path(), 2));
+        let before = checked(damaged.path());
+        // What is left of damage at the end is none that nobody vouched for.
+        let tail = before.notes.iter().any(|note| note.contains(&format!("of the damage before offset {end}")));
+        assert_eq!(
+            (tail, before.notes.iter().any(|note| note.contains("torn tail"))),
+            (how == "half", false),
+            "{how}: {before:?}"
+        );
         let journal = open(damaged.path());
         let report = journal.report();
         let (left, gaps) = readable_around(&journal);
