@@ -7,7 +7,7 @@
 //!   that block unchanged. That assumes a device that does not lose bytes which are overwritten with themselves.
 //! - Until such a write is done, the batches that lie in that block are held in memory ([`Placed::shares`]): when it
 //!   fails they may be gone from the disk and are written again elsewhere.
-//! - The chain runs over data batches only; a vouch is written over by the next batch.
+//! - The chain runs over data batches only; a vouch is written over by the next batch, tombstones stay.
 
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ pub(crate) struct Active {
     pub(crate) first_offset: u64,
     pub(crate) end_offset: u64,
     pub(crate) before: Option<Before>,
+    /// When the first batch was submitted.
     pub(crate) first_append_boot_ns: Option<u64>,
     /// The watermarks that the newest header in the file vouches for.
     pub(crate) vouched: (u64, u64),
@@ -219,11 +220,12 @@ impl Active {
         (self.start(fresh) + stored).next_multiple_of(self.block()) + footer <= self.header.capacity
     }
 
-    /// Gives a batch its place. `fresh`: a write is in flight, so that it may not share a block.
+    /// Gives a batch its place: of records, or without records of tombstones. `fresh`: a write is in flight, so that it may not share a block.
     pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, marks: &Marks, now: Moment) -> Placed {
         let start = self.start(fresh);
+        let is_data = batch.count > 0;
         let header = BatchHeader {
-            kind: batch::KIND_DATA,
+            kind: if is_data { batch::KIND_DATA } else { batch::KIND_TOMBSTONES },
             codec: 0,
             flags: 0,
             epoch: self.header.epoch,
@@ -242,8 +244,11 @@ impl Active {
         };
         let (bytes, checksum) = header.encode(&self.seed, start);
         let placed = self.placed(start, fresh, bytes, Some(batch.clone()));
-        self.note(batch, start, now);
-        self.last_checksum = checksum;
+        self.first_append_boot_ns.get_or_insert(now.boot_ns);
+        if is_data {
+            self.note(batch, start);
+            self.last_checksum = checksum;
+        }
         self.vouched = (marks.written, marks.durable);
         self.keep_tail(Share { start, header: bytes, batch: batch.clone() });
         placed
@@ -283,8 +288,7 @@ impl Active {
         Placed { pos, repeated: (start - pos) as usize, header, batch, block: self.block() as usize, shares }
     }
 
-    fn note(&mut self, batch: &Batch, start: u64, now: Moment) {
-        self.first_append_boot_ns.get_or_insert(now.boot_ns);
+    fn note(&mut self, batch: &Batch, start: u64) {
         if self.index.last().is_none_or(|e| start - e.position >= INDEX_EVERY) {
             self.index.push(IndexEntry {
                 first_offset: batch.first_offset,

@@ -129,6 +129,9 @@ pub enum AppendError {
     /// Too many producers at once.
     #[error("the log remembers as many producers as it may")]
     TooManyProducers,
+    /// An earlier life of the producer was forgotten, and the log does not say so durably yet.
+    #[error("this producer was forgotten a moment ago, and the log does not say so yet: come again")]
+    Forgetting,
     /// No records, or more bytes than an append may have.
     #[error("an append has 1 or more records and at most {limit} bytes of payload")]
     Size {
@@ -166,7 +169,7 @@ impl AppendError {
     /// what the append is: the same one may be taken later.
     #[must_use]
     pub const fn is_for_now(&self) -> bool {
-        self.is_for_all() || matches!(self, Self::TooManyProducers)
+        self.is_for_all() || matches!(self, Self::TooManyProducers | Self::Forgetting)
     }
 }
 

@@ -410,7 +410,7 @@ impl Executor {
         footer.first_offset = rescue.from.min(first);
         footer.end_offset = rescue.next;
         footer.damage.clone_from(&damage);
-        footer.producers = producers.snapshot();
+        footer.producers = producers.snapshot(footer.end_offset, self.env.now());
         footer.supersedes_from = Some(rescue.from);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;

@@ -116,8 +116,6 @@ impl Purse {
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) batch: Arc<Batch>,
-    /// Its appends as the table of producers wants them: few, where many came together.
-    pub(crate) rows: Vec<Row>,
     pub(crate) wants_written: bool,
     pub(crate) since_boot_ns: u64,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
@@ -128,7 +126,6 @@ struct Open {
     /// Without its body.
     batch: Batch,
     body: Vec<u8>,
-    rows: Vec<Row>,
     wants_written: bool,
     since_boot_ns: u64,
     permit: Option<OwnedSemaphorePermit>,
@@ -138,7 +135,6 @@ impl Open {
     fn close(self) -> Gathered {
         Gathered {
             batch: Arc::new(Batch { body: self.body.into(), ..self.batch }),
-            rows: self.rows,
             wants_written: self.wants_written,
             since_boot_ns: self.since_boot_ns,
             permit: self.permit,
@@ -165,11 +161,7 @@ pub(crate) struct Gather {
     expected: usize,
     /// Memory of batches that are gone.
     spare: Spare,
-    used_rows: Vec<Row>,
 }
-
-/// So many rows at most are used again: what was touched is not free, even where next to nothing is in it.
-const USED_ROWS: usize = 64;
 
 /// One append as it enters the queue.
 pub(crate) struct Entering<'a> {
@@ -186,15 +178,7 @@ pub(crate) struct Entering<'a> {
 impl Gather {
     /// A queue whose batches close at `max_bytes`; 0 makes each append a batch.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self {
-            closed: VecDeque::new(),
-            open: None,
-            bytes: 0,
-            max_bytes,
-            expected: 0,
-            spare: Spare::default(),
-            used_rows: Vec::new(),
-        }
+        Self { closed: VecDeque::new(), open: None, bytes: 0, max_bytes, expected: 0, spare: Spare::default() }
     }
 
     /// Closes batches at another size from now on.
@@ -232,7 +216,7 @@ impl Gather {
             self.settle(purse);
             self.close_open();
         }
-        let (spare, used_rows, expected) = (&mut self.spare, &mut self.used_rows, self.expected);
+        let (spare, expected) = (&mut self.spare, self.expected);
         let open = self.open.get_or_insert_with(|| Open {
             batch: Batch {
                 epoch,
@@ -243,7 +227,6 @@ impl Gather {
                 ..Batch::default()
             },
             body: spare.take(expected),
-            rows: std::mem::take(used_rows),
             since_boot_ns: now.boot_ns,
             ..Open::default()
         });
@@ -254,10 +237,6 @@ impl Gather {
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;
-        match open.rows.last_mut() {
-            Some(row) if row.follows(e.header, first_offset) => row.extend(e.header),
-            _ => open.rows.push(Row { header: *e.header, first_offset }),
-        }
         purse.owed += e.share;
         self.bytes += len;
     }
@@ -287,14 +266,6 @@ impl Gather {
     /// Nobody appends anything: no more memory is kept than small batches take.
     pub(crate) fn idle(&mut self) {
         self.spare.idle();
-    }
-
-    /// The same of its rows.
-    pub(crate) fn use_rows(&mut self, mut rows: Vec<Row>) {
-        if rows.capacity() <= USED_ROWS {
-            rows.clear();
-            self.used_rows = rows;
-        }
     }
 
     fn close_open(&mut self) {

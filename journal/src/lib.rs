@@ -66,7 +66,7 @@ pub use io::bulk;
 pub use journal::{Appender, Hand, Journal, Losses, Owed, SegmentSummary, Stalled, Status};
 pub use marks::{Accepting, Closed, Level, Marks, Wants};
 pub use offline::{BrokenSegment, OfflineLog, OfflineReader, look};
-pub use producer::{ProducerId, ProducerState};
+pub use producer::{NO_USER, ProducerId, ProducerState};
 pub use reader::{Found, Reader};
 pub use verify::{Problem, VerifyReport, verify};
 pub use watcher::Watcher;

@@ -1,26 +1,46 @@
-//! What the log remembers of its producers, so that a resend is stored once.
+//! The producer table: what the log remembers of its producers, so that a resend is stored once.
 //!
 //! What must hold:
 //! - A sequence is stored at most once. A resend of stored records gets the offset that they have; a jump ahead needs
 //!   the producer's explicit mark; an append that is partly stored, or older than what is remembered, is refused.
 //! - A lower epoch of a producer is fenced, and an id belongs to the owner that first used it.
-//! - The table is bounded: [`ProducerTable::max`] producers, `window` stored ranges each. Ranges that follow each
-//!   other in sequence and offset are one range, so a window of ranges covers at least a window of appends.
-//! - Making room forgets the producer that has been silent longest, never one that is `pinned` (connected), and only
-//!   after `keep` nanoseconds of silence: that is where exactly-once ends, and docs say so.
-//! - Nobody keeps all others out: an owner who has half of the places gets a further one only while a place is free (or of
-//!   such a silent producer) for each [`SHARE`] that he has. Alone he has all but an eighth.
+//! - There is one table. A footer is a cut of it at the footer's end ([`ProducerTable::snapshot`]): what was given an offset
+//!   behind that end leaves no trace in the footer. So a producer keeps every range that a footer may still need, and
+//!   beyond these `window` ranges.
+//! - Forgetting is decided here, and nowhere else: by BYE, or to make room for a newcomer. It takes effect for the log
+//!   with a [`Tombstone`]: everything of that producer below an offset is forgotten. A start applies tombstones, and
+//!   evicts nobody by itself; so it may hold more than [`ProducerTable::max`].
+//! - A producer is evicted only while it is not `pinned` (connected), after `keep` nanoseconds without an append, the
+//!   longest silent first. That is where exactly-once ends, and docs say so.
+//! - Silence is measured by the boot clock, which cannot jump. Only a start reads the wall clock, and clamps what it says:
+//!   a producer is then at least a tenth of `keep` away from eviction, so that it has time to connect again.
+//! - The places are shared by owner, max-min: an owner grows only while as many places as he has are still free. An owner
+//!   with less than [`guarantee`] producers gets a place also above `max`, and root always does, up to twice `max`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use crate::clock::Moment;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::{ProducerEntry, StoredRange};
+use crate::format::tombstone::Tombstone;
 
-/// Producers that an owner may have for each place that is free, beyond half of all.
-const SHARE: usize = 7;
 /// The bit of owners that are no users: their ids are told apart by secrets, which anybody can have as many of as he likes.
-/// All of them together are one, where producers are counted.
-const NO_USER: u64 = 1 << 63;
+/// All of them together are one owner, where producers are counted.
+pub const NO_USER: u64 = 1 << 63;
+/// Root's uid.
+const ROOT: u64 = 0;
+/// Most producers that an owner is guaranteed.
+const GUARANTEE_MAX: usize = 8;
+
+/// The owner that a producer is counted under, where nothing else is known of him.
+pub(crate) fn counted_under(owner: u64) -> u64 {
+    if owner & NO_USER != 0 { NO_USER } else { owner }
+}
+
+/// Producers that every owner may have, though all places are taken.
+fn guarantee(max: usize) -> usize {
+    (max / 8).clamp(1, GUARANTEE_MAX)
+}
 
 /// A producer's 128-bit id.
 pub type ProducerId = [u8; 16];
@@ -30,6 +50,8 @@ pub type ProducerId = [u8; 16];
 pub(crate) enum Verdict {
     /// Not stored yet and next in line.
     Fresh,
+    /// As [`Verdict::Fresh`], of a producer that is not in the table: it takes a place.
+    First,
     /// Stored already.
     Duplicate {
         /// The offset that its first record has.
@@ -75,8 +97,15 @@ pub struct ProducerState {
 #[derive(Clone, Debug)]
 struct Producer {
     owner: u64,
+    /// The owner whose share it is of.
+    counted: u64,
     epoch: u32,
+    /// When it last appended, by the wall clock: what a footer says.
     last_active_ns: i64,
+    /// The same by the boot clock: what decides. Before the boot it is negative.
+    active_boot_ns: i64,
+    /// Offset of the first record of this life: of an earlier life nothing is known.
+    born_at: u64,
     ranges: VecDeque<StoredRange>,
     /// Below it nothing more is known. It follows what the window lets go, and not what is lost: that is known not to be
     /// stored.
@@ -87,12 +116,46 @@ impl Producer {
     fn next_sequence(&self) -> u64 {
         self.ranges.back().map_or(self.forgotten_below, |r| r.first_sequence + u64::from(r.count))
     }
+
+    fn silent_ns(&self, now: Moment) -> i64 {
+        boot(now).saturating_sub(self.active_boot_ns)
+    }
+
+    /// What a footer that ends at `end` says of it; nothing where this life began later.
+    fn entry(&self, id: &ProducerId, end: u64, window: usize, now: Moment) -> Option<ProducerEntry> {
+        if self.born_at >= end {
+            return None;
+        }
+        let below = |r: &StoredRange| (r.first_offset < end).then(|| cut(*r, end));
+        let mut appends: Vec<StoredRange> = self.ranges.iter().map_while(below).collect();
+        let mut forgotten_below = self.forgotten_below;
+        for old in appends.drain(..appends.len().saturating_sub(window)) {
+            forgotten_below = old.first_sequence + u64::from(old.count);
+        }
+        // A wall clock that was ahead and was put right must not make it younger at each start.
+        let last_active_ns = match self.last_active_ns <= now.real_ns {
+            true => self.last_active_ns,
+            false => now.real_ns.saturating_sub(self.silent_ns(now)),
+        };
+        Some(ProducerEntry { id: *id, owner: self.owner, epoch: self.epoch, last_active_ns, appends, forgotten_below })
+    }
+}
+
+/// The part of a range below an offset in it.
+fn cut(range: StoredRange, end: u64) -> StoredRange {
+    let count = u64::from(range.count).min(end - range.first_offset);
+    StoredRange { count: count as u32, ..range }
+}
+
+fn boot(now: Moment) -> i64 {
+    i64::try_from(now.boot_ns).unwrap_or(i64::MAX)
 }
 
 /// The table.
 #[derive(Clone, Debug)]
 pub(crate) struct ProducerTable {
     producers: HashMap<ProducerId, Producer>,
+    /// Ranges in all that a footer may have: of each producer at most `window`.
     ranges: usize,
     window: usize,
     max: usize,
@@ -110,9 +173,21 @@ impl ProducerTable {
         self.producers.len()
     }
 
-    /// Stored ranges in all.
+    /// How many there may be before newcomers are judged by their owner's share.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Stored ranges in all, as many as a footer may have of them.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges
+    }
+
+    /// How many producers each owner has, in no order.
+    pub(crate) fn by_owner(&self) -> Vec<(u64, usize)> {
+        let mut owners: HashMap<u64, usize> = HashMap::new();
+        self.producers.values().for_each(|p| *owners.entry(p.counted).or_default() += 1);
+        owners.into_iter().collect()
     }
 
     /// Where a producer stands, if it is remembered.
@@ -125,12 +200,19 @@ impl ProducerTable {
         Some((p.owner, ProducerState { epoch: p.epoch, last }))
     }
 
-    /// What to do with an append. Changes nothing.
-    pub(crate) fn check(&self, append: &ChunkHeader, gap: bool, now_ns: i64, pinned: &HashSet<ProducerId>) -> Verdict {
+    /// What to do with an append. Changes nothing. `counted`: the owner whose share a newcomer would be of.
+    pub(crate) fn check(
+        &self,
+        append: &ChunkHeader,
+        gap: bool,
+        counted: u64,
+        now: Moment,
+        pinned: &HashSet<ProducerId>,
+    ) -> Verdict {
         let Some(p) = self.producers.get(&append.producer) else {
             return match append.first_sequence {
                 s if s != 0 && !gap => Verdict::Gap { expected: 0 },
-                _ if self.has_room_for(append.owner, now_ns, pinned) => Verdict::Fresh,
+                _ if self.has_room_for(counted, now, pinned) => Verdict::First,
                 _ => Verdict::TableFull,
             };
         };
@@ -173,61 +255,67 @@ impl ProducerTable {
         }
     }
 
-    /// Stores what was checked as [`Verdict::Fresh`], or was read back from the disk.
-    pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
-        let Some(p) = self.producers.get_mut(&append.producer) else {
-            return self.store_first(append, first_offset, now_ns, pinned);
-        };
-        p.epoch = p.epoch.max(append.producer_epoch);
-        p.last_active_ns = now_ns;
+    /// Stores what was checked as [`Verdict::Fresh`] or [`Verdict::First`]. A newcomer is of the share of `counted`. Everything
+    /// below `settled` is in the segments already: what is behind it a footer may have to leave out again.
+    pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, counted: u64, settled: u64, now: Moment) {
         let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
+        let p = self.producers.entry(append.producer).or_insert_with(|| Producer {
+            owner: append.owner,
+            counted,
+            epoch: append.producer_epoch,
+            last_active_ns: now.real_ns,
+            active_boot_ns: boot(now),
+            born_at: first_offset,
+            ranges: VecDeque::new(),
+            // It may have been here before, and was forgotten altogether.
+            forgotten_below: append.first_sequence,
+        });
+        p.epoch = p.epoch.max(append.producer_epoch);
+        (p.last_active_ns, p.active_boot_ns) = (now.real_ns, boot(now));
+        let before = p.ranges.len().min(self.window);
         let follows = p.ranges.back().filter(|r| {
             r.first_sequence + u64::from(r.count) == new.first_sequence
                 && r.first_offset + u64::from(r.count) == new.first_offset
         });
         match follows.and_then(|r| r.count.checked_add(new.count)) {
             Some(count) => p.ranges.back_mut().expect("it was just looked at").count = count,
-            None => {
-                p.ranges.push_back(new);
-                self.ranges += 1;
-                if p.ranges.len() > self.window
-                    && let Some(oldest) = p.ranges.pop_front()
-                {
-                    p.forgotten_below = oldest.first_sequence + u64::from(oldest.count);
-                    self.ranges -= 1;
-                }
-            }
+            None => p.ranges.push_back(new),
+        }
+        // Of those that a footer may show `window` are left.
+        while p.ranges.get(self.window).is_some_and(|r| r.first_offset < settled)
+            && let Some(oldest) = p.ranges.pop_front()
+        {
+            p.forgotten_below = oldest.first_sequence + u64::from(oldest.count);
+        }
+        self.ranges = self.ranges - before + p.ranges.len().min(self.window);
+    }
+
+    /// Stores what was read back from the log. Nobody is evicted. The log takes a sequence twice only where a tombstone lies
+    /// between: if that one was lost, this is a later life all the same.
+    pub(crate) fn replay(&mut self, append: &ChunkHeader, first_offset: u64, append_real_ns: i64, now: Moment) {
+        let is_new_life =
+            self.producers.get(&append.producer).is_some_and(|p| append.first_sequence < p.next_sequence());
+        if is_new_life {
+            self.forget(&append.producer);
+        }
+        self.store(append, first_offset, counted_under(append.owner), u64::MAX, now);
+        let active_boot_ns = self.loaded(append_real_ns, now);
+        if let Some(p) = self.producers.get_mut(&append.producer) {
+            (p.last_active_ns, p.active_boot_ns) = (append_real_ns, active_boot_ns);
         }
     }
 
-    /// The first of a producer.
-    fn store_first(&mut self, append: &ChunkHeader, first_offset: u64, now_ns: i64, pinned: &HashSet<ProducerId>) {
-        self.make_room(now_ns, pinned);
-        let stored = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
-        let fresh = Producer {
-            owner: append.owner,
-            epoch: append.producer_epoch,
-            last_active_ns: now_ns,
-            ranges: VecDeque::from([stored]),
-            // It may have been here before, and was forgotten altogether.
-            forgotten_below: append.first_sequence,
-        };
-        self.ranges += 1;
-        self.producers.insert(append.producer, fresh);
-    }
-
-    fn make_room(&mut self, now_ns: i64, pinned: &HashSet<ProducerId>) {
-        let before = self.producers.len();
-        while self.producers.len() >= self.max {
-            let Some(id) = self.victim(now_ns, pinned) else { break };
+    /// Makes room for a newcomer, where that takes an eviction; its tombstone is the caller's to write. None is evicted that
+    /// was active within its time: then the newcomer has a place above the limit ([`Verdict::First`] said so).
+    pub(crate) fn make_room(&mut self, now: Moment, pinned: &HashSet<ProducerId>) -> Vec<ProducerId> {
+        let mut evicted = Vec::new();
+        while self.producers.len() >= self.max
+            && let Some(id) = self.victim(now, pinned)
+        {
             self.forget(&id);
+            evicted.push(id);
         }
-        // A limit that was lowered is reached as producers fall silent: one for one until then.
-        while self.producers.len() >= self.max && self.producers.len() == before {
-            // From the disk there may be more than today's limit allows: then the oldest goes all the same.
-            let Some(id) = self.oldest(|_| true) else { return };
-            self.forget(&id);
-        }
+        evicted
     }
 
     /// Changes how many are remembered. Nobody is forgotten for it before its time: a newcomer is refused until enough
@@ -251,89 +339,93 @@ impl ProducerTable {
             p.epoch = now.map_or(p.epoch, |now| p.epoch.max(now.epoch));
             now.is_some()
         });
-        self.ranges = self.producers.values().map(|p| p.ranges.len()).sum();
+        self.count_ranges();
     }
 
-    /// Forgets a producer (it said goodbye, with nothing unacknowledged).
-    pub(crate) fn forget(&mut self, id: &ProducerId) {
-        if let Some(p) = self.producers.remove(id) {
-            self.ranges -= p.ranges.len();
+    /// Forgets a producer; `false` where it was not remembered.
+    pub(crate) fn forget(&mut self, id: &ProducerId) -> bool {
+        let gone = self.producers.remove(id);
+        self.ranges -= gone.as_ref().map_or(0, |p| p.ranges.len().min(self.window));
+        gone.is_some()
+    }
+
+    /// Forgets what a tombstone says: everything of that producer below an offset. A later life stays.
+    pub(crate) fn bury(&mut self, tombstone: &Tombstone) {
+        let is_older = |p: &Producer| p.born_at < tombstone.below;
+        if self.producers.get(&tombstone.producer).is_some_and(is_older) {
+            self.forget(&tombstone.producer);
         }
     }
 
-    /// Whether there is a place for a further producer of this owner. One that may be forgotten counts as free.
-    fn has_room_for(&self, owner: u64, now_ns: i64, pinned: &HashSet<ProducerId>) -> bool {
-        let same = |other: u64| other == owner || (other & owner & NO_USER) != 0;
+    /// Whether there is a place for a further producer of this owner. One that may be evicted counts as free.
+    fn has_room_for(&self, counted: u64, now: Moment, pinned: &HashSet<ProducerId>) -> bool {
         let (mut kept, mut theirs) = (0, 0);
         for (id, p) in &self.producers {
-            if pinned.contains(id) || now_ns.saturating_sub(p.last_active_ns) < self.keep_ns {
+            if pinned.contains(id) || p.silent_ns(now) < self.keep_ns {
                 kept += 1;
-                theirs += usize::from(same(p.owner));
+                theirs += usize::from(p.counted == counted);
             }
         }
         // Of more than a lowered limit allows, one that may go makes room for one.
         let silent = self.producers.len() - kept;
         let free = self.max.saturating_sub(kept).max(silent.min(1));
-        free > 0 && (theirs < self.max.div_ceil(2) || theirs < SHARE * free)
+        let grows = free > 0 && (theirs == 0 || theirs + 1 < free);
+        grows || (kept < 2 * self.max && (counted == ROOT || theirs < guarantee(self.max)))
     }
 
-    fn victim(&self, now_ns: i64, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
-        let id = self.oldest(|id| !pinned.contains(id))?;
-        let silent = now_ns.saturating_sub(self.producers[&id].last_active_ns);
-        (silent >= self.keep_ns).then_some(id)
+    fn victim(&self, now: Moment, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
+        let may = self.producers.iter().filter(|(id, p)| !pinned.contains(*id) && p.silent_ns(now) >= self.keep_ns);
+        may.min_by_key(|(id, p)| (p.active_boot_ns, **id)).map(|(id, _)| *id)
     }
 
-    fn oldest(&self, may: impl Fn(&ProducerId) -> bool) -> Option<ProducerId> {
-        let all = self.producers.iter().filter(|(id, _)| may(id));
-        all.min_by_key(|(id, p)| (p.last_active_ns, **id)).map(|(id, _)| *id)
+    /// When a producer was active by the boot clock of now, of which the disk knows the wall clock's time. That one may have
+    /// been ahead, or behind: it is believed as far as it makes nobody younger than now, or so old that he may be evicted
+    /// before he had time to come back.
+    fn loaded(&self, last_active_ns: i64, now: Moment) -> i64 {
+        let oldest = self.keep_ns - self.keep_ns / 10;
+        boot(now).saturating_sub(now.real_ns.saturating_sub(last_active_ns).clamp(0, oldest))
+    }
+
+    fn count_ranges(&mut self) {
+        self.ranges = self.producers.values().map(|p| p.ranges.len().min(self.window)).sum();
     }
 
     /// Takes out what was stored at these offsets: it is lost, so a resend of it must not be called stored.
     pub(crate) fn lose(&mut self, from: u64, to: u64) {
         for p in self.producers.values_mut() {
-            let ranges = std::mem::take(&mut p.ranges);
-            self.ranges -= ranges.len();
-            for r in ranges {
+            for r in std::mem::take(&mut p.ranges) {
                 let (begin, end) = (r.first_offset, r.first_offset + u64::from(r.count));
                 for (b, e) in [(begin, end.min(from)), (begin.max(to), end)].into_iter().filter(|(b, e)| b < e) {
                     let first_sequence = r.first_sequence + (b - begin);
                     p.ranges.push_back(StoredRange { first_sequence, first_offset: b, count: (e - b) as u32 });
                 }
             }
-            self.ranges += p.ranges.len();
         }
+        self.count_ranges();
     }
 
-    /// Everything, for a footer; sorted, so that the same table makes the same bytes.
-    pub(crate) fn snapshot(&self) -> Vec<ProducerEntry> {
-        let entry = |(id, p): (&ProducerId, &Producer)| ProducerEntry {
-            id: *id,
-            owner: p.owner,
-            epoch: p.epoch,
-            last_active_ns: p.last_active_ns,
-            appends: p.ranges.iter().copied().collect(),
-            forgotten_below: p.forgotten_below,
-        };
-        let mut all: Vec<_> = self.producers.iter().map(entry).collect();
+    /// What a footer that ends at offset `end` says; sorted, so that the same table makes the same bytes.
+    pub(crate) fn snapshot(&self, end: u64, now: Moment) -> Vec<ProducerEntry> {
+        let entries = self.producers.iter().filter_map(|(id, p)| p.entry(id, end, self.window, now));
+        let mut all: Vec<_> = entries.collect();
         all.sort_by_key(|p| p.id);
         all
     }
 
     /// Takes over a snapshot.
-    pub(crate) fn load(&mut self, entries: &[ProducerEntry]) {
-        self.producers.clear();
-        self.ranges = 0;
-        for e in entries {
-            self.ranges += e.appends.len();
-            let p = Producer {
-                owner: e.owner,
-                epoch: e.epoch,
-                last_active_ns: e.last_active_ns,
-                ranges: e.appends.iter().copied().collect(),
-                forgotten_below: e.forgotten_below,
-            };
-            self.producers.insert(e.id, p);
-        }
+    pub(crate) fn load(&mut self, entries: &[ProducerEntry], now: Moment) {
+        let producer = |e: &ProducerEntry| Producer {
+            owner: e.owner,
+            counted: counted_under(e.owner),
+            epoch: e.epoch,
+            last_active_ns: e.last_active_ns,
+            active_boot_ns: self.loaded(e.last_active_ns, now),
+            born_at: 0,
+            ranges: e.appends.iter().copied().collect(),
+            forgotten_below: e.forgotten_below,
+        };
+        self.producers = entries.iter().map(|e| (e.id, producer(e))).collect();
+        self.count_ranges();
     }
 }
 
@@ -353,23 +445,27 @@ mod tests {
         }
     }
 
+    fn at(ns: i64) -> Moment {
+        Moment { real_ns: ns, boot_ns: ns as u64 }
+    }
+
     fn check(t: &ProducerTable, a: &ChunkHeader) -> Verdict {
-        t.check(a, false, 0, &HashSet::new())
+        t.check(a, false, 1000, at(0), &HashSet::new())
     }
 
     #[test]
     fn a_resend_gets_its_first_offset_and_nothing_else_passes_twice() {
         let none = HashSet::new();
         let mut t = ProducerTable::new(10, 4, 0);
-        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::Fresh);
-        t.store(&append(1, 0, 2), 100, 0, &none);
-        t.store(&append(1, 2, 3), 200, 0, &none);
+        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::First);
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(0));
+        t.store(&append(1, 2, 3), 200, 1000, u64::MAX, at(0));
         assert_eq!(check(&t, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
         assert_eq!(check(&t, &append(1, 3, 2)), Verdict::Duplicate { first_offset: 201 });
         assert_eq!(check(&t, &append(1, 4, 2)), Verdict::Overlap { expected: 5 });
         assert_eq!(check(&t, &append(1, 1, 2)), Verdict::Overlap { expected: 5 });
         assert_eq!(check(&t, &append(1, 6, 1)), Verdict::Gap { expected: 5 });
-        assert_eq!(t.check(&append(1, 6, 1), true, 0, &none), Verdict::Fresh);
+        assert_eq!(t.check(&append(1, 6, 1), true, 1000, at(0), &none), Verdict::Fresh);
         assert_eq!(check(&t, &append(1, 5, 1)), Verdict::Fresh);
         assert_eq!(check(&t, &ChunkHeader { owner: 7, ..append(1, 5, 1) }), Verdict::NotOwner);
         assert_eq!(check(&t, &ChunkHeader { producer_epoch: 0, ..append(1, 5, 1) }), Verdict::Fenced { current: 1 });
@@ -378,10 +474,9 @@ mod tests {
 
     #[test]
     fn what_lies_in_a_hole_is_not_stored_and_what_reaches_out_of_it_is_in_part() {
-        let none = HashSet::new();
         let mut t = ProducerTable::new(10, 4, 0);
-        t.store(&append(1, 0, 2), 100, 0, &none);
-        t.store(&append(1, 10, 2), 102, 0, &none); // with the gap mark
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(0));
+        t.store(&append(1, 10, 2), 102, 1000, u64::MAX, at(0)); // with the gap mark
         assert_eq!(check(&t, &append(1, 2, 8)), Verdict::Skipped { expected: 12 });
         assert_eq!(check(&t, &append(1, 5, 2)), Verdict::Skipped { expected: 12 });
         for (first, count) in [(1, 2), (8, 3), (9, 3), (1, 10)] {
@@ -392,14 +487,13 @@ mod tests {
 
     #[test]
     fn the_window_bounds_what_is_remembered_and_a_row_is_one_range() {
-        let none = HashSet::new();
         let mut t = ProducerTable::new(10, 2, 0);
         for i in 0..100 {
-            t.store(&append(1, i, 1), i, 0, &none);
+            t.store(&append(1, i, 1), i, 1000, u64::MAX, at(0));
         }
         assert_eq!(t.ranges(), 1);
         for i in 0..5 {
-            t.store(&append(1, 100 + i, 1), 1000 + i * 10, 0, &none);
+            t.store(&append(1, 100 + i, 1), 1000 + i * 10, 1000, u64::MAX, at(0));
         }
         assert_eq!(t.ranges(), 2);
         assert_eq!(check(&t, &append(1, 50, 1)), Verdict::TooOld);
@@ -408,14 +502,13 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_never_called_stored_though_nothing_older_is_remembered() {
-        let none = HashSet::new();
         let mut t = ProducerTable::new(10, 2, 0);
         for i in 0..4 {
-            t.store(&append(1, i * 10, 10), 1000 + i * 100, 0, &none); // ranges of their own, two of them forgotten
+            t.store(&append(1, i * 10, 10), 1000 + i * 100, 1000, u64::MAX, at(0)); // ranges of their own, two of them forgotten
         }
         t.lose(1200, 1300);
         let mut again = ProducerTable::new(10, 2, 0);
-        again.load(&t.snapshot());
+        again.load(&t.snapshot(u64::MAX, at(9)), at(9));
         for t in [&t, &again] {
             assert_eq!(check(t, &append(1, 10, 10)), Verdict::TooOld);
             assert_eq!(check(t, &append(1, 20, 10)), Verdict::Skipped { expected: 40 });
@@ -424,7 +517,7 @@ mod tests {
         // With nothing left it goes on where that which is known ends.
         t.lose(0, u64::MAX);
         let mut again = ProducerTable::new(10, 2, 0);
-        again.load(&t.snapshot());
+        again.load(&t.snapshot(u64::MAX, at(9)), at(9));
         for t in [&t, &again] {
             assert_eq!(check(t, &append(1, 0, 1)), Verdict::TooOld);
             assert_eq!(check(t, &append(1, 20, 10)), Verdict::Fresh);
@@ -433,108 +526,193 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_by_forgetting_the_longest_silent_that_may_go() {
+    fn room_is_made_by_evicting_the_longest_silent_that_may_go() {
         let mut t = ProducerTable::new(2, 2, 100);
         let none = HashSet::new();
-        t.store(&append(1, 0, 1), 0, 10, &none);
-        t.store(&append(2, 0, 1), 1, 20, &none);
-        assert_eq!(t.check(&append(3, 0, 1), false, 50, &none), Verdict::TableFull, "nobody was silent long enough");
-        assert_eq!(t.check(&append(3, 0, 1), false, 110, &none), Verdict::Fresh);
+        t.store(&append(1, 0, 1), 0, 7, u64::MAX, at(10));
+        t.store(&append(2, 0, 1), 1, 8, u64::MAX, at(20));
+        assert_eq!(
+            t.check(&append(3, 0, 1), false, 7, at(50), &none),
+            Verdict::TableFull,
+            "nobody was silent long enough"
+        );
+        assert!(t.clone().make_room(at(50), &none).is_empty());
+        assert_eq!(t.check(&append(3, 0, 1), false, 7, at(110), &none), Verdict::First);
         let pinned = HashSet::from([[1; 16]]);
-        assert_eq!(t.check(&append(3, 0, 1), false, 115, &pinned), Verdict::TableFull);
-        t.store(&append(3, 0, 1), 2, 130, &pinned);
+        assert_eq!(t.check(&append(3, 0, 1), false, 7, at(115), &pinned), Verdict::TableFull);
+        assert_eq!(t.make_room(at(130), &pinned), [[2; 16]]);
+        t.store(&append(3, 0, 1), 2, 7, u64::MAX, at(130));
         assert!(t.get(&[1; 16]).is_some() && t.get(&[2; 16]).is_none());
     }
 
-    #[test]
-    fn one_owner_leaves_places_for_all_others_and_alone_has_nearly_all() {
-        const MAX: usize = 1024;
+    /// As many ids as an owner gets at this time.
+    fn fill(t: &mut ProducerTable, ids: &mut u64, owner: u64, ns: i64) -> usize {
         let none = HashSet::new();
-        let mut t = ProducerTable::new(MAX, 2, 100);
-        let mut ids = 0_u64;
-        // As many as it gets, at this time.
-        let mut fill = |t: &mut ProducerTable, owner: u64, now_ns: i64| {
-            let mut got = 0;
-            loop {
-                let mut producer = [0; 16];
-                producer[..8].copy_from_slice(&ids.to_le_bytes());
-                ids += 1;
-                let append = ChunkHeader { producer, owner, ..append(0, 0, 1) };
-                if t.check(&append, false, now_ns, &none) != Verdict::Fresh {
-                    return got;
-                }
-                t.store(&append, ids, now_ns, &none);
-                got += 1;
+        let mut got = 0;
+        loop {
+            let mut producer = [0; 16];
+            producer[..8].copy_from_slice(&ids.to_le_bytes());
+            *ids += 1;
+            let append = ChunkHeader { producer, owner, ..append(0, 0, 1) };
+            if t.check(&append, false, counted_under(owner), at(ns), &none) != Verdict::First {
+                return got;
             }
-        };
-        assert_eq!(fill(&mut t, 1000, 0), MAX - MAX / 8);
-        assert_eq!((fill(&mut t, 1001, 0), t.len()), (MAX / 8, MAX), "and another has what is left");
-        assert_eq!(fill(&mut t, 1002, 50), 0);
-        // Whatever their secrets are, who come by the network are one.
-        let mut network = ProducerTable::new(MAX, 2, 100);
-        assert_eq!((fill(&mut network, NO_USER | 5, 0), fill(&mut network, NO_USER | 6, 0)), (MAX - MAX / 8, 0));
-        // Two who have half each are in nobody's way.
-        let mut halves = ProducerTable::new(MAX, 2, 100);
-        for n in 0..MAX as u64 {
-            let mut producer = [1; 16];
-            producer[..8].copy_from_slice(&n.to_le_bytes());
-            let append = ChunkHeader { producer, owner: 1000 + n % 2, ..append(0, 0, 1) };
-            assert_eq!(halves.check(&append, false, 0, &none), Verdict::Fresh, "{n}");
-            halves.store(&append, n, 0, &none);
+            t.make_room(at(ns), &none);
+            t.store(&append, *ids, counted_under(owner), u64::MAX, at(ns));
+            got += 1;
         }
+    }
+
+    #[test]
+    fn an_owner_grows_while_as_much_as_he_has_is_free() {
+        const MAX: usize = 1024;
+        let (mut t, mut ids) = (ProducerTable::new(MAX, 2, 100), 0);
+        assert_eq!(fill(&mut t, &mut ids, 1000, 0), MAX / 2);
+        assert_eq!(fill(&mut t, &mut ids, 1001, 0), MAX / 4, "and another half of what is left");
+        assert_eq!(fill(&mut t, &mut ids, 1000, 50), 0);
+        // Whatever their secrets are, who come by the network are one.
+        let (mut network, mut others) = (ProducerTable::new(MAX, 2, 100), 0);
+        let secrets = [NO_USER | 5, NO_USER | 6].map(|owner| fill(&mut network, &mut others, owner, 0));
+        assert_eq!(secrets, [MAX / 2, 0]);
         // What has been silent for long enough is as good as free, whoever's it was.
-        assert_eq!(fill(&mut t, 1003, 100), MAX - MAX / 8);
+        assert_eq!(fill(&mut t, &mut ids, 1003, 100), MAX / 2);
         assert_eq!(t.len(), MAX);
     }
 
     #[test]
-    fn few_producers_are_for_whoever_comes() {
+    fn with_all_places_taken_everybody_has_a_few_and_root_always_gets_in() {
+        const MAX: usize = 64;
+        let (mut t, mut ids) = (ProducerTable::new(MAX, 2, 100), 0);
+        while t.len() < MAX {
+            let len = t.len() as u64;
+            fill(&mut t, &mut ids, 1000 + len, 0);
+        }
+        assert_eq!(fill(&mut t, &mut ids, 5000, 0), guarantee(MAX), "above the limit");
+        assert_eq!(fill(&mut t, &mut ids, 1000, 0), 0, "who has more than that gets no further one");
+        let left = 2 * MAX - t.len();
+        assert_eq!(fill(&mut t, &mut ids, ROOT, 0), left, "up to twice the limit");
+        assert_eq!(fill(&mut t, &mut ids, 6000, 0), 0);
+    }
+
+    #[test]
+    fn few_places_are_for_whoever_comes() {
         for max in 1..=4 {
             let mut t = ProducerTable::new(max, 2, 100);
-            for id in 0..max as u8 {
-                assert_eq!(check(&t, &append(id, 0, 1)), Verdict::Fresh, "{id} of {max}");
-                t.store(&append(id, 0, 1), id.into(), 0, &HashSet::new());
+            for owner in 0..max as u64 {
+                let append = ChunkHeader { owner: 7 + owner, ..append(owner as u8, 0, 1) };
+                assert_eq!(t.check(&append, false, append.owner, at(0), &HashSet::new()), Verdict::First, "{owner}");
+                t.store(&append, owner, append.owner, u64::MAX, at(0));
             }
-            assert_eq!(check(&t, &append(9, 0, 1)), Verdict::TableFull);
+            let again = ChunkHeader { owner: 7, ..append(9, 0, 1) };
+            assert_eq!(t.check(&again, false, 7, at(0), &HashSet::new()), Verdict::TableFull);
         }
     }
 
     #[test]
-    fn a_lower_limit_forgets_nobody_before_its_time() {
+    fn a_lower_limit_evicts_nobody_before_its_time() {
         let pinned = HashSet::from([[1; 16]]);
         let mut t = ProducerTable::new(4, 2, 100);
         for id in 1..=4 {
-            t.store(&append(id, 0, 1), u64::from(id), i64::from(id), &pinned);
+            t.store(&append(id, 0, 1), u64::from(id), u64::from(id), u64::MAX, at(i64::from(id)));
         }
         t.set_max(1);
-        assert_eq!(t.check(&append(9, 0, 1), false, 50, &pinned), Verdict::TableFull, "none is silent for 100");
-        assert_eq!(t.check(&append(3, 1, 1), false, 50, &pinned), Verdict::Fresh, "who is known stays");
+        assert_eq!(t.check(&append(9, 0, 1), false, 2, at(50), &pinned), Verdict::TableFull, "none is silent for 100");
+        assert_eq!(t.check(&append(3, 1, 1), false, 7, at(50), &pinned), Verdict::Fresh, "who is known stays");
         // At 103 two of the three that may go have been silent for long enough, and both go; two are left.
-        assert_eq!(t.check(&append(9, 0, 1), false, 103, &pinned), Verdict::Fresh);
-        t.store(&append(9, 0, 1), 9, 103, &pinned);
+        assert_eq!(t.check(&append(9, 0, 1), false, 2, at(103), &pinned), Verdict::First);
+        assert_eq!(t.make_room(at(103), &pinned), [[2; 16], [3; 16]]);
+        t.store(&append(9, 0, 1), 9, 7, u64::MAX, at(103));
         assert!(t.get(&[1; 16]).is_some() && t.get(&[4; 16]).is_some() && t.get(&[9; 16]).is_some());
         assert_eq!(t.len(), 3);
     }
 
+    /// A wall clock that was ahead by hours and is put right: silence is measured by the boot clock.
+    #[test]
+    fn a_wall_clock_that_is_put_right_keeps_nobodys_place() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(1, 2, 100);
+        t.store(&append(1, 0, 1), 0, 1000, u64::MAX, Moment { real_ns: 1_000_000, boot_ns: 10 });
+        let later = Moment { real_ns: 50, boot_ns: 111 };
+        assert_eq!(t.check(&append(2, 0, 1), false, 1000, later, &none), Verdict::First);
+        // And over a start: nobody is younger than now, and everybody has a tenth of the time to come back.
+        let mut back = ProducerTable::new(1, 2, 100);
+        back.load(&t.snapshot(u64::MAX, later), Moment { real_ns: 60, boot_ns: 5 });
+        for (boot_ns, verdict) in [(14, Verdict::TableFull), (15, Verdict::First)] {
+            let now = Moment { real_ns: 0, boot_ns };
+            assert_eq!(back.check(&append(2, 0, 1), false, 1000, now, &none), verdict, "{boot_ns}");
+        }
+    }
+
+    /// What is given an offset behind the footer's end leaves no trace in it.
+    #[test]
+    fn a_footer_is_the_table_as_it_was_at_its_end() {
+        const LATE: u64 = 30;
+        let mut t = ProducerTable::new(10, 2, 100);
+        let mut then = Vec::new();
+        let mut offset = 0;
+        for step in 0..40_u64 {
+            then.push((offset, t.snapshot(u64::MAX, at(0))));
+            let (id, count) = ((step % 3) as u8, 1 + (step % 2) as u32);
+            let next = t.get(&[id; 16]).and_then(|(_, state)| state.last).map_or(0, |(sequence, _)| sequence + 1);
+            // Everything but the last few is settled: a footer may end there.
+            t.store(&append(id, next, count), offset, 7, offset.saturating_sub(LATE), at(0));
+            offset += u64::from(count);
+        }
+        for (end, snapshot) in then.into_iter().filter(|(end, _)| *end >= offset - LATE) {
+            let cut = t.snapshot(end, at(0));
+            let trim = |mut e: ProducerEntry| {
+                for old in e.appends.drain(..e.appends.len().saturating_sub(2)) {
+                    e.forgotten_below = old.first_sequence + u64::from(old.count);
+                }
+                e
+            };
+            assert_eq!(cut, snapshot.into_iter().map(trim).collect::<Vec<_>>(), "{end}");
+        }
+        assert_eq!(t.ranges(), 6, "a footer never has more than the window of each");
+    }
+
+    #[test]
+    fn a_tombstone_takes_an_earlier_life_and_no_later_one() {
+        let mut t = ProducerTable::new(10, 2, 100);
+        t.store(&append(1, 0, 2), 100, 7, u64::MAX, at(0));
+        t.bury(&Tombstone { producer: [1; 16], below: 100 });
+        assert!(t.get(&[1; 16]).is_some());
+        t.bury(&Tombstone { producer: [1; 16], below: 102 });
+        assert!(t.get(&[1; 16]).is_none() && t.ranges() == 0);
+        t.replay(&append(1, 0, 1), 102, 0, at(0));
+        t.bury(&Tombstone { producer: [1; 16], below: 102 });
+        assert_eq!(t.get(&[1; 16]).and_then(|(_, state)| state.last), Some((0, 102)));
+        // The log has a sequence once more: a tombstone was lost in between.
+        t.replay(&append(1, 0, 1), 110, 0, at(0));
+        assert_eq!(check(&t, &append(1, 0, 1)), Verdict::Duplicate { first_offset: 110 });
+    }
+
+    #[test]
+    fn a_start_evicts_nobody() {
+        let mut t = ProducerTable::new(2, 2, 100);
+        for id in 0..9 {
+            t.replay(&append(id, 0, 1), u64::from(id), 0, at(50));
+        }
+        assert_eq!(t.len(), 9);
+    }
+
     #[test]
     fn a_snapshot_is_the_table() {
-        let none = HashSet::new();
         let mut t = ProducerTable::new(10, 4, 0);
-        t.store(&append(1, 0, 2), 100, 5, &none);
-        t.store(&append(2, 0, 1), 102, 6, &none);
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(5));
+        t.store(&append(2, 0, 1), 102, 1000, u64::MAX, at(6));
         let mut back = ProducerTable::new(10, 4, 0);
-        back.load(&t.snapshot());
-        assert_eq!(back.snapshot(), t.snapshot());
+        back.load(&t.snapshot(u64::MAX, at(9)), at(9));
+        assert_eq!(back.snapshot(u64::MAX, at(9)), t.snapshot(u64::MAX, at(9)));
         assert_eq!(back.ranges(), 2);
         assert_eq!(check(&back, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
     }
 
     #[test]
     fn what_recovery_gives_back_takes_no_fence_away() {
-        let none = HashSet::new();
         let mut live = ProducerTable::new(10, 4, 0);
-        live.store(&append(1, 0, 2), 100, 5, &none);
-        live.store(&append(2, 0, 1), 102, 6, &none);
+        live.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(5));
+        live.store(&append(2, 0, 1), 102, 1000, u64::MAX, at(6));
         let mut recovered = live.clone();
         recovered.lose(101, 102);
         live.raise_epoch(&[1; 16], 9);

@@ -18,7 +18,7 @@ use crate::gather::Purse;
 use crate::io::{IoBuf, Storage};
 use crate::journal::{Shared, open_shared};
 use crate::marks::{Level, Marks};
-use crate::producer::{ProducerId, ProducerState};
+use crate::producer::{ProducerId, ProducerState, counted_under};
 use crate::reader::Reader;
 use crate::recovery::Report;
 
@@ -114,12 +114,17 @@ impl Stepper {
     /// # Errors
     /// [`AppendError::NotOwner`].
     pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
-        self.shared.with(|c| c.connect(id, owner, epoch))
+        self.shared.with(|c| c.connect(id, owner, epoch, counted_under(owner)))
     }
 
     /// As [`crate::Journal::disconnect`].
-    pub fn disconnect(&self, id: &ProducerId) {
-        self.shared.with(|c| c.disconnect(id, false));
+    pub fn disconnect(&self, id: &ProducerId, forget: bool) {
+        self.shared.with(|c| c.disconnect(id, forget));
+    }
+
+    /// Whether [`crate::Journal::forgotten`] would wait.
+    pub fn is_forgetting(&self, id: &ProducerId) -> bool {
+        self.shared.with(|c| c.is_forgetting(id))
     }
 
     /// The watermarks now.

@@ -12,7 +12,8 @@
 //! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`); with [`Settings::worn`] sectors go bad for
 //! good as well, and `clad.meta` as a whole (`worn.rs`).
 //!
-//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`vouches.rs`).
+//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`vouches.rs`). With [`Settings::turnover`]
+//! producers come and go, more of them than there are places (`turnover.rs`).
 //!
 //! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one
 //! operation. The bytes on the disk at the end are part of the digest.
@@ -25,6 +26,7 @@ mod rot;
 mod settings;
 mod start;
 mod tap;
+mod turnover;
 mod vouches;
 mod worn;
 
@@ -106,6 +108,16 @@ pub struct Stats {
     pub refused: u64,
     /// Segments that `repair` took away.
     pub repaired: u64,
+    /// Producers that said BYE.
+    pub byes: u64,
+    /// Producers that came back and were unknown.
+    pub returns: u64,
+    /// Producers that were evicted, as far as somebody has noticed.
+    pub evicted: u64,
+    /// HELLOs that had to wait until the log says what was forgotten.
+    pub waits: u64,
+    /// Appends that were refused for want of a place.
+    pub placeless: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
     /// Blocks that were lost with the write-back of a vouch.
@@ -150,6 +162,11 @@ impl Stats {
         self.bad_sectors += o.bad_sectors;
         self.refused += o.refused;
         self.repaired += o.repaired;
+        self.byes += o.byes;
+        self.returns += o.returns;
+        self.evicted += o.evicted;
+        self.waits += o.waits;
+        self.placeless += o.placeless;
         self.digest = self.digest.rotate_left(1) ^ o.digest;
     }
 }
@@ -166,6 +183,7 @@ pub struct World {
     held: Vec<Begun>,
     model: Model,
     clients: Vec<Client>,
+    turnover: Option<turnover::Turnover>,
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
     spots: Vec<rot::Spot>,
@@ -203,7 +221,8 @@ impl World {
     /// A new world; nothing was started yet.
     pub fn new(seed: u64, settings: Settings) -> Self {
         let mut rng = Rng::new(seed);
-        let config = settings::journal(&settings, &mut rng);
+        let mut config = settings::journal(&settings, &mut rng);
+        let turnover = settings.turnover(&mut config, seed);
         let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, config.policy, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
@@ -217,6 +236,7 @@ impl World {
             held: Vec::new(),
             model: Model::default(),
             clients,
+            turnover,
             events: Arc::default(),
             sealed: BTreeMap::new(),
             spots: Vec::new(),

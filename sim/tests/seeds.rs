@@ -24,6 +24,8 @@ enum Media {
     Sound,
     /// A vouch cannot be written back, and its block is lost.
     WriteBack,
+    /// The same, and producers come and go, more of them than there are places.
+    Turnover,
     /// Bits turn over.
     Rotten,
     /// That, and sectors go bad for good, and `clad.meta` as a whole.
@@ -35,8 +37,8 @@ fn run(seed: u64, media: Media) -> Result<Stats, String> {
     let found = FOUND.contains(&seed) || FOUND_WRITE_BACK.contains(&seed);
     let look_every = number("CLAD_SIM_LOOK").or(found.then_some(1));
     let (rot, worn) = (matches!(media, Media::Rotten | Media::Worn), media == Media::Worn);
-    let write_back_fails = media == Media::WriteBack;
-    let settings = Settings { trace, rot, worn, write_back_fails, look_every, ..Settings::default() };
+    let (write_back_fails, turnover) = (matches!(media, Media::WriteBack | Media::Turnover), media == Media::Turnover);
+    let settings = Settings { trace, rot, worn, write_back_fails, turnover, look_every, ..Settings::default() };
     let mut world = World::new(seed, settings);
     world.inspect_with(Box::new(inspect));
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
@@ -217,6 +219,29 @@ fn fresh_seeds() {
     run_all("fresh", first, runs);
 }
 
+fn run_turnover(name: &str, first: u64, runs: u64) {
+    let all = run_each(name, runs, Media::Turnover, (0..runs).map(|i| first.wrapping_add(i)));
+    println!(
+        "{name}: {} said BYE, {} came back and were unknown, {} were evicted, {} HELLOs waited, {} appends had no place",
+        all.byes, all.returns, all.evicted, all.waits, all.placeless
+    );
+    let least = all.byes.min(all.returns).min(all.waits).min(all.placeless);
+    assert!(runs < 100 || least > runs / 10 && all.evicted > 0, "too little of something: nothing is shown");
+}
+
+/// Producers come and go: BYE, ids that come back, evictions, and crashes in between.
+#[test]
+fn fixed_turnover_seeds() {
+    run_turnover("turnover", 0, fixed());
+}
+
+#[test]
+fn turnover_seeds() {
+    let (first, runs) = fresh(200);
+    println!("simulation: turnover: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
+    run_turnover("turnover", first, runs);
+}
+
 /// The first seed and how many.
 fn fresh(otherwise: u64) -> (u64, u64) {
     let clock =
@@ -304,7 +329,7 @@ fn tell_worn(all: &Stats) {
 #[test]
 fn the_same_seed_makes_the_same_history() {
     for seed in 1000..1010 {
-        for media in [Media::Sound, Media::WriteBack, Media::Rotten, Media::Worn] {
+        for media in [Media::Sound, Media::WriteBack, Media::Turnover, Media::Rotten, Media::Worn] {
             assert_eq!(run(seed, media), run(seed, media), "seed {seed}, {media:?}");
         }
     }

@@ -164,7 +164,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         limits.max_producers,
         LIVE,
-        "Producers remembered, so that what they resend is stored once. An eighth is kept free of any one user, and of the network."
+        "Producers remembered, so that what they resend is stored once. One user, or the network, has half of them at most; fewer than 8 each are let in beyond it, and root always, up to twice as many."
     ),
     key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),

@@ -198,7 +198,7 @@ impl Conversation {
         };
         let Message::Whole(hello) = hello else { return Err(malformed("the first message must be Hello")) };
         let Asked::Hello(hello) = parse(&hello)? else { return Err(malformed("the first message must be Hello")) };
-        let (welcome, producer) = self.service.door.welcome(&Hello::try_from(hello)?, &self.peer)?;
+        let (welcome, producer) = self.service.door.meet(&Hello::try_from(hello)?, &self.peer).await?;
         self.tell(Told::Welcome(welcome.into())).await?;
         producer.ok_or_else(|| malformed("a stream that does not append"))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
-use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
+use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, NO_USER, Sender};
 use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
@@ -13,6 +13,7 @@ use clad_proto::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::Owner;
 use super::budget::Budget;
 use super::crew;
 use super::peer::Peer;
@@ -53,9 +54,19 @@ impl Producer {
     /// Its session begins.
     ///
     /// # Errors
-    /// [`AppendError::NotOwner`], also where somebody else was faster.
-    pub(crate) fn begin(journal: Arc<Journal>, id: ProducerId, owner: u64, epoch: u32) -> Result<Self, AppendError> {
-        journal.connect(id.as_bytes(), owner, epoch)?;
+    /// [`AppendError::NotOwner`], also where somebody else was faster; [`AppendError::Forgetting`].
+    pub(crate) fn begin(
+        journal: Arc<Journal>,
+        id: ProducerId,
+        owner: u64,
+        epoch: u32,
+        counted: Owner,
+    ) -> Result<Self, AppendError> {
+        let counted = match counted {
+            Owner::Uid(uid) => uid.into(),
+            Owner::Network => NO_USER,
+        };
+        journal.connect(id.as_bytes(), owner, epoch, counted)?;
         Ok(Self { journal, id, owner, epoch, forget: false })
     }
 
@@ -100,8 +111,18 @@ fn earlier(meta: &Meta, epoch: u32) -> Vec<EpochStart> {
 }
 
 impl Door {
-    /// Answers a HELLO.
-    pub(crate) fn welcome(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
+    /// Answers a HELLO. Where an earlier life of its producer was forgotten a moment ago, the answer waits until the log says
+    /// so, but not for ever. Cancel safe: no session has begun then.
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
+        if hello.intent.append {
+            // If it is not over then, the journal refuses the session for it.
+            let forgotten = self.journal.forgotten(hello.producer_id.as_bytes());
+            let _ = tokio::time::timeout(ADMISSION_WAIT, forgotten).await;
+        }
+        self.welcome(hello, peer)
+    }
+
+    fn welcome(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
         if hello.min_version > MAX_VERSION || hello.max_version < MIN_VERSION {
             let text = format!(
                 "this clad speaks protocol versions {MIN_VERSION} to {MAX_VERSION}, the client {} to {}",
@@ -158,7 +179,7 @@ impl Door {
         }
         welcome.producer_id = id;
         welcome.producer_epoch = hello.producer_epoch;
-        Producer::begin(self.journal.clone(), id, owner, hello.producer_epoch).map_err(|e| refusal(&e))
+        Producer::begin(self.journal.clone(), id, owner, hello.producer_epoch, peer.part()).map_err(|e| refusal(&e))
     }
 
     /// Bytes that an append of this payload is counted with.
@@ -430,6 +451,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Overlap { .. } | AppendError::Skipped { .. } => ErrorCode::SequenceOverlap,
         AppendError::TooOld => ErrorCode::SequenceTooOld,
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
+        AppendError::Forgetting => ErrorCode::Busy,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
         AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
@@ -453,6 +475,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
             info.retry_after_ms = Some(1000);
         }
         AppendError::Closing => info.retry_after_ms = Some(1000),
+        AppendError::Forgetting => info.retry_after_ms = Some(100),
         _ => {}
     }
     info

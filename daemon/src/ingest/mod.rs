@@ -30,6 +30,7 @@ pub(crate) use current::{Current, buffers};
 pub(crate) use door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_refusal, random, refusal};
 pub(crate) use framed::{Patience, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
+pub(crate) use parts::Owner;
 pub(crate) use peer::{Peer, start_time};
 pub(crate) use places::{LEAVING, Listeners, Place, makes_room};
 pub(crate) use session::{Answer, Session};

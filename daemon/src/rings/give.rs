@@ -15,7 +15,7 @@ use super::process::Process;
 use super::ring::Ring;
 use super::roll::{Entry, Share};
 use super::{Held, Order, Rings, Shared, duplicate, member, memory, peer_of, shape};
-use crate::ingest::{Door, Peer, Producer, random};
+use crate::ingest::{Door, Owner, Peer, Producer, random};
 use crate::keep::{Kept, Layout, Note, PARTS};
 
 const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
@@ -202,7 +202,8 @@ impl Shared {
 
     /// The session of a ring's producer.
     pub(super) fn session(&self, note: &Note) -> Result<Producer, AppendError> {
-        Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch)
+        let counted = Owner::Uid(note.uid);
+        Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch, counted)
     }
 
     /// Goes on with a ring that an earlier daemon had given out. What stands in the way leaves it as it is, and it comes back.

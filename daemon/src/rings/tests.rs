@@ -80,7 +80,7 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let busy = world.program(1);
     busy.push(AckLevel::Written, "first");
     world.append(9);
-    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
+    world.journal.connect(&[9; 16], UID.into(), 0, UID.into()).expect("its own");
     let poor = world.program(2);
     for text in &numbered(2000) {
         poor.push(AckLevel::Posted, text);
@@ -200,7 +200,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
 fn nothing_overtakes_what_is_refused_for_now() {
     let mut world = World::new(1);
     world.append(9);
-    world.journal.connect(&[9; 16], UID.into(), 0).expect("its own");
+    world.journal.connect(&[9; 16], UID.into(), 0, UID.into()).expect("its own");
     let program = world.program(1);
     program.push(AckLevel::Written, "a");
     program.push_bad(AckLevel::Written);

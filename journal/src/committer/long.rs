@@ -29,18 +29,19 @@ impl Committer {
         Step::Run(Job::Open { wanted, next: self.marks.written, epoch: self.marks.epoch })
     }
 
-    pub(super) fn rotation(&mut self, trigger: Trigger) -> Option<Box<Rotation>> {
+    pub(super) fn rotation(&mut self, trigger: Trigger, now: Moment) -> Option<Box<Rotation>> {
         let active = self.active.take()?;
         let mut footer = active.footer();
-        footer.producers = self.submitted.snapshot();
+        footer.producers = self.producers.snapshot(footer.end_offset, now);
+        self.tombstones.begin_footer(footer.end_offset);
         let unsynced = self.marks.durable < self.marks.written;
         let vouched = self.unsynced.is_some();
         let wanted = self.claim_next();
         Some(Box::new(Rotation { active, footer, unsynced, vouched, wanted, trigger }))
     }
 
-    pub(super) fn begin_rotation(&mut self, trigger: Trigger) -> Step {
-        match self.rotation(trigger) {
+    pub(super) fn begin_rotation(&mut self, trigger: Trigger, now: Moment) -> Step {
+        match self.rotation(trigger, now) {
             Some(rotation) => {
                 self.busy = !self.config.faults.has(Fault::TokenNotHeld);
                 Step::Run(Job::Rotate(rotation))
@@ -49,12 +50,12 @@ impl Committer {
         }
     }
 
-    pub(super) fn begin_close(&mut self) -> Step {
+    pub(super) fn begin_close(&mut self, now: Moment) -> Step {
         self.busy = true;
         for reply in self.rotate_replies.drain(..) {
             let _ = reply.send(Ok(None));
         }
-        let rotation = self.rotation(Trigger::Close);
+        let rotation = self.rotation(Trigger::Close, now);
         Step::Run(Job::Close(rotation))
     }
 
@@ -64,12 +65,13 @@ impl Committer {
         self.busy = true;
         let mut held: HashMap<u64, Arc<Batch>> = HashMap::new();
         for entry in &self.in_flight {
-            for batch in entry.shares.batches().chain([&entry.batch]) {
+            for batch in entry.shares.batches().filter(|b| b.count > 0).chain([&entry.batch]) {
                 held.insert(batch.first_offset, batch.clone());
             }
         }
         let last_block = self.active.iter().flat_map(Active::last_block);
-        for batch in self.vouching.iter().flat_map(|v| v.1.batches()).chain(last_block).chain(&self.recent) {
+        let vouched = self.vouching.iter().flat_map(|v| v.1.batches());
+        for batch in vouched.chain(last_block).filter(|b| b.count > 0).chain(&self.recent) {
             held.insert(batch.first_offset, batch.clone());
         }
         // What waits has its offsets already; it goes along.
@@ -86,6 +88,7 @@ impl Committer {
                 durable: false,
             });
         }
+        // Tombstones have no offset of their own; the footers of this recovery leave out who was forgotten.
         let mut held: Vec<_> = held.into_values().filter(|b| b.end_offset() > from).collect();
         held.sort_by_key(|b| b.first_offset);
         Step::Run(Job::Recover(Box::new(Rescue {

@@ -29,6 +29,7 @@ mod sequencer;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tombstones;
 mod writes;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -110,8 +111,10 @@ pub(crate) struct Committer {
     state: State,
     marks: Marks,
     producers: ProducerTable,
-    /// As of what was submitted: what a footer snapshots.
-    submitted: ProducerTable,
+    /// Producers that were forgotten, until the log says so.
+    tombstones: tombstones::Tombstones,
+    /// Everything below this was submitted: what a footer knows of producers ends here at most.
+    submitted_end: u64,
     connected: HashMap<ProducerId, sequencer::Connected>,
     connected_set: HashSet<ProducerId>,
     gather: Gather,
@@ -189,8 +192,9 @@ impl Committer {
         Self {
             state: State::Running,
             marks,
-            submitted: producers.clone(),
             producers,
+            tombstones: tombstones::Tombstones::default(),
+            submitted_end: next,
             connected: HashMap::new(),
             connected_set: HashSet::new(),
             gather: Gather::new(max_bytes),
@@ -257,13 +261,29 @@ impl Committer {
             }
         }
         if let Some(trigger) = self.rotation_due(now) {
-            return if quiet { self.begin_rotation(trigger) } else { self.sync_or_wait(now, None) };
+            return if quiet { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
+        }
+        if self.tombstones.are_due()
+            && let Some(step) = self.begin_tombstones(now)
+        {
+            return step;
+        }
+        if self.holds_back_for_tombstones() {
+            return self.sync_or_wait(now, None);
         }
         if let Some(step) = self.begin_write(now) {
             return step;
         }
         if self.closing && self.gather.is_empty() {
-            return if quiet { self.begin_close() } else { Step::Wait(None) };
+            // A segment without a batch is not sealed: no footer would say who was forgotten.
+            if quiet
+                && !self.tombstones.is_empty()
+                && self.active.as_ref().is_some_and(Active::is_empty)
+                && let Some(step) = self.begin_tombstones(now)
+            {
+                return step;
+            }
+            return if quiet { self.begin_close(now) } else { Step::Wait(None) };
         }
         self.sync_or_wait(now, self.write_deadline())
     }

@@ -40,7 +40,10 @@ impl Committer {
             Done::Write { id, durability } => {
                 self.end_write(id);
                 if let Some((_, shares)) = self.vouching.take_if(|v| v.0 == id) {
-                    self.note_unsynced(shares.first(), None);
+                    self.tombstones.written(durability == Durability::Synced);
+                    if durability != Durability::Synced {
+                        self.note_unsynced(shares.first(), None);
+                    }
                 } else if let Some(entry) = self.in_flight.iter_mut().find(|e| e.id == id) {
                     entry.written = true;
                     self.unsynced_bytes += entry.batch.stored_len();
@@ -64,6 +67,7 @@ impl Committer {
             }
             Done::Rotated { next } => {
                 self.busy = false;
+                self.tombstones.footer_done();
                 self.marks.durable = self.marks.written;
                 (self.unsynced, self.syncing) = (None, None);
                 for entry in &mut self.in_flight {
@@ -245,7 +249,8 @@ impl Committer {
         self.marks.written = end;
         self.marks.durable = end;
         self.take_producers(producers);
-        self.submitted = self.producers.clone();
+        self.submitted_end = end;
+        self.tombstones.failed();
         self.prepared = None;
         self.take_active(next, now);
     }

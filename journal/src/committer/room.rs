@@ -116,6 +116,7 @@ impl Committer {
     }
 
     fn footer_of(&self, index: u64) -> u64 {
+        // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
         let t = &self.producers;
         Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, self.block as usize)
     }

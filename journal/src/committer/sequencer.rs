@@ -4,11 +4,23 @@ use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::chunk::ChunkHeader;
+use crate::format::tombstone::Tombstone;
 use crate::gather::{Entering, Purse, Row};
 use crate::marks::{Accepting, Level, Marks};
-use crate::producer::{ProducerId, ProducerState, Verdict};
+use crate::producer::{ProducerId, ProducerState, Verdict, counted_under};
 
 use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
+
+/// How an append that is not refused stands to what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It is next, of a producer that is known.
+    InLine,
+    /// It is the first of its producer.
+    First,
+    /// It is stored, at this offset.
+    Stored(u64),
+}
 
 /// A sender: its producer, owner and epoch.
 type Stored = (ProducerId, u64, u32);
@@ -17,6 +29,8 @@ type Stored = (ProducerId, u64, u32);
 #[derive(Debug)]
 pub(super) struct Connected {
     owner: u64,
+    /// The owner whose share it is of.
+    counted: u64,
     sessions: usize,
     /// The highest of theirs.
     epoch: u32,
@@ -142,12 +156,17 @@ impl Committer {
             }
             _ => {
                 self.end_row(row, now);
-                if next != Some(item.first_sequence)
-                    && let Some(first_offset) = self.judge(&header, item.gap, now)?
-                {
+                let stands = match next == Some(item.first_sequence) {
+                    true => Stands::InLine,
+                    false => self.judge(&header, item.gap, now)?,
+                };
+                if let Stands::Stored(first_offset) = stands {
                     return Ok(self.given(item.count, first_offset, true));
                 }
                 self.find_room(len)?;
+                if stands == Stands::First {
+                    self.evict(now);
+                }
                 *row = Some(Row { header, first_offset });
             }
         }
@@ -169,12 +188,26 @@ impl Committer {
     /// Tells the table of producers what was taken.
     fn end_row(&mut self, row: &mut Option<Row>, now: Moment) {
         if let Some(row) = row.take() {
-            self.producers.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
+            let counted = self.counted(&row.header.producer, row.header.owner);
+            self.producers.store(&row.header, row.first_offset, counted, self.submitted_end, now);
         }
     }
 
-    /// The offset that an append has already, none if it is to be stored, or why it is not.
-    fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Option<u64>, AppendError> {
+    /// The owner whose share a producer is of.
+    fn counted(&self, id: &ProducerId, owner: u64) -> u64 {
+        self.connected.get(id).map_or(counted_under(owner), |connected| connected.counted)
+    }
+
+    /// Makes room in the table for a newcomer, before he is given an offset.
+    #[cold]
+    fn evict(&mut self, now: Moment) {
+        for producer in self.producers.make_room(now, &self.connected_set) {
+            self.tombstones.push(Tombstone { producer, below: self.marks.received });
+        }
+    }
+
+    /// How an append stands to what is stored, or why it is refused.
+    fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Stands, AppendError> {
         if let Some(connected) = self.connected.get(&header.producer) {
             if connected.owner != header.owner {
                 return Err(AppendError::NotOwner);
@@ -184,11 +217,14 @@ impl Committer {
                 return Err(AppendError::Fenced { current });
             }
         }
-        match self.producers.check(header, gap, now.real_ns, &self.connected_set) {
-            Verdict::Fresh => Ok(None),
-            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(None),
-            Verdict::Duplicate { first_offset } => Ok(Some(first_offset)),
-            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(None),
+        let counted = self.counted(&header.producer, header.owner);
+        match self.producers.check(header, gap, counted, now, &self.connected_set) {
+            Verdict::Fresh => Ok(Stands::InLine),
+            Verdict::First if self.tombstones.holds(&header.producer) => Err(AppendError::Forgetting),
+            Verdict::First => Ok(Stands::First),
+            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(Stands::InLine),
+            Verdict::Duplicate { first_offset } => Ok(Stands::Stored(first_offset)),
+            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(Stands::InLine),
             Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
             Verdict::NotOwner => Err(AppendError::NotOwner),
             Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
@@ -250,8 +286,10 @@ impl Committer {
         self.producers.get(id)?;
         // It is asked for whatever session stored it: no epoch fences it.
         match self.judge(&one(id, owner, u32::MAX, sequence), false, now) {
-            Ok(Some(_)) | Err(AppendError::TooOld) => Some(true),
-            Ok(None) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => Some(false),
+            Ok(Stands::Stored(_)) | Err(AppendError::TooOld) => Some(true),
+            Ok(Stands::InLine | Stands::First) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => {
+                Some(false)
+            }
             Err(_) => None,
         }
     }
@@ -260,34 +298,48 @@ impl Committer {
         self.producers.len()
     }
 
+    /// How many producers each owner has, and how many there may be before newcomers are judged by their owner's share.
+    pub(crate) fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
+        (self.producers.by_owner(), self.producers.max())
+    }
+
     /// The longest payload of an append that is taken.
     pub(crate) fn max_append_bytes(&self) -> u32 {
         self.config.max_append_bytes
     }
 
-    pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
+    pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
         self.producer(id, owner)?;
-        let connected = self.connected.entry(*id).or_insert(Connected { owner, sessions: 0, epoch });
+        if self.is_forgetting(id) {
+            return Err(AppendError::Forgetting);
+        }
+        let connected = self.connected.entry(*id).or_insert(Connected { owner, counted, sessions: 0, epoch });
         connected.sessions += 1;
         connected.epoch = connected.epoch.max(epoch);
         self.connected_set.insert(*id);
         self.producers.raise_epoch(id, epoch);
-        self.submitted.raise_epoch(id, epoch);
         Ok(())
     }
 
-    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) {
-        if let Some(connected) = self.connected.get_mut(id) {
-            connected.sessions -= 1;
-            if connected.sessions == 0 {
-                self.connected.remove(id);
-                self.connected_set.remove(id);
-                if forget {
-                    self.producers.forget(id);
-                    self.submitted.forget(id);
-                }
-            }
+    /// Whether an earlier life of a producer was forgotten, and the log does not say so durably yet. Nothing may be said of
+    /// the producer until then: after a crash that life would be back. Who asks wants it to be over.
+    pub(crate) fn is_forgetting(&mut self, id: &ProducerId) -> bool {
+        self.tombstones.want(id)
+    }
+
+    /// A session ends; `true` where somebody is to look in time for what the log is to say of it.
+    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
+        let Some(connected) = self.connected.get_mut(id) else { return false };
+        connected.sessions -= 1;
+        if connected.sessions > 0 {
+            return false;
         }
+        self.connected.remove(id);
+        self.connected_set.remove(id);
+        if !forget || !self.producers.forget(id) {
+            return false;
+        }
+        self.tombstones.push(Tombstone { producer: *id, below: self.marks.received })
     }
 
     pub(crate) fn marks(&self) -> Marks {
@@ -439,8 +491,8 @@ mod tests {
     #[test]
     fn a_lower_epoch_is_fenced_also_while_nothing_is_stored() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 4).unwrap();
-        committer.connect(&[1; 16], 7, 5).unwrap();
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
+        committer.connect(&[1; 16], 7, 5, 7).unwrap();
         assert_eq!(committer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)), Some((5, None)));
         assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
         assert!(append(&mut committer, 5, 0).is_ok());
@@ -451,16 +503,16 @@ mod tests {
     #[test]
     fn a_producer_that_has_stored_nothing_yet_is_its_owners() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 4).unwrap();
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
         assert_eq!(committer.producer(&[1; 16], 8).map(|_| ()), Err(AppendError::NotOwner));
-        assert_eq!(committer.connect(&[1; 16], 8, u32::MAX), Err(AppendError::NotOwner));
+        assert_eq!(committer.connect(&[1; 16], 8, u32::MAX, 8), Err(AppendError::NotOwner));
         let theirs = |committer: &mut Committer| append_as(committer, 8, 9, 0);
         assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner));
-        committer.connect(&[1; 16], 7, 4).unwrap();
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
         committer.disconnect(&[1; 16], false);
         assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner), "one session is left");
         committer.disconnect(&[1; 16], false);
-        assert_eq!(committer.connect(&[1; 16], 8, 1), Ok(()), "nothing was stored, and nobody is there");
+        assert_eq!(committer.connect(&[1; 16], 8, 1, 8), Ok(()), "nothing was stored, and nobody is there");
         assert!(committer.connected.len() == 1 && committer.connected_set.len() == 1);
     }
 
@@ -468,10 +520,10 @@ mod tests {
     #[test]
     fn a_producer_that_has_stored_is_its_owners_for_good() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 5).unwrap();
+        committer.connect(&[1; 16], 7, 5, 7).unwrap();
         assert!(append(&mut committer, 5, 0).is_ok());
         committer.disconnect(&[1; 16], false);
-        assert_eq!(committer.connect(&[1; 16], 8, 6), Err(AppendError::NotOwner));
+        assert_eq!(committer.connect(&[1; 16], 8, 6, 8), Err(AppendError::NotOwner));
         assert!(committer.connected.is_empty());
         assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
     }

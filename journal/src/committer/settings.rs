@@ -58,7 +58,6 @@ impl Committer {
 
     pub(crate) fn set_max_producers(&mut self, max: usize) {
         self.producers.set_max(max);
-        self.submitted.set_max(max);
     }
 
     /// Hands over a prepared segment; `false` when it is not wanted any more.

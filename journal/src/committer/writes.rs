@@ -28,11 +28,8 @@ impl Committer {
             return None;
         }
         let slot = self.free_files.pop()?;
-        let Gathered { batch, rows, permit, .. } = self.gather.pop().expect("there is a front");
-        for row in &rows {
-            self.submitted.store(&row.header, row.first_offset, now.real_ns, &self.connected_set);
-        }
-        self.gather.use_rows(rows);
+        let Gathered { batch, permit, .. } = self.gather.pop().expect("there is a front");
+        self.submitted_end = batch.end_offset();
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
         self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
@@ -114,10 +111,18 @@ impl Committer {
                 None => {}
             }
         }
-        if self.writes == 0
-            && !self.sync_running
-            && self.gather.is_empty()
-            && !self.closing
+        let rests = self.writes == 0 && !self.sync_running && self.gather.is_empty() && !self.closing;
+        if rests && self.tombstones.are_unwritten() {
+            match self.idle_since_ns + IDLE_NS {
+                t if t > now.boot_ns => by(t),
+                _ => {
+                    if let Some(step) = self.begin_tombstones(now) {
+                        return step;
+                    }
+                }
+            }
+        }
+        if rests
             && let Some(active) = &self.active
             && !active.is_empty()
         {

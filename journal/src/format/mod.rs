@@ -12,6 +12,7 @@ pub mod chunk;
 pub mod footer;
 pub mod meta;
 pub mod segment;
+pub mod tombstone;
 
 /// Batches start on a multiple of this, and so does everything after them.
 pub const ALIGN: u64 = 64;

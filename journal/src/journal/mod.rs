@@ -272,15 +272,39 @@ impl Journal {
     /// A producer's session begins: earlier epochs are fenced, and while it lasts the producer is not forgotten, nor
     /// anybody else's, though nothing of it may be stored yet. To be ended by [`Journal::disconnect`].
     ///
+    /// `counted` is the owner whose share of the producers it is of: his uid, or [`NO_USER`](crate::NO_USER).
+    ///
     /// # Errors
-    /// [`AppendError::NotOwner`]; there is no session then.
-    pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
-        self.shared.core().committer.connect(id, owner, epoch)
+    /// [`AppendError::NotOwner`], [`AppendError::Forgetting`]; there is no session then.
+    pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
+        self.shared.core().committer.connect(id, owner, epoch, counted)
     }
 
-    /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged.
+    /// Waits until nothing keeps a producer's session from beginning because an earlier life of it was forgotten a moment
+    /// ago: until the log says so, durably. A write and a sync at most, where the disk works and has room. Cancel safe.
+    pub async fn forgotten(&self, id: &ProducerId) {
+        let mut marks = self.subscribe();
+        while self.shared.core().committer.is_forgetting(id) {
+            self.shared.work.notify_one();
+            if marks.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged. It is unknown
+    /// from now on, and after a crash once the log says so ([`Self::forgotten`]).
     pub fn disconnect(&self, id: &ProducerId, forget: bool) {
-        self.shared.core().committer.disconnect(id, forget);
+        let looks = self.shared.core().committer.disconnect(id, forget);
+        if looks {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// How many producers each owner has, in no order, and how many there may be before newcomers are judged by their
+    /// owner's share.
+    pub fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
+        self.shared.core().committer.producers_by_owner()
     }
 
     /// Asks for everything received so far to become durable, and returns the end that `durable` then reaches.

@@ -3,7 +3,7 @@
 mod again;
 mod copies;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -19,11 +19,13 @@ use crate::config::JournalConfig;
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
+use crate::format::batch::KIND_TOMBSTONES;
 use crate::format::chunk::chunks;
 use crate::format::footer::{Before, Damage, Footer, IndexEntry};
 use crate::format::meta::{Meta, Proof};
 use crate::format::segment::SegmentHeader;
-use crate::format::{checksum, segment_name};
+use crate::format::tombstone::Tombstone;
+use crate::format::{align, checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
 use crate::producer::ProducerTable;
@@ -323,7 +325,7 @@ impl Carrier<'_> {
 
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
-        self.producers.load(&footer.producers);
+        self.producers.load(&footer.producers, self.now);
         // Where a later segment repeats what was behind its end, it knows of that, too. If that one is lost as a whole, those
         // appends are not stored, and their offsets will be others'.
         self.producers.lose(footer.end_offset, u64::MAX);
@@ -545,6 +547,7 @@ impl Carrier<'_> {
             ..Footer::default()
         };
         let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        let mut tombstones = if self.producers_known { Vec::new() } else { tombstones(w, &mut window)? };
         for b in kept(w) {
             let h = &b.header;
             footer.last_batch_checksum = b.checksum;
@@ -558,7 +561,10 @@ impl Carrier<'_> {
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
                 if !self.producers_known && !self.faults.has(Fault::ProducersNotRebuilt) {
-                    self.producers.store(&chunk.header, offset, h.append_real_ns, &HashSet::new());
+                    while let Some(tombstone) = tombstones.pop_if(|t| t.below <= offset) {
+                        self.producers.bury(&tombstone);
+                    }
+                    self.producers.replay(&chunk.header, offset, h.append_real_ns, self.now);
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
@@ -567,18 +573,43 @@ impl Carrier<'_> {
         if !self.producers_known {
             footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
         }
-        footer.producers = self.producers.snapshot();
+        tombstones.iter().rev().for_each(|tombstone| self.producers.bury(tombstone));
+        footer.producers = self.producers.snapshot(footer.end_offset, self.now);
         Ok(footer)
     }
+}
+
+/// The tombstones in what is kept of a segment, the lowest offset last.
+fn tombstones(w: &Work, window: &mut Window) -> io::Result<Vec<Tombstone>> {
+    let mut all = Vec::new();
+    for b in w.scan.batches.iter().filter(|b| is_tombstones(b) && b.pos < kept_end(w)) {
+        window.get(b.pos, (b.end - b.pos) as usize)?;
+        window.was_read(b.pos, b.end)?;
+        all.extend(Tombstone::decode(window.get(b.pos + u64::from(b.header_len), b.header.stored_len as usize)?));
+    }
+    all.sort_by_key(|t: &Tombstone| std::cmp::Reverse(t.below));
+    Ok(all)
 }
 
 fn kept(w: &Work) -> impl Iterator<Item = &Found> {
     w.kept.batches.iter().map(|i| &w.scan.batches[*i])
 }
 
-/// Where what is kept ends in the file.
+/// Where what is kept ends in the file: with the last batch of records, or the tombstones that follow it. What a tombstone
+/// follows was durable before it was written, so one that somebody was told of is never behind the cut.
 fn kept_end(w: &Work) -> u64 {
-    kept(w).last().map_or(u64::from(w.header.block_size), |b| crate::format::align(b.end))
+    let records = kept(w).last().map_or(u64::from(w.header.block_size), |b| align(b.end));
+    let behind = w.scan.batches[w.scan.batches.partition_point(|b| b.pos < records)..].iter();
+    let follows = behind.take_while(|b| !b.is_data()).scan(records, |end, b| {
+        let goes_on = b.pos == *end || b.pos == end.next_multiple_of(u64::from(w.header.block_size));
+        *end = align(b.end);
+        goes_on.then_some((b, *end))
+    });
+    follows.filter(|(b, _)| is_tombstones(b)).last().map_or(records, |(_, end)| end)
+}
+
+fn is_tombstones(batch: &Found) -> bool {
+    batch.header.kind == KIND_TOMBSTONES
 }
 
 fn index(index: &mut Vec<IndexEntry>, b: &Found) {

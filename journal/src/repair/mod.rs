@@ -380,16 +380,17 @@ impl Repair<'_> {
             let foreseen = recovery::foresee(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
             (foreseen.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
         } else {
+            let now = Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() };
             let mut producers = recovery::table(&JournalConfig::default());
             if let Some((_, _, footer)) = &before {
-                producers.load(&footer.producers);
+                producers.load(&footer.producers, now);
             }
             let observer: crate::env::Observer = Arc::new(|_| {});
             let ending = Ending {
                 storage: self.storage,
                 observer: &observer,
                 boot_id: self.clock.boot_id(),
-                now: Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() },
+                now,
                 said: meta.clone(),
                 numbers,
                 limit,

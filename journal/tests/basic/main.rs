@@ -1,6 +1,7 @@
 //! The journal on a real file system: what goes in comes out, across restarts, under every policy.
 
 mod appending;
+mod producers;
 mod reading;
 mod retention;
 

@@ -8,6 +8,7 @@ use clad_journal::{Accepted, Accepting, Append, AppendError, Item, Level, Policy
 use super::World;
 use super::client::Sent;
 use super::model::{Check, Expect, Violation, ensure};
+use super::turnover::owner_of;
 
 /// What is sent again in one burst, at most.
 const MAX_BURST: usize = 12;
@@ -158,7 +159,7 @@ impl World {
         let accepting = stepper.marks().accepting;
         let from = Sender {
             producer: first.append.producer,
-            owner: 7,
+            owner: owner_of(&first.append.producer),
             producer_epoch: first.append.producer_epoch,
             vouch: b"sim",
         };
@@ -169,13 +170,13 @@ impl World {
     }
 
     /// Hands an append over, and checks the answer: its offset and the failures so far, or nothing.
-    fn send(&mut self, sent: &Sent) -> Check<Option<(u64, u32)>> {
+    pub(super) fn send(&mut self, sent: &Sent) -> Check<Option<(u64, u32)>> {
         let Some(stepper) = &self.stepper else { return Ok(None) };
         let a = &sent.append;
         let accepting = stepper.marks().accepting;
         let answer = stepper.append(Append {
             producer: a.producer,
-            owner: 7,
+            owner: owner_of(&a.producer),
             producer_epoch: a.producer_epoch,
             first_sequence: a.first_sequence,
             count: a.count,
@@ -232,8 +233,14 @@ impl World {
                 ensure(self.disturbed, || "no space, and nobody took any".to_owned())?;
                 None
             }
+            (Err(AppendError::TooManyProducers), Expect::Fresh) if self.model.newest_known(&a.producer).is_none() => {
+                self.may_have_no_place(&a.producer)?;
+                self.stats.placeless += 1;
+                None
+            }
             (Ok(given), Expect::Fresh) if !given.duplicate => {
                 self.model.accept(super::Found { offset: given.first_offset, ..a.clone() })?;
+                self.was_active(&a.producer);
                 Some((given.first_offset, given.failures))
             }
             (Ok(given), Expect::Duplicate { offset, .. }) if given.duplicate && given.first_offset == offset => {
@@ -246,6 +253,7 @@ impl World {
             | (Err(AppendError::Fenced { .. }), Expect::Fenced)
             | (Err(AppendError::Gap { .. }), Expect::Gap)
             | (Err(AppendError::Overlap { .. }), Expect::Overlap) => None,
+            (Err(AppendError::Fenced { current }), _) if self.model.may_be_fenced(a, *current) => None,
             _ => return Err(wrong()),
         };
         let (seq, who, n, level) = (a.first_sequence, a.producer[0], a.count, sent.level);

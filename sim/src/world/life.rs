@@ -77,6 +77,11 @@ impl World {
         if self.settings.write_back_fails && self.rng.chance(1, 48) {
             self.lose_a_vouch()?;
         }
+        if let Some(turnover) = &mut self.turnover
+            && turnover.takes_its_turn()
+        {
+            return self.come_and_go();
+        }
         match self.rng.below(100) {
             0..=2 => self.append_burst()?,
             3..=27 => self.append_something()?,
@@ -290,6 +295,8 @@ impl World {
         let marks = stepper.marks();
         self.model.observe(marks)?;
         self.stats.acked += self.clients.iter_mut().map(|c| c.answered(&marks)).sum::<u64>();
+        let acked = self.guests().map(|c| c.answered(&marks)).sum::<u64>();
+        self.stats.acked += acked;
         self.eat(&[marks.received, marks.written, marks.durable, u64::from(marks.epoch)]);
         Ok(())
     }

@@ -11,7 +11,10 @@
 //! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
 //!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose. It is greater by
 //!    two at least where something is lost that was given in the last of them: a watermark speaks for the epoch before, too.
-//! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has.
+//! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has. Those of a life
+//!    that was forgotten say nothing. An epoch that was given an offset may fence lower ones also where that is lost.
+
+use std::collections::BTreeMap;
 
 use clad_journal::{Accepting, Marks};
 
@@ -88,9 +91,22 @@ pub enum Death {
     Kill,
 }
 
+/// The end of a producer's life: its BYE, or an eviction.
+#[derive(Clone, Copy, Debug)]
+struct Forgotten {
+    id: [u8; 16],
+    /// What is stored below is of an earlier life.
+    at: u64,
+    /// Somebody was told that it is unknown: that stays so.
+    sure: bool,
+}
+
 /// The state of the promise.
 #[derive(Default)]
 pub(super) struct Model {
+    forgotten: Vec<Forgotten>,
+    /// The greatest epoch of each producer that was ever given an offset.
+    epochs: BTreeMap<[u8; 16], u32>,
     /// Everything that was given offsets and may be in the log, in order.
     pub(super) entries: Vec<Found>,
     /// Ranges that the journal said are lost.
@@ -146,6 +162,36 @@ impl Model {
         self.entries.iter().rev().find(|e| e.producer == *producer)
     }
 
+    /// The newest of this life that is not lost: what the log remembers of a producer.
+    pub(super) fn newest_known(&self, producer: &[u8; 16]) -> Option<&Found> {
+        let from = self.life_from(producer);
+        self.entries.iter().rev().find(|e| e.producer == *producer && e.offset >= from && !self.is_lost(e.offset))
+    }
+
+    /// Where a producer's life begins: what is stored below was forgotten.
+    pub(super) fn life_from(&self, id: &[u8; 16]) -> u64 {
+        self.forgotten.iter().filter(|f| f.id == *id).map(|f| f.at).max().unwrap_or(0)
+    }
+
+    /// A producer was forgotten. `sure`: also for every later process.
+    pub(super) fn forget(&mut self, id: &[u8; 16], sure: bool) {
+        let at = self.end();
+        self.forgotten.push(Forgotten { id: *id, at, sure });
+    }
+
+    /// A HELLO was answered: what was forgotten of this producer stays so.
+    pub(super) fn unknown_is_told(&mut self, id: &[u8; 16]) {
+        self.forgotten.iter_mut().filter(|f| f.id == *id).for_each(|f| f.sure = true);
+    }
+
+    /// A start says what a producer's last record is: a life's end that nobody was told of may have been lost with the process.
+    pub(super) fn settle_lives(&mut self, id: &[u8; 16], last: Option<u64>) {
+        if let Some(last) = last {
+            self.forgotten.retain(|f| f.id != *id || f.sure || f.at <= last);
+        }
+        self.unknown_is_told(id);
+    }
+
     pub(super) fn is_lost(&self, offset: u64) -> bool {
         self.lost.iter().any(|(from, to)| *from <= offset && offset < *to)
     }
@@ -183,7 +229,9 @@ impl Model {
     /// Rule 6.
     pub(super) fn expect(&self, a: &Found, gap: bool, window: usize) -> Expect {
         // What is lost is not stored, whoever was told that it was.
-        let theirs = || self.entries.iter().rev().filter(|e| e.producer == a.producer && !self.is_lost(e.offset));
+        let from = self.life_from(&a.producer);
+        let of_this_life = |e: &&Found| e.producer == a.producer && e.offset >= from && !self.is_lost(e.offset);
+        let theirs = || self.entries.iter().rev().filter(of_this_life);
         let Some(newest) = theirs().next() else {
             return if a.first_sequence == 0 || gap { Expect::Fresh } else { Expect::Gap };
         };
@@ -214,6 +262,11 @@ impl Model {
         }
     }
 
+    /// Whether a session may be fenced though nothing that is stored says so: what does may be lost.
+    pub(super) fn may_be_fenced(&self, a: &Found, current: u32) -> bool {
+        a.producer_epoch < current && self.epochs.get(&a.producer).is_some_and(|epoch| current <= *epoch)
+    }
+
     /// Rule 6, in a log that was hit by rot. The log remembers what it stored, and may or may not have noticed
     /// what is gone since: such an append is stored again, or answered with the offset it had. What is there is never
     /// stored twice, and no offset is anything else's.
@@ -234,6 +287,8 @@ impl Model {
     pub(super) fn accept(&mut self, a: Found) -> Check {
         let end = self.end();
         ensure(a.offset == end, || format!("{} was given, {end} is next", a.name()))?;
+        let epoch = self.epochs.entry(a.producer).or_default();
+        *epoch = a.producer_epoch.max(*epoch);
         self.entries.push(a);
         Ok(())
     }
@@ -281,11 +336,13 @@ impl Model {
     }
 
     /// The process ended cleanly.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn ended(&mut self, disturbed: bool) {
         self.written = self.end();
         self.durable = self.end();
         self.floor = self.end();
         self.clean = true;
+        // On a full disk there may be no segment to say it in.
+        self.forgotten.iter_mut().for_each(|f| f.sure |= !disturbed);
         self.last = None;
     }
 
@@ -330,6 +387,7 @@ impl Model {
         ensure(cut || !self.clean || next == self.end(), || format!("{next} after a clean end at {}", self.end()))?;
         ensure(m.failures == 0, || "failures of another life".to_owned())?;
         self.entries.retain(|e| e.offset < next);
+        self.forgotten.iter_mut().for_each(|f| f.at = f.at.min(next));
         ensure(self.end() == next, || format!("the log goes on at {next}, which is inside of an append"))?;
         for ranges in [&mut self.lost, &mut self.rotten] {
             ranges.iter_mut().for_each(|(_, to)| *to = next.min(*to));

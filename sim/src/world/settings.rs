@@ -31,6 +31,8 @@ pub struct Settings {
     pub worn: bool,
     /// Now and then the last vouch of a log at rest cannot be written back, and its block is lost (`vouches.rs`).
     pub write_back_fails: bool,
+    /// Producers come and go, and there are fewer places than producers (`turnover.rs`).
+    pub turnover: bool,
     /// The files are looked at without the journal at the end of one life in so many (default 16). A history stays the same.
     pub look_every: Option<u64>,
     /// Keep what happens, for the text of a violation.

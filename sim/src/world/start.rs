@@ -80,7 +80,7 @@ impl World {
             let holes = self.holes().into_iter().filter(|(from, _)| *from >= self.model.durable);
             self.model.maybe_lost.extend(holes);
         }
-        self.clients.iter_mut().for_each(super::Client::disconnected);
+        self.everybody_is_disconnected();
         self.model.died(how, self.shaken);
         match how {
             Death::PowerCut => {
@@ -127,8 +127,8 @@ impl World {
                     self.stepper = None;
                     let _ = self.take_events();
                     self.disk.kill(); // the process ends, with nothing in flight
-                    self.clients.iter_mut().for_each(super::Client::disconnected);
-                    self.model.ended();
+                    self.everybody_is_disconnected();
+                    self.model.ended(self.disturbed);
                     self.whole_segments();
                     self.note_cut();
                     (self.disturbed, self.shaken) = (false, false);
@@ -273,6 +273,7 @@ impl World {
         let holes = if self.settings.rot { self.holes() } else { Vec::new() };
         let holes: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(holes).collect();
         self.model.opened(marks, log_id, cut, &holes)?;
+        self.producers_after_start()?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[

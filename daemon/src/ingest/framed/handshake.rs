@@ -54,7 +54,7 @@ impl Connection {
             Ok(Frame::Hello(hello)) => match self.service.rings.meet(&hello, &self.peer).await {
                 Ok(ring) => {
                     self.met_ring = ring;
-                    self.service.door.welcome(&hello, &self.peer)
+                    self.service.door.meet(&hello, &self.peer).await
                 }
                 Err(error) => Err(error),
             },

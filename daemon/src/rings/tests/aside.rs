@@ -148,7 +148,7 @@ fn a_ring_of_another_version_is_kept_for_it_and_nonsense_is_let_go() {
 fn a_ring_whose_producer_the_log_refuses_stays_kept() {
     let mut world = World::new(16);
     let (program, kept) = left(&world, 1, &["posted"]);
-    world.journal.connect(&[1; 16], u64::from(UID) + 1, 0).expect("nobody's");
+    world.journal.connect(&[1; 16], u64::from(UID) + 1, 0, UID.into()).expect("nobody's");
     assert!(world.shared.adopt(kept).is_none());
     assert!(not_drained(&world).contains("first used by another user"), "{}", not_drained(&world));
     world.journal.disconnect(&[1; 16], true);

@@ -57,9 +57,9 @@ fn the_table_of_producers_is_asked_before_a_ring_is_given() {
     first.push(AckLevel::Written, "there is no place for another");
     world.all_written(&first, 0);
     assert_eq!(told(&world.shared, NEW, asker(2, 0)).code, ErrorCode::TooManyProducers);
-    world.journal.connect(&[3; 16], u64::from(UID) + 1, 0).expect("its own");
+    world.journal.connect(&[3; 16], u64::from(UID) + 1, 0, UID.into()).expect("its own");
     assert_eq!(told(&world.shared, NEW, asker(3, 0)).code, ErrorCode::ProducerNotYours);
-    world.journal.connect(&[4; 16], UID.into(), 7).expect("its own");
+    world.journal.connect(&[4; 16], UID.into(), 7, UID.into()).expect("its own");
     assert_eq!(told(&world.shared, NEW, asker(4, 6)).code, ErrorCode::ProducerFenced);
     assert_eq!(world.shared.roll.totals().0, 1, "nothing was given");
 }

@@ -149,7 +149,8 @@ impl World {
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
         self.shared.roll.enter_again(member.clone());
-        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0).expect("its own");
+        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0, crate::ingest::Owner::Uid(uid))
+            .expect("its own");
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         (Program { id, producer, ring: client, memory, waker }, ring)
     }

@@ -1,0 +1,166 @@
+//! Producers that were forgotten, until the log says so, durably.
+//!
+//! What must hold:
+//! - Until then nobody is told that such a producer is unknown, and none of its appends is stored: after a crash its earlier
+//!   life would be back, and a new record would be answered by the offset of an old one.
+//! - A tombstone is written by the first of these: a footer that ends at or above its offset; a batch of tombstones, when
+//!   [`BATCH_DUE`] of them wait, when the log falls idle, or at once when somebody waits for it.
+//! - Once it is durable it is never written again: a later life of the producer may have begun.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::clock::Moment;
+use crate::format::batch;
+use crate::format::tombstone::{self, Tombstone};
+use crate::gather::Batch;
+use crate::io::Durability;
+use crate::producer::ProducerId;
+
+use super::{Committer, Job, Step, SyncBy};
+
+/// Tombstones that are worth a write of their own.
+const BATCH_DUE: usize = 64;
+/// Most tombstones in one batch.
+const BATCH_MAX: usize = 256;
+/// Tombstones that are written, and not synced, under a policy that does not sync: with more they are.
+const UNSYNCED_MAX: usize = 4096;
+
+/// What waits, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Tombstones {
+    all: VecDeque<Tombstone>,
+    /// So many of the oldest are written, and not synced.
+    written: usize,
+    /// So many of the oldest are in the write that is under way.
+    in_write: usize,
+    /// So many of the oldest the footer leaves out that is under way.
+    in_footer: usize,
+    /// Somebody waits for one.
+    wanted: bool,
+}
+
+impl Tombstones {
+    /// Takes one in; `true` where it is the first that waits to be written.
+    pub(super) fn push(&mut self, tombstone: Tombstone) -> bool {
+        self.all.push_back(tombstone);
+        self.all.len() == self.written.max(self.in_write) + 1
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether the log may still know this producer after a crash.
+    pub(super) fn holds(&self, id: &ProducerId) -> bool {
+        self.all.iter().any(|t| t.producer == *id)
+    }
+
+    /// As [`Self::holds`], for somebody who waits until it does not.
+    pub(super) fn want(&mut self, id: &ProducerId) -> bool {
+        let holds = !self.all.is_empty() && self.holds(id);
+        self.wanted |= holds;
+        holds
+    }
+
+    /// Whether some wait to be written.
+    pub(super) fn are_unwritten(&self) -> bool {
+        self.all.len() > self.written
+    }
+
+    /// Whether a batch of them is to be written now.
+    pub(super) fn are_due(&self) -> bool {
+        let many = self.all.len() - self.written >= BATCH_DUE || self.all.len() > UNSYNCED_MAX;
+        self.in_write == 0 && (many || (self.wanted && !self.all.is_empty()))
+    }
+
+    /// The write that carried some is done.
+    pub(super) fn written(&mut self, synced: bool) {
+        let done = std::mem::take(&mut self.in_write);
+        match synced {
+            true => self.settle(done),
+            false => self.written = self.written.max(done),
+        }
+    }
+
+    /// These are durable.
+    fn settle(&mut self, oldest: usize) {
+        self.all.drain(..oldest);
+        self.written = self.written.saturating_sub(oldest);
+        self.wanted &= !self.all.is_empty();
+    }
+
+    /// A footer is under way that leaves out who was forgotten so far, and ends here. Of who was forgotten behind its end the
+    /// next segment holds records: their tombstones go there.
+    pub(super) fn begin_footer(&mut self, end: u64) {
+        // They wait in the order of their offsets.
+        self.in_footer = self.all.partition_point(|t| t.below <= end);
+    }
+
+    /// It is durable.
+    pub(super) fn footer_done(&mut self) {
+        let settled = std::mem::take(&mut self.in_footer);
+        self.settle(settled);
+    }
+
+    /// The journal has failed, and was recovered: what was under way says nothing.
+    pub(super) fn failed(&mut self) {
+        (self.in_write, self.written, self.in_footer) = (0, 0, 0);
+    }
+}
+
+impl Committer {
+    /// Whether no further write is begun, so that tombstones that are due can be written.
+    pub(super) fn holds_back_for_tombstones(&self) -> bool {
+        let syncs = self.config.policy.syncs() || self.tombstones.wanted;
+        let waits = self.writes > 0 || (self.marks.written > self.marks.durable && syncs);
+        waits && self.tombstones.are_due()
+    }
+
+    /// Writes a batch of tombstones, which says how far the log has come as well, with nothing in flight beside it. Nothing
+    /// where it has no place: then a footer will say it.
+    ///
+    /// Where it is synced, all that lies before it is synced first. Else it might be durable behind a batch that is not, and
+    /// be cut off with it.
+    pub(super) fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
+        let synced = self.config.policy.syncs() || self.tombstones.wanted || self.tombstones.all.len() > UNSYNCED_MAX;
+        let written = if synced { 0 } else { self.tombstones.written };
+        // Of who was forgotten with records that wait for the disk, the next segment may hold these: it needs the tombstone.
+        let ripe = self.tombstones.all.iter().take_while(|t| t.below <= self.submitted_end);
+        let all: Vec<Tombstone> = ripe.skip(written).take(BATCH_MAX).copied().collect();
+        let stored = batch::LEN + all.len() * tombstone::LEN;
+        let active = self.active.as_ref()?;
+        let fits = active.fits(stored as u64, false, self.footer_len(active)) && self.check_room(stored).is_ok();
+        if all.is_empty() || self.writes > 0 || self.vouching.is_some() || !fits {
+            return None;
+        }
+        if synced && self.marks.written > self.marks.durable {
+            self.sync_target = self.sync_target.max(self.marks.written);
+            return None;
+        }
+        let slot = self.free_files.pop()?;
+        let batch = Arc::new(Batch {
+            epoch: self.marks.epoch,
+            first_offset: active.end_offset,
+            append_real_ns: now.real_ns,
+            payload_bytes: Some(0),
+            body: Tombstone::encode(&all).into(),
+            ..Batch::default()
+        });
+        let active = self.active.as_mut()?;
+        let placed = active.place(&batch, false, &self.marks, now);
+        let (id, alone) = (self.next_id, !self.sync_running);
+        self.next_id += 1;
+        self.writes += 1;
+        self.file_of.push((id, slot));
+        if synced && self.config.policy.syncs() {
+            self.unsynced = None; // a vouch's: this write repeats its block, and holds what is in it
+        }
+        self.vouching = Some((id, placed.shares.clone()));
+        self.tombstones.in_write = written + all.len();
+        self.idle_since_ns = now.boot_ns;
+        let durability = if synced { Durability::Synced } else { Durability::Written };
+        let (file, sync) = (active.files[slot].clone(), SyncBy::Data);
+        Some(Step::Run(Job::Write { id, file, placed, durability, sync, alone }))
+    }
+}
