@@ -302,10 +302,6 @@ fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<prepare::
     let keep = found.as_ref().map(|p| p.header.number);
     let (meta, faults) = (env.meta.get(), env.config.faults);
     let aside = recovery::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
-    for (name, bytes) in aside.map_err(OpenError::io("remove unused segments"))? {
-        report.set_aside_bytes += bytes;
-        report.unknown.push(name.clone());
-        report.set_aside.push(name);
-    }
+    report.unknown(aside.map_err(OpenError::io("remove unused segments"))?);
     Ok(found)
 }

@@ -46,6 +46,8 @@ struct Work {
     limit: Option<u64>,
     /// Batches that were told to be lost, and can be read now: from, to.
     lost: Vec<(u64, u64)>,
+    /// Where its tail ends, if that stays in it: there was no room to set it aside.
+    tail_end: Option<u64>,
 }
 
 struct Carrier<'a> {
@@ -473,7 +475,17 @@ impl Carrier<'_> {
         // What was cut off when a later epoch began may still lie behind the end that its footer had.
         let end = if headless { None } else { self.said.end_of(header.epoch) };
         let limit = limit.into_iter().chain(end).min();
-        Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit, lost: Vec::new() })
+        Ok(Work {
+            number,
+            header,
+            file,
+            scan,
+            kept: Kept::default(),
+            headless,
+            limit,
+            lost: Vec::new(),
+            tail_end: None,
+        })
     }
 
     /// A header for a segment whose own is gone: it only has to carry an empty footer.
@@ -499,7 +511,7 @@ impl Carrier<'_> {
         self.write_kept_again(w, plan)?;
         let data_end = kept_end(w);
         let footer = self.footer(w, data_end)?;
-        let pos = data_end.next_multiple_of(u64::from(w.header.block_size));
+        let pos = data_end.max(w.tail_end.unwrap_or(0)).next_multiple_of(u64::from(w.header.block_size));
         let name = segment_name(w.number);
         let sealed = seal(self.storage, &name, w.file.as_ref(), &w.header.seed(), &footer, pos, w.header.block_size)?;
         self.report.damage.extend(footer.damage.iter().copied());

@@ -137,6 +137,8 @@ fn benches(run: &mut Run) -> Result<()> {
 
 /// A start after a kill, on a disk that somebody else has filled.
 fn full_starts(case: &mut dyn FnMut(&str, &Kind, &str)) {
+    let name = "a start behind a torn tail on a full disk";
+    case(name, &plain(EXT4, 48), "full_start::comes_up_behind_a_torn_tail");
     // The smallest that their `mkfs` makes.
     for (name, make, mebibytes) in [("ext4", EXT4, 48), ("xfs", XFS, 320), ("btrfs", BTRFS, 128)] {
         match has(make[0]) {
