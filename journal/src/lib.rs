@@ -22,6 +22,7 @@ mod background;
 mod body;
 mod catalog;
 pub mod clock;
+mod clock_trust;
 mod committer;
 mod company;
 mod config;
@@ -55,6 +56,7 @@ mod workers;
 
 pub use body::Body;
 pub use catalog::{Proof, Sealed, Summary};
+pub use clock_trust::Doubt;
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
 pub use env::{Event, Observer, Rule, Trigger};
