@@ -65,6 +65,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         &Kind::Memory { mebibytes: 64 },
         "mounts::is_in_memory",
     );
+    case("ext4 without a journal", &ext4_of(&["-O", "^has_journal"]), "mounts::has_no_journal");
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
     case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
     for (name, test) in [
