@@ -21,6 +21,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
 const TICK: Duration = Duration::from_millis(200);
+/// Footers that are read for the quota of owners at one look.
+const FOOTERS_AT_A_LOOK: usize = 64;
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
 const IDLE_PACE: Duration = Duration::from_millis(4);
 
@@ -122,11 +124,14 @@ pub(crate) struct RetentionState {
     /// It was reported that retention by age rests.
     rests: bool,
     freed: Freed,
+    /// Segments below it were found sealed by the start, and counted for the quota of owners.
+    counted: u64,
 }
 
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
         self.look_at_the_clock(shared);
+        self.count_owners(shared);
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
         let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
         if shared.retention() == crate::config::Retention::default() || soon {
@@ -143,7 +148,12 @@ impl RetentionState {
             let short = r.min_free > 0 && self.is_short(shared, r.min_free);
             let age_rests = !self.clock.allows(shared.env().clock.boot_ns());
             let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
+            // What it held of whom, while it is there to say so.
+            let owners = self.has_counted(shared, sealed.number).then(|| owners_of(shared, sealed));
             let gone = remove(shared, sealed, following, rule);
+            if let Some(owners) = owners.filter(|_| gone.is_some()) {
+                shared.with(|c| c.quota.held.take_all(owners));
+            }
             if gone.is_some() && rule == Rule::MaxAge {
                 self.clock.removed();
             }
@@ -155,6 +165,28 @@ impl RetentionState {
             }
             total -= sealed.bytes;
         }
+    }
+
+    /// Counts what the start found sealed, a few footers at a look, once there is a quota.
+    fn count_owners(&mut self, shared: &Arc<Shared>) {
+        if shared.retention().per_owner_bytes == 0 || self.counted >= shared.first_own {
+            return;
+        }
+        let all = shared.catalog().all();
+        let from = self.counted;
+        let uncounted = all.iter().filter(|s| (from..shared.first_own).contains(&s.number));
+        for sealed in uncounted.take(FOOTERS_AT_A_LOOK) {
+            let owners = owners_of(shared, sealed);
+            shared.with(|c| c.quota.held.add_all(owners));
+            self.counted = sealed.number + 1;
+        }
+        if all.iter().all(|s| !(self.counted..shared.first_own).contains(&s.number)) {
+            self.counted = shared.first_own;
+        }
+    }
+
+    fn has_counted(&self, shared: &Arc<Shared>, number: u64) -> bool {
+        number < self.counted || number >= shared.first_own
     }
 
     /// Whether less is free than there must be, with what is on its way.
@@ -202,6 +234,12 @@ fn rule(
     let newest = summary.or_else(|| following.summary(storage.as_ref()).ok()?).map(|s| s.max_append_ns);
     let old = newest.is_some_and(|newest| shared.env().clock.real_ns().saturating_sub(newest) > age);
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
+}
+
+/// What a segment holds of whom; nothing where its footer does not say it.
+fn owners_of(shared: &Arc<Shared>, sealed: &Sealed) -> Vec<(u64, u64)> {
+    let proof = sealed.proof(shared.storage().as_ref());
+    proof.ok().flatten().map_or_else(Vec::new, |proof| proof.footer.owners)
 }
 
 /// What became of a removed segment's file.

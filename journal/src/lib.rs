@@ -38,6 +38,7 @@ mod journal;
 mod marks;
 mod metafile;
 mod offline;
+pub mod owner_bytes;
 mod prepare;
 mod producer;
 mod reader;

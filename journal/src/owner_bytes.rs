@@ -60,6 +60,11 @@ impl OwnerBytes {
         }
     }
 
+    /// Owners in it.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The `most` that have most, largest first.
     pub(crate) fn largest(&self, most: usize) -> Vec<(u64, u64)> {
         let mut all = self.0.clone();
@@ -90,6 +95,14 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
+    /// A segment is sealed: owners that its footer does not name count as it counts them, for that is what goes with it.
+    pub(crate) fn sealed(&mut self, held: &OwnerBytes, footer: &[(u64, u64)]) {
+        if held.0 != footer {
+            self.held.take_all(held.0.iter().copied());
+            self.held.add_all(footer.iter().copied());
+        }
+    }
+
     /// Whether an append of so many bytes keeps its owner within the quota; else the quota.
     pub(crate) fn check(&self, owner: u64, bytes: usize) -> Result<(), u64> {
         let free = self.most == 0 || owner == ROOT;

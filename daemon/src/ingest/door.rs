@@ -432,7 +432,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::TooManyProducers => ErrorCode::TooManyProducers,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
-        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::OwnerQuota { .. } => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,
     };
@@ -446,6 +446,10 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
         AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::TooManyProducers => {
             info.retry_after_ms = Some(1000)
+        }
+        AppendError::OwnerQuota { limit } => {
+            info.limit = Some(*limit);
+            info.retry_after_ms = Some(1000);
         }
         AppendError::Failed { .. } => {
             // Refused before it was given an offset: this attempt certainly left nothing.

@@ -150,6 +150,7 @@ fn comes_up_behind_a_torn_tail() {
         let said = daemon.said();
         let in_place = said.contains("behind its end");
         assert_eq!(in_place, !prepared && !half_made, "{said}");
+        assert!(!said.contains("direct I/O could not be tried"), "{said}");
         intact(&daemon, acked);
         assert!(segments(&daemon, ".tmp").is_empty());
         fs::remove_file(hog).expect("removed");

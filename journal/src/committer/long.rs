@@ -32,6 +32,7 @@ impl Committer {
     pub(super) fn rotation(&mut self, trigger: Trigger) -> Option<Box<Rotation>> {
         let active = self.active.take()?;
         let mut footer = active.footer();
+        self.quota.sealed(active.owners(), &footer.owners);
         footer.producers = self.submitted.snapshot();
         let unsynced = self.marks.durable < self.marks.written;
         let vouched = self.unsynced.is_some();

@@ -135,8 +135,12 @@ impl Committer {
         };
         let first_offset = self.marks.received;
         let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
+        let quota = |committer: &Self| {
+            committer.quota.check(from.owner, item.payload.len()).map_err(|limit| AppendError::OwnerQuota { limit })
+        };
         match row {
             Some(row) if row.follows(&header, first_offset) => {
+                quota(self)?;
                 self.find_room(len)?;
                 row.extend(&header);
             }
@@ -147,6 +151,7 @@ impl Committer {
                 {
                     return Ok(self.given(item.count, first_offset, true));
                 }
+                quota(self)?;
                 self.find_room(len)?;
                 *row = Some(Row { header, first_offset });
             }
@@ -160,6 +165,7 @@ impl Committer {
             wants_written: item.level == Level::Written,
             share: item.share,
         };
+        self.quota.held.add(from.owner, item.payload.len() as u64);
         self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
         self.marks.received += u64::from(item.count);
         self.marks.version += 1;

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
+    /// The first segment that this start makes: those below were sealed when it found them, or by it.
+    pub(crate) first_own: u64,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
     pub(super) crew: Mutex<Crew>,
@@ -103,6 +105,7 @@ impl Shared {
     }
 
     pub(crate) fn set_retention(&self, retention: Retention) {
+        self.with(|c| c.quota.most = retention.per_owner_bytes);
         *self.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
     }
 
@@ -251,6 +254,7 @@ pub(crate) fn open_shared(
         making: Arc::default(),
         taken: Arc::default(),
     };
+    let first_own = env.meta.get().highest_segment.wrapping_add(1); // none yet: 0
     let mut report = r.report;
     let left_over = recovery_left_over(&env, &mut report)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
@@ -278,6 +282,7 @@ pub(crate) fn open_shared(
         executor,
         catalog,
         retention: Mutex::new(config.retention),
+        first_own,
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
         crew: Mutex::new(Crew::default()),

@@ -26,6 +26,7 @@ use crate::format::segment::SegmentHeader;
 use crate::format::{checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
+use crate::owner_bytes::OwnerBytes;
 use crate::producer::ProducerTable;
 use crate::seal::seal;
 use crate::segment_file;
@@ -556,7 +557,7 @@ impl Carrier<'_> {
             before: self.before,
             ..Footer::default()
         };
-        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        let (mut window, mut owners) = (Window::new(w.file.clone(), w.header.block_size)?, OwnerBytes::default());
         for b in kept(w) {
             let h = &b.header;
             footer.last_batch_checksum = b.checksum;
@@ -574,11 +575,13 @@ impl Carrier<'_> {
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
+                owners.add(chunk.header.owner, chunk.payload.len() as u64);
             }
         }
         if !self.producers_known {
             footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
         }
+        footer.owners = owners.for_footer();
         footer.producers = self.producers.snapshot();
         Ok(footer)
     }
