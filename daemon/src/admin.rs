@@ -107,6 +107,7 @@ impl Desk {
             retention: self.journal.retention() != clad_journal::Retention::default(),
             inflight_limit_bytes: self.budget.total() as u64,
             rings: Some(rings(&self.rings)),
+            owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
     }
 }

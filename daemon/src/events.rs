@@ -1,7 +1,7 @@
 //! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
 
 use clad_journal::io::FallbackReason;
-use clad_journal::{Event, Losses, Observer};
+use clad_journal::{Doubt, Event, Losses, Observer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -137,9 +137,18 @@ fn tell(health: &Health, event: &Event) {
         Event::NotRecycled { segment, reason } => {
             tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
         }
-        Event::RetentionPaused => {
+        Event::RetentionPaused(doubt) => {
             metrics::retention_paused();
-            tracing::warn!("the wall clock jumped against boot time: retention by age rests for a minute");
+            let why = match doubt {
+                Doubt::Jump => "the wall clock jumped against boot time",
+                Doubt::Start => "nothing has synchronised the wall clock since the start",
+            };
+            health.degraded("clock", format!("{why}: retention by age rests"));
+            tracing::warn!("{why}: retention by age rests until the clock is synchronised, 10 minutes at most");
+        }
+        Event::RetentionResumed => {
+            health.restored("clock");
+            tracing::info!("retention by age goes on");
         }
         Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {

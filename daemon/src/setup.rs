@@ -61,7 +61,13 @@ fn largest_append(config: &Config) -> u32 {
 /// The rules of retention.
 pub(crate) fn retention(config: &Config) -> Retention {
     let r = &config.retention;
-    Retention { max_bytes: r.max_bytes, max_age: r.max_age, min_free: r.min_free, keep_bytes: r.keep_bytes }
+    Retention {
+        max_bytes: r.max_bytes,
+        max_age: r.max_age,
+        min_free: r.min_free,
+        keep_bytes: r.keep_bytes,
+        per_owner_bytes: r.per_owner_bytes,
+    }
 }
 
 /// The policy's name on the wire, and the highest level that it can promise where the disk allows `durable`.

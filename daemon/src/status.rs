@@ -96,6 +96,7 @@ mod tests {
             oldest_undurable: None,
             disk_busy: None,
             producers: 0,
+            owners: Vec::new(),
             space: Space::default(),
             prepared: true,
             oldest_segment_ns: None,

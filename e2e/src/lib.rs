@@ -41,7 +41,7 @@ pub use clad_sim::Rng;
 pub use daemon::Daemon;
 pub use raw::Raw;
 pub use scratch::Scratch;
-pub use setup::{Ended, Setup};
+pub use setup::{Ended, Setup, needs_word};
 
 /// The longest that anything is waited for. Far more than it takes: whoever waits so long has found a defect.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -21,6 +21,7 @@ use crate::format::{ALIGN, align};
 use crate::gather::Batch;
 use crate::io::{File, IoBuf};
 use crate::marks::Marks;
+use crate::owner_bytes::OwnerBytes;
 
 /// Bytes of data between two entries of the sparse index.
 pub(crate) const INDEX_EVERY: u64 = 64 * 1024;
@@ -50,6 +51,7 @@ pub(crate) struct Active {
     max_time_ns: i64,
     max_append_ns: i64,
     payload_bytes: u64,
+    owners: OwnerBytes,
 }
 
 /// A batch with bytes in a block that is not full.
@@ -178,6 +180,7 @@ impl Active {
             max_time_ns: i64::MIN,
             max_append_ns: i64::MIN,
             payload_bytes: 0,
+            owners: OwnerBytes::default(),
         }
     }
 
@@ -304,6 +307,7 @@ impl Active {
         self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
         self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
         self.payload_bytes += batch.payload_bytes();
+        batch.add_owners(&mut self.owners);
         self.end_offset = batch.end_offset();
     }
 
@@ -338,12 +342,18 @@ impl Active {
             max_time_ns: self.max_time_ns,
             max_append_ns: self.max_append_ns,
             payload_bytes: self.payload_bytes,
+            owners: self.owners.for_footer(),
             index: self.index.clone(),
             producers: Vec::new(),
             damage: Vec::new(),
             before: self.before,
             supersedes_from: None,
         }
+    }
+
+    /// Bytes of payload by owner, so far.
+    pub(crate) fn owners(&self) -> &OwnerBytes {
+        &self.owners
     }
 
     /// The last index entry at or before an offset: where a reader starts to look for it.

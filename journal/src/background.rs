@@ -3,12 +3,14 @@
 //! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
 //! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
 //! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
-//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`Freed`]).
+//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`Freed`]). By age,
+//! none goes while the wall clock is not to be believed ([`ClockTrust`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::catalog::Sealed;
+use crate::clock_trust::ClockTrust;
 use crate::env::{Event, Rule};
 use crate::faults::Fault;
 use crate::format::segment_name;
@@ -19,10 +21,10 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
 const TICK: Duration = Duration::from_millis(200);
+/// Footers that are read for the quota of owners at one look.
+const FOOTERS_AT_A_LOOK: usize = 64;
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
 const IDLE_PACE: Duration = Duration::from_millis(4);
-/// The wall clock and boot time may part by this much between two looks.
-const JUMP_NS: i64 = 60_000_000_000;
 
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut retention = RetentionState::default();
@@ -118,20 +120,23 @@ fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
 /// What retention remembers between two looks.
 #[derive(Default)]
 pub(crate) struct RetentionState {
-    /// Real time minus boot time at the last look.
-    offset_ns: Option<i64>,
-    paused_until_boot_ns: u64,
+    clock: ClockTrust,
+    /// It was reported that retention by age rests.
+    rests: bool,
     freed: Freed,
+    /// Segments below it were found sealed by the start, and counted for the quota of owners.
+    counted: u64,
 }
 
 impl RetentionState {
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
+        self.look_at_the_clock(shared);
+        self.count_owners(shared);
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
         let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
         if shared.retention() == crate::config::Retention::default() || soon {
             return;
         }
-        let age_rests = self.clock_jumped(shared);
         let all = shared.catalog().all();
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
         for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
@@ -141,8 +146,18 @@ impl RetentionState {
                 return;
             }
             let short = r.min_free > 0 && self.is_short(shared, r.min_free);
+            let age_rests = !self.clock.allows(shared.env().clock.boot_ns());
             let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
-            match remove(shared, sealed, following, rule) {
+            // What it held of whom, while it is there to say so.
+            let owners = self.has_counted(shared, sealed.number).then(|| owners_of(shared, sealed));
+            let gone = remove(shared, sealed, following, rule);
+            if let Some(owners) = owners.filter(|_| gone.is_some()) {
+                shared.with(|c| c.quota.held.take_all(owners));
+            }
+            if gone.is_some() && rule == Rule::MaxAge {
+                self.clock.removed();
+            }
+            match gone {
                 None => return,
                 // Of one that is left, too: that its space does not come back is no reason to give up the next.
                 Some(Gone::Unlinked | Gone::Left) => self.freed.removed(sealed.bytes, shared.env().clock.boot_ns()),
@@ -152,6 +167,28 @@ impl RetentionState {
         }
     }
 
+    /// Counts what the start found sealed, a few footers at a look, once there is a quota.
+    fn count_owners(&mut self, shared: &Arc<Shared>) {
+        if shared.retention().per_owner_bytes == 0 || self.counted >= shared.first_own {
+            return;
+        }
+        let all = shared.catalog().all();
+        let from = self.counted;
+        let uncounted = all.iter().filter(|s| (from..shared.first_own).contains(&s.number));
+        for sealed in uncounted.take(FOOTERS_AT_A_LOOK) {
+            let owners = owners_of(shared, sealed);
+            shared.with(|c| c.quota.held.add_all(owners));
+            self.counted = sealed.number + 1;
+        }
+        if all.iter().all(|s| !(self.counted..shared.first_own).contains(&s.number)) {
+            self.counted = shared.first_own;
+        }
+    }
+
+    fn has_counted(&self, shared: &Arc<Shared>, number: u64) -> bool {
+        number < self.counted || number >= shared.first_own
+    }
+
     /// Whether less is free than there must be, with what is on its way.
     fn is_short(&mut self, shared: &Arc<Shared>, min_free: u64) -> bool {
         let Ok(space) = shared.storage().space() else { return false };
@@ -159,19 +196,16 @@ impl RetentionState {
         space.free.saturating_add(self.freed.look(space.free, taken, env.clock.boot_ns())) < min_free
     }
 
-    /// Retention by age trusts the wall clock; while that has jumped it rests for a minute.
-    fn clock_jumped(&mut self, shared: &Arc<Shared>) -> bool {
-        let clock = &shared.env().clock;
-        let boot = clock.boot_ns();
-        let offset = clock.real_ns().saturating_sub(boot as i64);
-        let before = self.offset_ns.replace(offset).unwrap_or(offset);
-        if offset.saturating_sub(before).saturating_abs() > JUMP_NS {
-            self.paused_until_boot_ns = boot + JUMP_NS as u64;
-            if !shared.retention().max_age.is_zero() {
-                shared.env().tell(Event::RetentionPaused);
-            }
+    /// Looks also while no rule is set: one that is set later finds what was seen before. Whether retention by age rests is
+    /// reported where it has a rule.
+    fn look_at_the_clock(&mut self, shared: &Arc<Shared>) {
+        let env = shared.env();
+        let doubt = self.clock.look(env.clock.as_ref()).filter(|_| !shared.retention().max_age.is_zero());
+        match (std::mem::replace(&mut self.rests, doubt.is_some()), doubt) {
+            (false, Some(doubt)) => env.tell(Event::RetentionPaused(doubt)),
+            (true, None) => env.tell(Event::RetentionResumed),
+            _ => {}
         }
-        boot < self.paused_until_boot_ns
     }
 }
 
@@ -200,6 +234,12 @@ fn rule(
     let newest = summary.or_else(|| following.summary(storage.as_ref()).ok()?).map(|s| s.max_append_ns);
     let old = newest.is_some_and(|newest| shared.env().clock.real_ns().saturating_sub(newest) > age);
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
+}
+
+/// What a segment holds of whom; nothing where its footer does not say it.
+fn owners_of(shared: &Arc<Shared>, sealed: &Sealed) -> Vec<(u64, u64)> {
+    let proof = sealed.proof(shared.storage().as_ref());
+    proof.ok().flatten().map_or_else(Vec::new, |proof| proof.footer.owners)
 }
 
 /// What became of a removed segment's file.

@@ -14,6 +14,8 @@ pub trait Clock: Send + Sync + 'static {
     fn boot_ns(&self) -> u64;
     /// Names this boot of the machine; zeroes where it cannot be known (which then never equals a stored one).
     fn boot_id(&self) -> [u8; 16];
+    /// Whether something keeps the real-time clock right, as far as the kernel knows.
+    fn is_synchronised(&self) -> bool;
     /// Random bytes, for log ids and salts: asked for here, so that a simulation owns chance as it owns time.
     ///
     /// # Errors
@@ -54,6 +56,9 @@ impl Clock for SystemClock {
     }
     fn boot_id(&self) -> [u8; 16] {
         self.boot_id
+    }
+    fn is_synchronised(&self) -> bool {
+        crate::io::time_sync::is_synchronised()
     }
 }
 

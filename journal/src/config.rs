@@ -97,6 +97,8 @@ pub struct Retention {
     pub max_age: Duration,
     /// Remove the oldest while the file system has less than this free.
     pub min_free: u64,
+    /// Most bytes of payload of one owner in the kept log; 0: no bound. It removes nothing: appends above it are refused.
+    pub per_owner_bytes: u64,
     /// Never go below this many bytes, whatever the other rules say.
     pub keep_bytes: u64,
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::clock_trust::Doubt;
 use crate::config::JournalConfig;
 use crate::io::{Fallback, Storage};
 use crate::metafile::MetaFile;
@@ -116,8 +117,10 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Retention by age rests: the wall clock has jumped.
-    RetentionPaused,
+    /// Retention by age rests, because the wall clock is not to be believed.
+    RetentionPaused(Doubt),
+    /// Retention by age goes on.
+    RetentionResumed,
     /// Records that were acknowledged cannot be found any more.
     Lost {
         /// First offset.

@@ -141,6 +141,15 @@ pub enum AppendError {
     /// No space for a further segment.
     #[error("the disk has no room for a further segment")]
     NoSpace,
+    /// Its owner has as much in the kept log as one may have; retention makes room.
+    #[error(
+        "this user's records fill their share of the log, {limit} bytes ([retention] per_owner_bytes): there is room once retention \
+         has removed some of them"
+    )]
+    OwnerQuota {
+        /// Most bytes of one owner.
+        limit: u64,
+    },
     /// The next segment cannot be opened, for another reason than want of room; it is tried again.
     #[error("no further segment can be opened: {reason}")]
     NoSegment {
@@ -169,7 +178,7 @@ impl AppendError {
     /// what the append is: the same one may be taken later.
     #[must_use]
     pub const fn is_for_now(&self) -> bool {
-        self.is_for_all() || matches!(self, Self::TooManyProducers | Self::Forgetting)
+        self.is_for_all() || matches!(self, Self::TooManyProducers | Self::Forgetting | Self::OwnerQuota { .. })
     }
 }
 

@@ -149,6 +149,8 @@ impl Executor {
         let active = &rotation.active;
         let file = active.files.last().expect("a file for syncs");
         // A vouch may wait in the page cache, and take its block along: a footer above that would speak for what is not there.
+        // (From Linux 6.15 on, btrfs sends direct writes of checksummed files through the page cache as well. There a block whose
+        // write-back fails stays as it was, for the new one lies elsewhere: such a vouch takes nothing along.)
         let cached = self.env.config.policy.is_cached() || !self.env.storage.is_direct();
         let unsynced = rotation.unsynced || rotation.vouched && cached;
         if unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {

@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
+use crate::owner_bytes::OwnerBytes;
 use crate::spare::Spare;
 
 /// A batch's content, wherever it lies on the disk.
@@ -32,6 +33,8 @@ pub struct Batch {
     pub max_time_ns: i64,
     /// Counted while it gathered.
     pub(crate) payload_bytes: Option<u64>,
+    /// Of which owner how much of that is, counted while it gathered: one entry for appends of one owner in a row.
+    pub(crate) owners: Vec<(u64, u64)>,
     /// The chunks.
     pub body: Body,
 }
@@ -46,6 +49,14 @@ impl Batch {
     /// only reads it through does not pay for that.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes.unwrap_or_else(|| chunks(&self.body).flatten().map(|chunk| chunk.payload.len() as u64).sum())
+    }
+
+    /// Adds these bytes to those of their owners. Of a batch that was read they are counted now.
+    pub(crate) fn add_owners(&self, owners: &mut OwnerBytes) {
+        match self.payload_bytes {
+            Some(_) => owners.add_all(self.owners.iter().copied()),
+            None => owners.add_all(chunks(&self.body).flatten().map(|c| (c.header.owner, c.payload.len() as u64))),
+        }
     }
 
     /// Bytes that it takes in a file, header included.
@@ -234,6 +245,10 @@ impl Gather {
         e.header.encode_into(&mut open.body, e.vouch, e.payload);
         open.batch.count += e.header.count;
         *open.batch.payload_bytes.get_or_insert(0) += e.payload.len() as u64;
+        match open.batch.owners.last_mut() {
+            Some((owner, bytes)) if *owner == e.header.owner => *bytes += e.payload.len() as u64,
+            _ => open.batch.owners.push((e.header.owner, e.payload.len() as u64)),
+        }
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;

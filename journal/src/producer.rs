@@ -23,18 +23,17 @@ use crate::clock::Moment;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::{ProducerEntry, StoredRange};
 use crate::format::tombstone::Tombstone;
+use crate::owner_bytes::NETWORK;
 
-/// The bit of owners that are no users: their ids are told apart by secrets, which anybody can have as many of as he likes.
-/// All of them together are one owner, where producers are counted.
-pub const NO_USER: u64 = 1 << 63;
 /// Root's uid.
 const ROOT: u64 = 0;
 /// Most producers that an owner is guaranteed.
 const GUARANTEE_MAX: usize = 8;
 
-/// The owner that a producer is counted under, where nothing else is known of him.
+/// The owner that a producer is counted under, where nothing else is known of him: ids of the network are told apart by
+/// secrets, which anybody can have as many of as he likes.
 pub(crate) fn counted_under(owner: u64) -> u64 {
-    if owner & NO_USER != 0 { NO_USER } else { owner }
+    if owner & NETWORK != 0 { NETWORK } else { owner }
 }
 
 /// Producers that every owner may have, though all places are taken.
@@ -572,7 +571,7 @@ mod tests {
         assert_eq!(fill(&mut t, &mut ids, 1000, 50), 0);
         // Whatever their secrets are, who come by the network are one.
         let (mut network, mut others) = (ProducerTable::new(MAX, 2, 100), 0);
-        let secrets = [NO_USER | 5, NO_USER | 6].map(|owner| fill(&mut network, &mut others, owner, 0));
+        let secrets = [NETWORK | 5, NETWORK | 6].map(|owner| fill(&mut network, &mut others, owner, 0));
         assert_eq!(secrets, [MAX / 2, 0]);
         // What has been silent for long enough is as good as free, whoever's it was.
         assert_eq!(fill(&mut t, &mut ids, 1003, 100), MAX / 2);

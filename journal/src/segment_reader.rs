@@ -141,6 +141,7 @@ impl SegmentReader {
             min_time_ns: h.min_time_ns,
             max_time_ns: h.max_time_ns,
             payload_bytes: None,
+            owners: Vec::new(),
             body: self.window.share(body_pos, stored_len),
         });
         // The next batch is written over a vouch: in an active segment it must be looked for at the same place.

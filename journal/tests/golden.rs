@@ -157,6 +157,7 @@ impl Making {
             max_time_ns: T0 + 1,
             max_append_ns: T0 + 9,
             payload_bytes,
+            owners: vec![(1000, payload_bytes)],
             index: vec![IndexEntry { first_offset: offsets.0, position: BLOCK, min_time_ns: T0, max_time_ns: T0 + 1 }],
             producers: producers(),
             before: Some(Before { number: before, footer_checksum: 0x1111_1111, last_batch_checksum: 0x2222_2222 }),
@@ -370,6 +371,7 @@ fn a_reader_made_from_the_document_reads_the_sealed_segment() {
     assert_eq!((f.segment, f.epoch, f.offsets, f.payload_bytes), (7, EPOCH, (1000, 1005), 97 + 41 + 36 + 40));
     assert_eq!((f.position, f.times, f.max_append_ns), (12_288, (T0, T0 + 1), T0 + 9));
     assert_eq!(f.index, [(1000, 4096, T0, T0 + 1)]);
+    assert_eq!(f.owners, [(1000, f.payload_bytes)]);
     assert_eq!((f.before, f.supersedes_from, f.damage.len()), (Some((6, 0x1111_1111, 0x2222_2222)), None, 0));
     assert_eq!(f.producers[0].ranges, [(42, 1000, 3), (45, 1004, 1)]);
     assert_eq!((f.producers[1].id, f.producers[1].owner, f.producers[1].epoch), (SECOND, 1000, 1));

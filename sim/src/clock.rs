@@ -19,6 +19,7 @@ struct Now {
     real_ns: i64,
     boot_ns: u64,
     boot_id: [u8; 16],
+    synchronised: bool,
     random: crate::Rng,
 }
 
@@ -27,7 +28,7 @@ impl SimClock {
     pub fn new(boot_id: [u8; 16]) -> Arc<Self> {
         let seed = u64::from_le_bytes(std::array::from_fn(|i| boot_id[i] ^ boot_id[i + 8]));
         let random = crate::Rng::new(seed);
-        let now = Now { real_ns: START_REAL_NS, boot_ns: 1_000_000_000, boot_id, random };
+        let now = Now { real_ns: START_REAL_NS, boot_ns: 1_000_000_000, boot_id, synchronised: true, random };
         Arc::new(Self { now: Mutex::new(now) })
     }
 
@@ -43,6 +44,11 @@ impl SimClock {
     pub fn jump(&self, by_ns: i64) {
         let mut now = self.lock();
         now.real_ns = now.real_ns.saturating_add(by_ns);
+    }
+
+    /// Whether the kernel says that something keeps the wall clock right: it does until this is called.
+    pub fn set_synchronised(&self, synchronised: bool) {
+        self.lock().synchronised = synchronised;
     }
 
     /// The machine starts again, `down` later, under another boot id.
@@ -67,6 +73,9 @@ impl Clock for SimClock {
     }
     fn boot_id(&self) -> [u8; 16] {
         self.lock().boot_id
+    }
+    fn is_synchronised(&self) -> bool {
+        self.lock().synchronised
     }
     fn fill_random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
         let mut now = self.lock();

@@ -242,6 +242,7 @@ mod tests {
             filesystem: filesystem.into(),
             mount_point: "/".into(),
             mount_options: vec!["rw".into()],
+            journaled: (filesystem == "ext4").then_some(true),
             below: Vec::new(),
             devices: vec![disk],
             block_size: 4096,

@@ -55,7 +55,13 @@ impl Default for Config {
             },
             rotation: Rotation { max_age: Duration::ZERO },
             // Off: nothing acknowledged is removed unless the operator said so.
-            retention: Retention { max_bytes: 0, max_age: Duration::ZERO, min_free: 0, keep_bytes: 0 },
+            retention: Retention {
+                max_bytes: 0,
+                max_age: Duration::ZERO,
+                min_free: 0,
+                keep_bytes: 0,
+                per_owner_bytes: 0,
+            },
             ingest: Ingest {
                 tcp: loopback_listener(7440),
                 unix: UnixSocket { path: Some(Path::new(LOCAL_DIR).join(INGEST_SOCKET)) },

@@ -268,7 +268,42 @@ fn retention() -> Vec<Rule> {
                 format!("{keep} is more than `{}` = {bytes}; both cannot be kept", most.key)
             },
         ),
+        share_of_an_owner(),
     ]
+}
+
+/// A share that nothing frees would refuse its owner for ever; nor does anything go of the newest segments.
+fn share_of_an_owner() -> Rule {
+    let (share, segment) = (field!(retention.per_owner_bytes), field!(journal.segment_bytes));
+    let (bytes, age, free) = (field!(retention.max_bytes), field!(retention.max_age), field!(retention.min_free));
+    let broken = move |config: &Config| {
+        let (value, least) = ((share.of)(config), MIN_RETAINED_SEGMENTS.saturating_mul((segment.of)(config)));
+        let frees = (bytes.of)(config) > 0 || !(age.of)(config).is_zero() || (free.of)(config) > 0;
+        match value {
+            0 => None,
+            _ if !frees => Some(format!(
+                "nothing would ever remove what fills it: set `{}`, `{}` or `{}` as well; 0 is off",
+                bytes.key, age.key, free.key
+            )),
+            _ => (value < least).then(|| {
+                format!(
+                    "{} is too little to keep: the least is {MIN_RETAINED_SEGMENTS} × `{}` = {}; 0 is off",
+                    show_size(value),
+                    segment.key,
+                    show_size(least)
+                )
+            }),
+        }
+    };
+    Rule {
+        key: share.key,
+        beside: vec![segment.key, bytes.key, age.key, free.key],
+        must: format!(
+            "0, or at least {MIN_RETAINED_SEGMENTS} × `{}`, with `{}`, `{}` or `{}` set",
+            segment.key, bytes.key, age.key, free.key
+        ),
+        broken: Box::new(broken),
+    }
 }
 
 fn limits() -> Vec<Rule> {

@@ -110,6 +110,11 @@ pub(super) const KEYS: &[Key] = &[
         "Remove the oldest sealed segments while the file system has less free space than this; 0 is off."
     ),
     key!(retention.keep_bytes, LIVE, "Never go below this size, whatever the other rules say; 0 is off."),
+    key!(
+        retention.per_owner_bytes,
+        LIVE,
+        "Refuse appends (no_space, retryable) of a user, or of the network as a whole, whose payloads in the kept log would take more than this, until retention has removed enough of them; 0 is off. Root is not bound."
+    ),
     key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
     key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
     key!(ingest.tcp.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),

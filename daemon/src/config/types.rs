@@ -95,6 +95,8 @@ pub struct Retention {
     pub min_free: u64,
     /// What stays whatever the other rules say.
     pub keep_bytes: u64,
+    /// Most that the records of one user, or of the network, may take of the kept log.
+    pub per_owner_bytes: u64,
 }
 
 /// `[ingest]`

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
-use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, NO_USER, Sender};
+use clad_journal::owner_bytes::NETWORK;
+use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Marks, Sender};
 use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
@@ -64,7 +65,7 @@ impl Producer {
     ) -> Result<Self, AppendError> {
         let counted = match counted {
             Owner::Uid(uid) => uid.into(),
-            Owner::Network => NO_USER,
+            Owner::Network => NETWORK,
         };
         journal.connect(id.as_bytes(), owner, epoch, counted)?;
         Ok(Self { journal, id, owner, epoch, forget: false })
@@ -454,7 +455,7 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Forgetting => ErrorCode::Busy,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
-        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::OwnerQuota { .. } => ErrorCode::NoSpace,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,
     };
@@ -468,6 +469,10 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
         AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::TooManyProducers => {
             info.retry_after_ms = Some(1000)
+        }
+        AppendError::OwnerQuota { limit } => {
+            info.limit = Some(*limit);
+            info.retry_after_ms = Some(1000);
         }
         AppendError::Failed { .. } => {
             // Refused before it was given an offset: this attempt certainly left nothing.

@@ -104,7 +104,7 @@ metrics_table! {
     RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 while the configuration in use is that of the last start or reload; 0 after a reload that was refused.";
     RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "When the configuration in use was taken.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
-    RETENTION_PAUSES = "clad_retention_pauses_total", Counter, "", "Times that retention by age rested for a minute because the wall clock had jumped.";
+    RETENTION_PAUSES = "clad_retention_pauses_total", Counter, "", "Times that retention by age rested because the wall clock had jumped, or was not synchronised at a start.";
 }
 
 /// A counter that can be read as well: counted here, and handed to the exporter when it is asked.

@@ -4,8 +4,9 @@
 //! often it is killed and started while the disk is full, and what is refused meanwhile is certainly not written. Once there is
 //! space it goes on.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use clad_e2e::raw::{Got, hello_reader};
@@ -105,4 +106,57 @@ fn serves_or_says_what_to_do() {
     assert_eq!(intact(&daemon, acked), acked);
     assert_eq!(daemon.term(), Some(0));
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
+}
+
+/// Segments of the log's folder with a name that ends so, by number.
+fn segments(daemon: &Daemon, end: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(daemon.dir()).expect("the folder").map(|entry| entry.expect("an entry").path());
+    let mut named: Vec<_> = entries.filter(|path| path.to_string_lossy().ends_with(end)).collect();
+    named.sort();
+    named
+}
+
+/// A tail that nobody vouched for, behind the last byte of the active segment: it need not be whole.
+fn tear(segment: &PathBuf) {
+    let bytes = fs::read(segment).expect("it can be read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("it holds a batch") as u64 + 1;
+    let file = OpenOptions::new().write(true).open(segment).expect("it opens");
+    file.write_all_at(&[0x77; 9000], end.next_multiple_of(64)).expect("torn");
+    file.sync_all().expect("synced");
+}
+
+/// With a torn tail to set aside: a half-made segment holds the room, or a prepared one, or nothing does.
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn comes_up_behind_a_torn_tail() {
+    for (prepared, half_made) in [(true, true), (false, true), (true, false), (false, false)] {
+        let mut daemon = small().start();
+        let id = Raw::producer(&daemon.socket()).1.producer_id;
+        let acked = append(&daemon, id, 3);
+        daemon.wait_until("the prepared segment", |status| status.segments >= 2);
+        daemon.kill9();
+        let all = segments(&daemon, ".clog");
+        let (last, active) = (&all[all.len() - 1], &all[all.len() - 2]);
+        tear(active);
+        if half_made {
+            let name = format!("{}.tmp", last.display());
+            fs::write(name, vec![0; 1 << 20]).expect("made");
+        }
+        if !prepared {
+            fs::remove_file(last).expect("removed");
+        }
+        let hog = fill();
+        daemon.try_restart().unwrap_or_else(|ended| panic!("{prepared}, {half_made}: {}", ended.said));
+        let said = daemon.said();
+        let in_place = said.contains("behind its end");
+        assert_eq!(in_place, !prepared && !half_made, "{said}");
+        assert!(!said.contains("direct I/O could not be tried"), "{said}");
+        intact(&daemon, acked);
+        assert!(segments(&daemon, ".tmp").is_empty());
+        fs::remove_file(hog).expect("removed");
+        until_taken(&mut Raw::resume(&daemon.socket(), id).0, acked);
+        assert_eq!(intact(&daemon, acked + 1), acked + 1);
+        assert_eq!(daemon.term(), Some(0));
+        clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
+    }
 }

@@ -113,6 +113,28 @@ fn is_in_memory() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing can be made durable"), "{output:?}");
 }
 
+/// An ext4 without a journal: `durable` is refused, and offered on the operator's word; `check` and `status` say why.
+#[test]
+#[ignore = "cargo xtask ci disk"]
+fn has_no_journal() {
+    let daemon = Setup::new().set("journal.power_loss_protected", "false").start();
+    daemon.wait_said("shows no journal");
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.highest_ack, AckLevel::Written);
+    raw.append(0, AckLevel::Durable, &[b"more than there is"]);
+    assert_eq!(raw.refused().error.code, ErrorCode::LevelUnreachable);
+    let admin = format!("unix://{}", daemon.setup().admin_socket().display());
+    let text = String::from_utf8_lossy(&clactl_ends(0, &["status", "--admin", &admin], b"").stdout).into_owned();
+    assert!(text.contains("highest ack written") && text.contains("has no journal"), "{text}");
+    drop(daemon);
+    let check = Setup::new().set("journal.power_loss_protected", "false").arguments(&["check"]).run_to_end();
+    assert!(check.printed.contains("shows no journal"), "{}{}", check.printed, check.said);
+    let daemon = Setup::new().set("journal.power_loss_protected", "true").start();
+    let (mut raw, welcome) = Raw::producer(&daemon.socket());
+    assert_eq!(welcome.highest_ack, AckLevel::Durable);
+    append(&mut raw, AckLevel::Durable, 0..10);
+}
+
 /// A log on this file system, whatever it is: written, killed, read, checked, under each policy.
 #[test]
 #[ignore = "cargo xtask ci disk"]

@@ -230,7 +230,9 @@ fn each_rule_of_retention_begins_to_hold_and_ends() {
         seal(&daemon, &mut raw, first..first + 4);
         assert_eq!((removed(rule), number("clad_lowest_offset")), (0.0, kept), "{rule}");
         reload(&daemon, &format!("[retention]\n{keys}"));
-        daemon.wait_until(rule, |_| removed(rule) >= 3.0);
+        // By age only where something synchronises the clock of this host.
+        let rests = || rule == "max_age" && daemon.said().contains("retention by age rests");
+        daemon.wait_until(rule, |_| removed(rule) >= 3.0 || rests());
         reload(&daemon, "");
         // One may have been on its way: until nothing has gone for a while.
         let mut lowest = f64::NAN;

@@ -1,7 +1,9 @@
 //! `clactl bench`, in small: that it runs, that its counts agree, and that it floods no log by accident. Never a time.
 
+use std::path::Path;
+
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, Json, Scratch, Setup};
+use clad_e2e::{Daemon, Json, Scratch, Setup, needs_word};
 
 fn counts_agree(report: &Json) {
     let of = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
@@ -13,6 +15,11 @@ fn counts_agree(report: &Json) {
     }
 }
 
+/// The word for its daemon, where this host needs one.
+fn word(folder: &Path) -> &'static [&'static str] {
+    if needs_word(folder) { &["--set", "journal.power_loss_protected=true"] } else { &[] }
+}
+
 #[test]
 fn with_a_daemon_of_its_own() {
     let scratch = Scratch::new();
@@ -22,6 +29,7 @@ fn with_a_daemon_of_its_own() {
         let arguments =
             ["bench", "--spawn", "--dir", &dir, "--duration", "0.3", "--connections", "2", "--in-flight", "8"];
         let arguments = [&arguments[..], &["--size", "128", "--ack", level, "--set", &set, "-o", "json"]].concat();
+        let arguments = [&arguments[..], word(scratch.data())].concat();
         counts_agree(&clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout));
     }
     let left: Vec<_> = std::fs::read_dir(scratch.data()).expect("a list").collect();
@@ -35,7 +43,7 @@ fn by_rings() {
     for (level, records) in [("durable", "1"), ("written", "7"), ("received", "1")] {
         let arguments = ["bench", "--spawn", "--shm", "--dir", &dir, "--duration", "0.3", "--connections", "3"];
         let arguments = [&arguments[..], &["--in-flight", "8", "--ack", level, "-o", "json"]].concat();
-        let arguments = [&arguments[..], &["--records-per-append", records]].concat();
+        let arguments = [&arguments[..], &["--records-per-append", records], word(scratch.data())].concat();
         let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
         counts_agree(&report);
         assert!(report["config"]["server"].as_str().is_some_and(|server| server.starts_with("shm://")), "{report}");

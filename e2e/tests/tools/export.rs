@@ -239,7 +239,7 @@ fn what_is_not_durable_is_left_out() {
 /// What retention removed before it was exported is said, and the export goes on behind it.
 #[test]
 fn retention_leaves_a_gap_and_no_failure() {
-    let mut daemon = Setup::new().set("retention.max_age", "1s").start();
+    let mut daemon = Setup::new().set("retention.min_free", "8000TiB").start();
     append_numbers(&daemon, 0..5);
     let scratch = Scratch::new();
     let file = scratch.data().join("export").display().to_string();

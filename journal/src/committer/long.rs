@@ -32,6 +32,7 @@ impl Committer {
     pub(super) fn rotation(&mut self, trigger: Trigger, now: Moment) -> Option<Box<Rotation>> {
         let active = self.active.take()?;
         let mut footer = active.footer();
+        self.quota.sealed(active.owners(), &footer.owners);
         footer.producers = self.producers.snapshot(footer.end_offset, now);
         self.tombstones.begin_footer(footer.end_offset);
         let unsynced = self.marks.durable < self.marks.written;

@@ -45,6 +45,7 @@ use crate::format::footer::Damage;
 use crate::format::meta::EpochStart;
 use crate::gather::{Batch, Gather};
 use crate::marks::Marks;
+use crate::owner_bytes::Quota;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
@@ -117,6 +118,7 @@ pub(crate) struct Committer {
     submitted_end: u64,
     connected: HashMap<ProducerId, sequencer::Connected>,
     connected_set: HashSet<ProducerId>,
+    pub(crate) quota: Quota,
     gather: Gather,
     in_flight: VecDeque<InFlight>,
     writes: usize,
@@ -197,6 +199,7 @@ impl Committer {
             submitted_end: next,
             connected: HashMap::new(),
             connected_set: HashSet::new(),
+            quota: Quota { most: config.retention.per_owner_bytes, ..Quota::default() },
             gather: Gather::new(max_bytes),
             in_flight: VecDeque::new(),
             writes: 0,

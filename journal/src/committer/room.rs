@@ -117,8 +117,9 @@ impl Committer {
 
     fn footer_of(&self, index: u64) -> u64 {
         // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
-        let t = &self.producers;
-        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, self.block as usize)
+        // Whoever has payload in the segment, or waits for it, has a place in what is held.
+        let (t, owners) = (&self.producers, self.quota.held.len() + 1);
+        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.block as usize)
     }
 }
 

@@ -149,8 +149,12 @@ impl Committer {
         };
         let first_offset = self.marks.received;
         let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
+        let quota = |committer: &Self| {
+            committer.quota.check(from.owner, item.payload.len()).map_err(|limit| AppendError::OwnerQuota { limit })
+        };
         match row {
             Some(row) if row.follows(&header, first_offset) => {
+                quota(self)?;
                 self.find_room(len)?;
                 row.extend(&header);
             }
@@ -163,6 +167,7 @@ impl Committer {
                 if let Stands::Stored(first_offset) = stands {
                     return Ok(self.given(item.count, first_offset, true));
                 }
+                quota(self)?;
                 self.find_room(len)?;
                 if stands == Stands::First {
                     self.evict(now);
@@ -179,6 +184,7 @@ impl Committer {
             wants_written: item.level == Level::Written,
             share: item.share,
         };
+        self.quota.held.add(from.owner, item.payload.len() as u64);
         self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
         self.marks.received += u64::from(item.count);
         self.marks.version += 1;

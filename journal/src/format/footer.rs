@@ -16,10 +16,12 @@
 //! trailer          position of the footer u64, its length u32, checksum of the head u32, zero u32,
 //!                  checksum u32 (of the 20 bytes before), magic "CLADEND\0"
 //! ```
-//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes. An unknown one is skipped.
+//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner. An unknown one is
+//! skipped.
 
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
+use crate::owner_bytes::FOOTER_OWNERS_MAX;
 
 /// First bytes of a footer.
 pub const MAGIC: [u8; 8] = *b"CLADFTR\0";
@@ -36,6 +38,9 @@ const DAMAGE: u16 = 3;
 const BEFORE: u16 = 4;
 const SUPERSEDES: u16 = 5;
 const FORGOTTEN: u16 = 6;
+const OWNERS: u16 = 7;
+/// Bytes of an entry of section 7.
+const OWNER_ENTRY: usize = 16;
 
 /// One step of the sparse index: from here to the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +141,8 @@ pub struct Footer {
     pub max_append_ns: i64,
     /// Bytes of payload.
     pub payload_bytes: u64,
+    /// Bytes of payload by owner, in the order of the owners; none where it was sealed before footers said it.
+    pub owners: Vec<(u64, u64)>,
     /// Sparse index.
     pub index: Vec<IndexEntry>,
     /// Live producers at its end.
@@ -195,6 +202,10 @@ impl Footer {
         let forgotten = encode_forgotten(&self.producers);
         if !forgotten.is_empty() {
             push(FORGOTTEN, forgotten);
+        }
+        if !self.owners.is_empty() {
+            let entry = |(owner, bytes): &(u64, u64)| [owner.to_le_bytes(), bytes.to_le_bytes()];
+            push(OWNERS, self.owners.iter().flat_map(entry).flatten().collect());
         }
         let len = (b.len() + TRAILER).next_multiple_of(block);
         b.resize(len, 0);
@@ -292,6 +303,10 @@ impl Footer {
                 });
             }
             SUPERSEDES if s.len() == 8 => self.supersedes_from = Some(u64_at(s, 0)),
+            OWNERS => {
+                let entries = s.chunks_exact(OWNER_ENTRY);
+                self.owners = entries.map(|e| (u64_at(e, 0), u64_at(e, 8))).collect();
+            }
             FORGOTTEN => take_forgotten(&mut self.producers, s),
             BEFORE | SUPERSEDES => return None,
             _ => {}
@@ -299,9 +314,10 @@ impl Footer {
         Some(())
     }
 
-    /// Most bytes that a footer takes for so many index entries, producers and stored ranges.
-    pub fn max_len(index: usize, producers: usize, ranges: usize, block: usize) -> u64 {
-        let sections = 6 * (SECTION_HEAD + 8) + 64;
+    /// Most bytes that a footer takes for so many index entries, producers, stored ranges, and owners of payload.
+    pub fn max_len(index: usize, producers: usize, ranges: usize, owners: usize, block: usize) -> u64 {
+        let owners = owners.min(FOOTER_OWNERS_MAX + 1) * OWNER_ENTRY;
+        let sections = 7 * (SECTION_HEAD + 8) + 64 + owners;
         let producers = producers * (PRODUCER_HEAD + FORGOTTEN_ENTRY);
         let bytes = HEAD + sections + index * 32 + producers + ranges * RANGE + TRAILER;
         bytes.next_multiple_of(block) as u64
@@ -410,6 +426,7 @@ mod tests {
             max_time_ns: 99,
             max_append_ns: 100,
             payload_bytes: 1234,
+            owners: vec![(1000, 1200), (1 << 63, 34)],
             index: vec![IndexEntry { first_offset: 10, position: 4096, min_time_ns: -1, max_time_ns: 99 }],
             producers: vec![
                 ProducerEntry {
@@ -472,6 +489,9 @@ mod tests {
     fn the_bound_on_its_length_holds() {
         let f = example();
         let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 64));
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 2, 64));
+        let owners = (0..=FOOTER_OWNERS_MAX as u64).map(|owner| (owner, 1)).collect();
+        let (bytes, _) = Footer { owners, ..f }.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 64));
     }
 }

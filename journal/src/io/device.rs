@@ -76,6 +76,8 @@ pub struct Substrate {
     pub mount_point: PathBuf,
     /// Options of this mount, then those of the file system.
     pub mount_options: Vec<String>,
+    /// Whether the file system shows a journal; asked of ext4 alone, which may have none.
+    pub journaled: Option<bool>,
     /// File systems further below: those that hold a loop device's file, or the upper folder of an overlay.
     pub below: Vec<Layer>,
     /// Every device found, upper ones first.

@@ -25,6 +25,7 @@ mod latch;
 mod lease;
 mod os;
 pub mod probe;
+pub(crate) mod time_sync;
 pub mod uring;
 
 use std::io;

@@ -5,7 +5,8 @@
 //! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
 //!   changes nothing, and links are never followed.
 //! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written. Who only
-//!   reads tries it with the first block of the first file that is read, and writes nothing at all.
+//!   reads tries it with the first block of the first file that is read, and writes nothing at all; so does a start on a disk
+//!   that is full, or it would go through the page cache for as long as it runs.
 //! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`, or `ENOSYS`
 //!   where something in between does not know the call), a plain write and `fdatasync` keep the same promise, and it is
 //!   told as a fallback.
@@ -93,6 +94,8 @@ impl OsStorage {
         let fd = folder(dir)?;
         let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
         let refused = try_direct(&fd, block_size).err();
+        let no_room = matches!(refused, Some(Errno::NOSPC | Errno::DQUOT));
+        let refused = refused.filter(|_| !no_room || Self::found_direct(dir, block_size) != Some(true));
         let direct = refused.is_none();
         if let Some(errno) = refused {
             fallbacks.add(Fallback::new(FallbackReason::Direct, no_direct(errno)));
@@ -141,6 +144,15 @@ impl OsStorage {
             }
             Err(e) => refused(&e).then_some(false),
         }
+    }
+
+    /// Whether files that are there are read past the page cache: the trial for a full disk, which no file without a name can be
+    /// written to. Nothing where there is no such file.
+    fn found_direct(dir: &Path, block_size: u32) -> Option<bool> {
+        let reading = Self::to_read(dir, block_size).ok()?;
+        let entries = reading.list("").ok()?;
+        let blocks = entries.into_iter().filter(|e| e.kind == EntryKind::File && e.len >= u64::from(block_size));
+        blocks.into_iter().find_map(|entry| reading.reads_direct(&entry.name))
     }
 
     fn subdir(&self, dir: &str) -> io::Result<OwnedFd> {
@@ -504,6 +516,13 @@ mod tests {
             assert!(text.contains("could not be tried") && text.contains(word) && !text.contains("ext4"), "{text}");
         }
         assert!(no_direct(Errno::INVAL).contains("ext4"));
+    }
+
+    #[test]
+    fn a_full_disk_is_tried_by_reading() {
+        let (dir, storage) = storage();
+        assert_eq!(OsStorage::found_direct(dir.path(), 4096), Some(storage.is_direct()));
+        assert_eq!(OsStorage::found_direct(crate::io::real_folder().path(), 4096), None, "no file, no answer");
     }
 
     #[test]

@@ -272,7 +272,7 @@ impl Journal {
     /// A producer's session begins: earlier epochs are fenced, and while it lasts the producer is not forgotten, nor
     /// anybody else's, though nothing of it may be stored yet. To be ended by [`Journal::disconnect`].
     ///
-    /// `counted` is the owner whose share of the producers it is of: his uid, or [`NO_USER`](crate::NO_USER).
+    /// `counted` is the owner whose share of the producers it is of: his uid, or [`NETWORK`](crate::owner_bytes::NETWORK).
     ///
     /// # Errors
     /// [`AppendError::NotOwner`], [`AppendError::Forgetting`]; there is no session then.

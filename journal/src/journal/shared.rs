@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
+    /// The first segment that this start makes: those below were sealed when it found them, or by it.
+    pub(crate) first_own: u64,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
     pub(super) crew: Mutex<Crew>,
@@ -103,6 +105,7 @@ impl Shared {
     }
 
     pub(crate) fn set_retention(&self, retention: Retention) {
+        self.with(|c| c.quota.most = retention.per_owner_bytes);
         *self.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
     }
 
@@ -217,6 +220,10 @@ impl Shared {
                 let _ = reply.send(Ok(told));
             }
         }
+        if failed.is_some() {
+            // Who reports it may be held up by that: another thread keeps the time until the recovery.
+            self.wake_all();
+        }
         match failed {
             Some((reason, true)) => self.env().tell(Event::RecoveryFailed { reason, retry_in }),
             Some((reason, false)) if first => {
@@ -251,6 +258,7 @@ pub(crate) fn open_shared(
         making: Arc::default(),
         taken: Arc::default(),
     };
+    let first_own = env.meta.get().highest_segment.wrapping_add(1); // none yet: 0
     let mut report = r.report;
     let left_over = recovery_left_over(&env, &mut report)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
@@ -278,6 +286,7 @@ pub(crate) fn open_shared(
         executor,
         catalog,
         retention: Mutex::new(config.retention),
+        first_own,
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
         crew: Mutex::new(Crew::default()),
@@ -302,10 +311,6 @@ fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<prepare::
     let keep = found.as_ref().map(|p| p.header.number);
     let (meta, faults) = (env.meta.get(), env.config.faults);
     let aside = recovery::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
-    for (name, bytes) in aside.map_err(OpenError::io("remove unused segments"))? {
-        report.set_aside_bytes += bytes;
-        report.unknown.push(name.clone());
-        report.set_aside.push(name);
-    }
+    report.unknown(aside.map_err(OpenError::io("remove unused segments"))?);
     Ok(found)
 }

@@ -52,6 +52,8 @@ pub struct Status {
     pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
+    /// Owners that have most bytes of payload in the kept log, as far as it was counted ([`crate::owner_bytes`]), and how many.
+    pub owners: Vec<(u64, u64)>,
     /// Room in the file system.
     pub space: crate::io::Space,
     /// What issues the writes, why, and what had to be done without.
@@ -61,6 +63,9 @@ pub struct Status {
     /// Segments since the start that were written over one that retention removed.
     pub recycled: u64,
 }
+
+/// Owners that a status shows.
+const SHOWN_OWNERS: usize = 16;
 
 /// One segment, for a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +142,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
             disk_busy: c.disk_busy_since_boot_ns().map(since),
             producers: c.producers_len(),
+            owners: c.quota.held.largest(SHOWN_OWNERS),
             space,
             engine,
             inline_batches: shared.executor.inline_batches(),

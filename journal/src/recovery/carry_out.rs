@@ -28,6 +28,7 @@ use crate::format::tombstone::Tombstone;
 use crate::format::{align, checksum, segment_name};
 use crate::io::{Access, Durability, File, IoBuf, Storage};
 use crate::metafile::MetaFile;
+use crate::owner_bytes::OwnerBytes;
 use crate::producer::ProducerTable;
 use crate::seal::seal;
 use crate::segment_file;
@@ -48,6 +49,8 @@ struct Work {
     limit: Option<u64>,
     /// Batches that were told to be lost, and can be read now: from, to.
     lost: Vec<(u64, u64)>,
+    /// Where its tail ends, if that stays in it: there was no room to set it aside.
+    tail_end: Option<u64>,
 }
 
 struct Carrier<'a> {
@@ -475,7 +478,17 @@ impl Carrier<'_> {
         // What was cut off when a later epoch began may still lie behind the end that its footer had.
         let end = if headless { None } else { self.said.end_of(header.epoch) };
         let limit = limit.into_iter().chain(end).min();
-        Ok(Work { number, header, file, scan, kept: Kept::default(), headless, limit, lost: Vec::new() })
+        Ok(Work {
+            number,
+            header,
+            file,
+            scan,
+            kept: Kept::default(),
+            headless,
+            limit,
+            lost: Vec::new(),
+            tail_end: None,
+        })
     }
 
     /// A header for a segment whose own is gone: it only has to carry an empty footer.
@@ -501,7 +514,7 @@ impl Carrier<'_> {
         self.write_kept_again(w, plan)?;
         let data_end = kept_end(w);
         let footer = self.footer(w, data_end)?;
-        let pos = data_end.next_multiple_of(u64::from(w.header.block_size));
+        let pos = data_end.max(w.tail_end.unwrap_or(0)).next_multiple_of(u64::from(w.header.block_size));
         let name = segment_name(w.number);
         let sealed = seal(self.storage, &name, w.file.as_ref(), &w.header.seed(), &footer, pos, w.header.block_size)?;
         self.report.damage.extend(footer.damage.iter().copied());
@@ -546,7 +559,7 @@ impl Carrier<'_> {
             before: self.before,
             ..Footer::default()
         };
-        let mut window = Window::new(w.file.clone(), w.header.block_size)?;
+        let (mut window, mut owners) = (Window::new(w.file.clone(), w.header.block_size)?, OwnerBytes::default());
         let mut tombstones = if self.producers_known { Vec::new() } else { tombstones(w, &mut window)? };
         for b in kept(w) {
             let h = &b.header;
@@ -568,11 +581,13 @@ impl Carrier<'_> {
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
+                owners.add(chunk.header.owner, chunk.payload.len() as u64);
             }
         }
         if !self.producers_known {
             footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
         }
+        footer.owners = owners.for_footer();
         tombstones.iter().rev().for_each(|tombstone| self.producers.bury(tombstone));
         footer.producers = self.producers.snapshot(footer.end_offset, self.now);
         Ok(footer)

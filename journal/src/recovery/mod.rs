@@ -9,6 +9,7 @@
 //!   place and checksum, so that a start which is cut and made again sets the same file aside.
 //! - Then, and in this order: footers of the segments (ascending), the new epoch in `clad.meta`; the caller then opens
 //!   a segment that never held a batch. Power may be cut between any two steps: the next start reaches the same log.
+//! - A start on a full disk first frees what holds nothing (`survey.rs`), before it needs room itself.
 //! - The work is bounded by the first segment without a footer: everything below is proven by its footer, and only
 //!   the newest of these is read.
 
@@ -41,6 +42,7 @@ use crate::io::{Access, File, Lock, Storage};
 use crate::metafile::{self, Loaded, MetaFile};
 use crate::producer::ProducerTable;
 
+use survey::Half;
 pub(crate) use survey::{
     Segment, State, check_foreign, check_no_remains, holds_a_batch, in_use_above, is_ours, is_used, probe, probe_alone,
     probe_as, segments as list_segments,
@@ -90,6 +92,7 @@ pub(crate) fn start(
                 survey::sync_names(storage, &entries).map_err(OpenError::io("sync the data folder"))?;
             }
             let meta = MetaFile::open_with(storage, said, slot, meta).map_err(OpenError::io("write clad.meta"))?;
+            survey::tidy_up(storage, &meta.get(), &entries, Half::Unsealed)?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
             let mut recovered = carry_out::carry_out(
                 storage,
@@ -107,7 +110,7 @@ pub(crate) fn start(
             recovered
         }
     };
-    survey::tidy_up(storage, &recovered.meta.get(), &entries)?;
+    survey::tidy_up(storage, &recovered.meta.get(), &entries, Half::Any)?;
     recovered.report.took_ns = clock.boot_ns().saturating_sub(began);
     Ok(recovered)
 }

@@ -29,6 +29,8 @@ pub struct Report {
     pub set_aside_bytes: u64,
     /// The files in `quarantine/` that hold them.
     pub set_aside: Vec<String>,
+    /// Segments whose tails stay in them, for want of room to set them aside, and how many bytes.
+    pub left_in_place: Vec<(u64, u64)>,
     /// Where the log was cut.
     pub cut_at: Option<u64>,
     /// Offsets that were acknowledged, or may have been, and cannot be read any more.
@@ -53,6 +55,15 @@ impl Report {
     /// Whether it is certain that acknowledged records were lost. Of a segment that has lost its footer nobody knows.
     pub fn has_lost(&self) -> bool {
         !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
+    }
+
+    /// Notes segments that were moved to `quarantine/`: names and bytes.
+    pub(crate) fn unknown(&mut self, aside: Vec<(String, u64)>) {
+        for (name, bytes) in aside {
+            self.set_aside_bytes += bytes;
+            self.unknown.push(name.clone());
+            self.set_aside.push(name);
+        }
     }
 
     /// Whether an operator should look, though nothing that was acknowledged is known to be lost.
@@ -94,6 +105,9 @@ impl fmt::Display for Report {
         match self.cut_at {
             Some(at) => write!(f, "; cut at offset {at}, {} bytes set aside in quarantine/", self.set_aside_bytes)?,
             None => write!(f, "; {} bytes set aside", self.set_aside_bytes)?,
+        }
+        for (segment, bytes) in &self.left_in_place {
+            write!(f, "; no room to set {bytes} bytes aside: they stay in segment {segment}, behind its end")?;
         }
         for d in &self.damage {
             write!(f, "; DAMAGE: offsets {} to {} are lost", d.from, d.to.saturating_sub(1))?;

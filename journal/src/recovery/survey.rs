@@ -40,6 +40,12 @@ pub(crate) enum State {
     Unreadable(HeaderError),
 }
 
+impl State {
+    fn is_sealed(&self) -> bool {
+        matches!(self, Self::Sealed { .. })
+    }
+}
+
 impl Segment {
     /// The epoch in its header, if that can be read.
     pub(crate) fn epoch(&self) -> Option<u32> {
@@ -176,36 +182,40 @@ pub(crate) fn probe_as(
     header: Result<SegmentHeader, HeaderError>,
 ) -> io::Result<Segment> {
     let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
-    let block = u64::from(storage.block_size());
     let mut bytes_read = 0;
     let state = match header {
         Err(e) => State::Unreadable(e),
         // Its checksums hold where it lies, for they are made with the number in its header; its offsets are not these.
         Ok(header) if header.number != number => State::Unreadable(HeaderError::Misplaced { number: header.number }),
         Ok(header) => {
-            let seed = header.seed();
-            let mut state = State::Unsealed { header: header.clone() };
-            let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
-            // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
-            let whole = file_len.is_multiple_of(block);
-            let tail = if whole { read(file.as_ref(), tail_at, (file_len - tail_at) as usize).ok() } else { None };
-            // One that cannot be read proves nothing: the scan steps over bad places.
-            let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
-            bytes_read += tail.len() as u64;
-            if let Some((pos, len)) = Footer::locate(&tail, file_len, &seed)
-                && pos.is_multiple_of(block)
-            {
-                let whole = if pos == tail_at { Ok(tail) } else { read(file.as_ref(), pos, len as usize) };
-                bytes_read += u64::from(len);
-                let found = whole.ok().and_then(|whole| Footer::decode(&whole, &seed, pos));
-                if let Some((footer, head_checksum)) = found {
-                    state = State::Sealed { header, footer: Box::new(footer), head_checksum };
-                }
-            }
+            let (state, read) = footer_at_end(file.as_ref(), header, file_len, storage.block_size());
+            bytes_read += read;
             state
         }
     };
     Ok(Segment { number, file_len, state, bytes_read })
+}
+
+/// Whether the file ends with a footer that holds, and the bytes that were read for that.
+fn footer_at_end(file: &dyn File, header: SegmentHeader, file_len: u64, block: u32) -> (State, u64) {
+    let (block, seed) = (u64::from(block), header.seed());
+    let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
+    // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
+    let whole = file_len.is_multiple_of(block);
+    let tail = if whole { read(file, tail_at, (file_len - tail_at) as usize).ok() } else { None };
+    // One that cannot be read proves nothing: the scan steps over bad places.
+    let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
+    let mut bytes_read = tail.len() as u64;
+    let located = Footer::locate(&tail, file_len, &seed).filter(|(pos, _)| pos.is_multiple_of(block));
+    let Some((pos, len)) = located else { return (State::Unsealed { header }, bytes_read) };
+    let whole = if pos == tail_at { Ok(tail) } else { read(file, pos, len as usize) };
+    bytes_read += u64::from(len);
+    match whole.ok().and_then(|whole| Footer::decode(&whole, &seed, pos)) {
+        Some((footer, head_checksum)) => {
+            (State::Sealed { header, footer: Box::new(footer), head_checksum }, bytes_read)
+        }
+        None => (State::Unsealed { header }, bytes_read),
+    }
 }
 
 /// Looks from the newest segment down to the first that is proven and supersedes nothing.
@@ -430,16 +440,47 @@ fn check_ours(segment: &Segment, meta: &Meta) -> Result<(), OpenError> {
     Err(OpenError::ForeignSegment { segment: segment.number, found: hex(&header.log_id), expected: hex(&meta.log_id) })
 }
 
+/// Temporary files of segments that a start may remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// Those that nobody has sealed, before the segments were recovered: they hold no record, and their room may be needed.
+    Unsealed,
+    /// All, when that is done.
+    Any,
+}
+
 /// Removes what an interrupted run of ours left half made: temporary files, and segments that retention had durably
-/// passed. Nothing in either was ever the only copy of a record.
-pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry]) -> Result<(), OpenError> {
+/// passed. Nothing in either was ever the only copy of a record, but for what a recovery in the process has sealed: that
+/// stays until the segments were recovered.
+pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry], half: Half) -> Result<(), OpenError> {
     for entry in entries.iter().filter(|e| e.kind == EntryKind::File) {
         let passed = parse_segment_name(&entry.name).is_some_and(|n| n < meta.lowest_segment);
-        if passed || entry.name.ends_with(".clog.tmp") {
-            storage.remove(&entry.name).map_err(OpenError::io(format!("remove {}", entry.name)))?;
+        let temporary = entry.name.strip_suffix(".tmp").is_some_and(|name| parse_segment_name(name).is_some());
+        if passed || temporary && (half == Half::Any || is_unsealed(storage, &entry.name)) {
+            match storage.remove(&entry.name) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(OpenError::io(format!("remove {}", entry.name))(e));
+                }
+                _ => {} // it may have gone before the segments were recovered
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a temporary file certainly has no footer. One to which a dead process may still write has perhaps, and one that
+/// cannot be read.
+fn is_unsealed(storage: &dyn Storage, name: &str) -> bool {
+    let look = || {
+        let (file, block) = (storage.open(name, Access::ReadDirect)?, storage.block_size());
+        let header = SegmentHeader::decode(&read(file.as_ref(), 0, block as usize)?);
+        let alone = file.try_lock(Lock::Exclusive)?;
+        let len = file.len()?;
+        Ok::<_, io::Error>(
+            alone && !header.is_ok_and(|header| footer_at_end(file.as_ref(), header, len, block).0.is_sealed()),
+        )
+    };
+    look().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -467,21 +508,26 @@ mod tests {
         }
     }
 
-    /// A sealed segment that supersedes, with the number 7 in its header, under the name of segment `number`: whether a
-    /// start counts it in where `highest` is the last that was put to use.
-    fn is_adopted(number: u64, highest: u64) -> bool {
-        let dir = crate::io::real_folder();
-        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+    /// Puts a sealed segment that supersedes, with the number 7 in its header, under a name.
+    fn put_superseding(storage: &OsStorage, name: &str) -> u64 {
         let header = example();
         let active = Active::new(header.clone(), Vec::new(), 100, None);
         let footer = Footer { supersedes_from: Some(50), ..active.footer() };
         let mut bytes = vec![0; 4096];
         bytes[..header.encode().len()].copy_from_slice(&header.encode());
         bytes.extend(footer.encode(&header.seed(), 4096, 4096).0);
-        let file = storage.create(&segment_name(number), Access::WriteCached).unwrap();
+        let file = storage.create(name, Access::WriteCached).unwrap();
         file.write_at(IoBuf::copy_of(&bytes), 0, Durability::Written).1.unwrap();
-        let probed = probe(&storage, number, bytes.len() as u64).unwrap();
-        assert_eq!(matches!(probed.state, State::Sealed { .. }), number == header.number);
+        bytes.len() as u64
+    }
+
+    /// Whether a start counts that one in under the name of segment `number`, where `highest` is the last that was put to use.
+    fn is_adopted(number: u64, highest: u64) -> bool {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let bytes = put_superseding(&storage, &segment_name(number));
+        let probed = probe(&storage, number, bytes).unwrap();
+        assert_eq!(probed.state.is_sealed(), number == example().number);
         let mut meta = meta(highest);
         let observer: Observer = std::sync::Arc::new(|_| {});
         adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), true, &observer, Faults::default()).unwrap();
@@ -494,5 +540,33 @@ mod tests {
         assert!(is_adopted(7, 6), "it was cut before clad.meta named it");
         // Renamed from 7, which retention had removed, to 12, and cut before it had a new header.
         assert!(!is_adopted(12, 11), "what it holds was removed long ago");
+    }
+
+    /// What a recovery in the process has sealed may be all there is of some records until the segments were recovered; what is
+    /// half made, and what retention has passed, only takes room.
+    #[test]
+    fn what_may_hold_a_record_stays_until_the_segments_were_recovered() {
+        let dir = crate::io::real_folder();
+        let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+        let (sealed, half, passed) =
+            ("00000000000000000007.clog.tmp", "00000000000000000008.clog.tmp", segment_name(3));
+        put_superseding(&storage, sealed);
+        for (name, bytes) in [(half, [vec![0; 4096], vec![7; 8192]].concat()), (&passed, vec![0; 4096])] {
+            let file = storage.create(name, Access::WriteCached).unwrap();
+            file.write_at(IoBuf::copy_of(&bytes), 0, Durability::Written).1.unwrap();
+        }
+        let meta = Meta { lowest_segment: 4, ..meta(6) };
+        let entries = storage.list("").unwrap();
+        let left = || storage.list("").unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        // A dead process may be about to seal it.
+        let writes = storage.open(half, Access::WriteDirect).unwrap();
+        writes.lock(Lock::Shared).unwrap();
+        tidy_up(&storage, &meta, &entries, Half::Unsealed).unwrap();
+        assert!(left().contains(&half.to_owned()) && !left().contains(&passed), "{:?}", left());
+        drop(writes);
+        tidy_up(&storage, &meta, &entries, Half::Unsealed).unwrap();
+        assert_eq!(left(), [sealed]);
+        tidy_up(&storage, &meta, &entries, Half::Any).unwrap();
+        assert!(left().is_empty(), "{:?}", left());
     }
 }

@@ -1,9 +1,11 @@
 //! What retention removes, and who reads meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use clad_journal::clock::{Clock, SystemClock};
+use clad_journal::io::OsStorage;
 use clad_journal::{Event, Journal, JournalConfig, Level, Policy, ReadError, Retention};
 
 use super::{PATIENCE, append, config, open, payload, wait};
@@ -146,6 +148,23 @@ fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
     assert!(journal.close(PATIENCE));
 }
 
+struct Synchronised(Arc<dyn Clock>);
+
+impl Clock for Synchronised {
+    fn real_ns(&self) -> i64 {
+        self.0.real_ns()
+    }
+    fn boot_ns(&self) -> u64 {
+        self.0.boot_ns()
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        self.0.boot_id()
+    }
+    fn is_synchronised(&self) -> bool {
+        true
+    }
+}
+
 /// By age as by size: a segment that nobody can read keeps none of the younger ones from going.
 #[test]
 fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
@@ -164,7 +183,13 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
     std::fs::write(&second, bytes).unwrap();
     let mut by_age = config(Policy::GROUP_COMMIT);
     by_age.retention.max_age = Duration::from_millis(1);
-    let (journal, events) = open(dir.path(), by_age);
+    // On the clock of a host that something synchronises: this one may have none.
+    let (events, storage) = (Arc::new(Mutex::new(Vec::new())), OsStorage::open(dir.path(), 4096, true).unwrap());
+    let told = events.clone();
+    let observer = Arc::new(move |event: &Event| told.lock().unwrap().push(event.clone()));
+    let shown = dir.path().display().to_string();
+    let clock = Arc::new(Synchronised(SystemClock::shared()));
+    let journal = Journal::open(Arc::new(storage), &shown, clock, by_age, observer).unwrap();
     let began = Instant::now();
     // The newest stays.
     while journal.meta().lowest_offset < SEGMENTS - 1 {
@@ -182,7 +207,7 @@ fn an_end_leaves_the_rest_of_retention_to_the_next_start() {
     // Whoever removes the first one waits there until the end has begun.
     let (first, removed) = std::sync::mpsc::sync_channel(SEGMENTS as usize);
     let (go_on, goes_on) = std::sync::mpsc::sync_channel::<()>(1);
-    let goes_on = std::sync::Mutex::new(goes_on);
+    let goes_on = Mutex::new(goes_on);
     let observer = move |event: &Event| {
         if matches!(event, Event::Removed { .. }) {
             first.send(()).expect("it is waited for");

@@ -176,6 +176,7 @@ pub(crate) struct Footer {
     pub(crate) payload_bytes: u64,
     pub(crate) index: Vec<(u64, u64, i64, i64)>,
     pub(crate) producers: Vec<Producer>,
+    pub(crate) owners: Vec<(u64, u64)>,
     pub(crate) damage: Vec<(u64, u64)>,
     pub(crate) before: Option<(u64, u32, u32)>,
     pub(crate) supersedes_from: Option<u64>,
@@ -381,6 +382,7 @@ fn section(f: &mut Footer, kind: u16, c: &[u8]) {
         3 => f.damage = c.chunks_exact(16).map(|d| (u64_at(d, 0), u64_at(d, 8))).collect(),
         4 => f.before = Some((u64_at(c, 0), u32_at(c, 8), u32_at(c, 12))),
         5 => f.supersedes_from = Some(u64_at(c, 0)),
+        7 => f.owners = c.chunks_exact(16).map(|e| (u64_at(e, 0), u64_at(e, 8))).collect(),
         _ => {}
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         &Kind::Memory { mebibytes: 64 },
         "mounts::is_in_memory",
     );
+    case("ext4 without a journal", &ext4_of(&["-O", "^has_journal"]), "mounts::has_no_journal");
     case("ext4 in small blocks", &ext4_of(&["-b", "1024"]), "mounts::holds_a_log");
     case("a start waits for the writes of a dead process", &room, "dead_writes::are_waited_for");
     for (name, test) in [
@@ -137,6 +138,8 @@ fn benches(run: &mut Run) -> Result<()> {
 
 /// A start after a kill, on a disk that somebody else has filled.
 fn full_starts(case: &mut dyn FnMut(&str, &Kind, &str)) {
+    let name = "a start behind a torn tail on a full disk";
+    case(name, &plain(EXT4, 48), "full_start::comes_up_behind_a_torn_tail");
     // The smallest that their `mkfs` makes.
     for (name, make, mebibytes) in [("ext4", EXT4, 48), ("xfs", XFS, 320), ("btrfs", BTRFS, 128)] {
         match has(make[0]) {

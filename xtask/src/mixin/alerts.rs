@@ -309,9 +309,9 @@ fn disk(options: &Options, job: &str) -> Vec<Alert> {
             expr: format!("increase(clad_retention_pauses_total{{{job}}}[{}]) > 0", pace.window(15 * MINUTE)),
             hold: pace.hold(0),
             severity: Severity::Warning,
-            summary: "The clock of {{ $labels.instance }} jumped: clad removes nothing by age for a minute.",
-            description: "Then it goes on by the clock as it is. If that is ahead of the true time, segments are \
-                          removed too early, and those are gone."
+            summary: "The clock of {{ $labels.instance }} is not to be believed: clad removes nothing by age for now.",
+            description: "Once it is synchronised, or after 10 minutes, it goes on by the clock as it is. If that is \
+                          ahead of the true time, segments are removed too early, and those are gone."
                 .to_owned(),
         },
         Alert {

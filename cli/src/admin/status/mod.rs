@@ -14,6 +14,7 @@ pub(super) mod tests;
 
 use std::collections::BTreeMap;
 
+use clad_journal::owner_bytes::{NETWORK, OTHERS};
 use clad_proto::LogId;
 use clad_proto::grpc::v1;
 use serde_json::{Value, json};
@@ -79,6 +80,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "retention": status.retention,
         "oldest_segment_time": super::rfc3339(status.oldest_segment_time),
     });
+    object["owners"] = status.owners.iter().map(owner_json).collect();
     object["degraded"] = json!(sorted(&status.degraded));
     object["attention"] = words.iter().map(|word| word.text.as_str()).collect();
     object["totals"] = status.counters.as_ref().map(totals).into();
@@ -86,6 +88,16 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
     object["substrate"] = status.substrate.as_ref().map(substrate_json).into();
     object["recovery"] = status.recovery.as_ref().map(recovery_json).into();
     object
+}
+
+/// The network and the rest have names, for no user id is theirs.
+fn owner_json(of: &v1::OwnerBytes) -> Value {
+    let owner = match of.owner {
+        NETWORK => json!("network"),
+        OTHERS => json!("others"),
+        uid => json!(uid),
+    };
+    json!({ "owner": owner, "bytes": of.bytes })
 }
 
 fn rings_json(rings: &v1::Rings) -> Value {

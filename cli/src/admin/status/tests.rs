@@ -77,6 +77,11 @@ pub(in crate::admin) fn loaded() -> v1::StatusResponse {
         connections: [("unix".to_owned(), 12), ("tcp".to_owned(), 1), ("grpc".to_owned(), 0)].into(),
         producers: 13,
         inflight_bytes: 40_000,
+        owners: vec![
+            v1::OwnerBytes { owner: 1000, bytes: 7 },
+            v1::OwnerBytes { owner: 1 << 63, bytes: 5 },
+            v1::OwnerBytes { owner: u64::MAX, bytes: 1 },
+        ],
         rings: Some(v1::Rings {
             count: 3,
             bytes: 4 << 20,

@@ -231,6 +231,20 @@ fn values_that_cannot_work_together() {
         ["flag --set retention.keep_bytes=2GiB: `retention.keep_bytes`: 2GiB is more than \
           `retention.max_bytes` = 1GiB; both cannot be kept"]
     );
+    assert_eq!(
+        of_set("retention.per_owner_bytes=1GiB"),
+        [
+            "flag --set retention.per_owner_bytes=1GiB: `retention.per_owner_bytes`: nothing would ever remove what fills it: set \
+          `retention.max_bytes`, `retention.max_age` or `retention.min_free` as well; 0 is off"
+        ]
+    );
+    assert_eq!(
+        Fixture::new().set("retention.max_age=7d").set("retention.per_owner_bytes=64MiB").errors(),
+        [
+            "flag --set retention.per_owner_bytes=64MiB: `retention.per_owner_bytes`: 64MiB is too little to keep: the least is 3 × \
+          `journal.segment_bytes` = 192MiB; 0 is off"
+        ]
+    );
     let long = format!("journal.dir=/{}", "x".repeat(100));
     assert_eq!(
         of_set(&long),

@@ -72,13 +72,13 @@ impl Substrate {
         if self.mount_options.iter().any(|option| option == "data=journal") {
             return Err(RangeRefusal::DataJournal);
         }
-        match self.reach(power_loss_protected) {
-            Reach::Durable { .. } => {}
-            // What only the word would help against is told as such.
-            Reach::Written { .. } if self.reach(true).is_durable() => {}
-            reach => return Err(RangeRefusal::Unreachable { reach }),
+        let reach = self.reach(power_loss_protected);
+        // What only the word would help against is told as such.
+        if !reach.is_durable() && !self.reach(true).is_durable() {
+            return Err(RangeRefusal::Unreachable { reach });
         }
         match self.volatile_cache() {
+            None if !reach.is_durable() => Err(RangeRefusal::Unreachable { reach }),
             None => Ok(RangeGrounds::WriteThrough),
             Some(_) if power_loss_protected => Ok(RangeGrounds::Stated),
             Some(cache) => Err(RangeRefusal::VolatileCache { cache }),

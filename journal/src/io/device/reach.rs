@@ -8,7 +8,12 @@
 //! | overlay and other stacked file systems, network file systems, FUSE | on the operator's explicit word |
 //! | zfs, where a property that is not seen from here decides whether a sync waits | on the operator's explicit word |
 //! | a device that swallows flushes above or before a volatile cache | on the operator's explicit word |
-//! | anything else, unresolved devices included | offered: a sync flushes whatever is there |
+//! | ext4 that shows no journal: a power cut may take names and files along | on the operator's explicit word |
+//! | ext4, xfs, btrfs, f2fs, unresolved devices included | offered: a sync flushes whatever is there |
+//! | any other file system | on the operator's explicit word |
+//!
+//! `durable` is offered where the file system's sync was measured (ext4, xfs, btrfs) or read (f2fs). Another one may return
+//! from a sync without a flush, as JFS does, and nothing here would show it.
 //!
 //! The operator's word covers what the kernel cannot see from here: a server's discipline, a battery. It covers
 //! nothing that is visibly a lie.
@@ -100,6 +105,20 @@ pub enum Obstacle {
         /// Its type.
         filesystem: String,
     },
+    /// Nobody has measured or read what a sync does.
+    #[error(
+        "what a sync is worth on {filesystem} was neither measured nor read, as it was on ext4, xfs, btrfs and f2fs"
+    )]
+    Unmeasured {
+        /// Its type.
+        filesystem: String,
+    },
+    /// Nothing keeps names and files whole over a power cut.
+    #[error("{filesystem} shows no journal here, so a power cut may take names and files along")]
+    NoJournal {
+        /// Its type.
+        filesystem: String,
+    },
     /// A device gets no flushes, or passes none on, and a volatile cache needs them.
     #[error("{device} passes no flush on to a volatile cache")]
     FlushStops {
@@ -120,6 +139,7 @@ impl Obstacle {
         match self {
             Self::Stacked { .. } | Self::Network { .. } | Self::Fuse { .. } => true,
             Self::Property { .. } | Self::FlushStops { .. } => true,
+            Self::Unmeasured { .. } | Self::NoJournal { .. } => true,
             Self::MemoryFilesystem { .. } | Self::MemoryDevice { .. } => false,
             Self::Option { .. } | Self::LoopWithoutFlush { .. } => false,
         }
@@ -131,6 +151,9 @@ impl Substrate {
     /// that a sync is worth its name (a battery, a server that keeps its promise).
     pub fn reach(&self, operator_word: bool) -> Reach {
         let mut obstacles = filesystem_obstacles(&self.filesystem, &self.mount_options);
+        if self.journaled == Some(false) {
+            obstacles.push(Obstacle::NoJournal { filesystem: self.filesystem.clone() });
+        }
         for layer in &self.below {
             obstacles.extend(filesystem_obstacles(&layer.filesystem, &layer.mount_options));
         }
@@ -153,6 +176,9 @@ impl Substrate {
         }
     }
 }
+
+/// File systems whose sync was measured, or read in the kernel's source.
+const MEASURED: [&str; 4] = ["ext4", "xfs", "btrfs", "f2fs"];
 
 /// What a file system is made of, as far as a sync is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +215,8 @@ fn filesystem_obstacles(filesystem: &str, options: &[String]) -> Vec<Obstacle> {
     match nature(filesystem) {
         // `sync=disabled`: fsync returns at once. `zfs get sync` says it, no mount option does.
         Nature::Disk if filesystem == "zfs" => found.push(Obstacle::Property { filesystem: name() }),
-        Nature::Disk => {}
+        Nature::Disk if MEASURED.contains(&filesystem) => {}
+        Nature::Disk => found.push(Obstacle::Unmeasured { filesystem: name() }),
         Nature::Memory => found.push(Obstacle::MemoryFilesystem { filesystem: name() }),
         Nature::Stacked => found.push(Obstacle::Stacked { filesystem: name() }),
         Nature::Network => found.push(Obstacle::Network { filesystem: name() }),

@@ -75,6 +75,14 @@ impl Machine {
         let id = self.next_id;
         self.table.push_str(&format!("{id} 1 {number} / {point} {options} shared:1 - {kind} {source} {more}\n"));
         fs::write(self.roots.proc.join("self/mountinfo"), &self.table).unwrap();
+        if kind == "ext4" {
+            self.journal(source.rsplit('/').next().unwrap(), "77");
+        }
+    }
+
+    /// What an ext4 says of its journal's thread.
+    fn journal(&self, name: &str, task: &str) {
+        self.put(self.roots.sys.join("fs/ext4").join(name).join("journal_task"), task);
     }
 
     fn discover(&self, dir: &str) -> Substrate {
@@ -282,6 +290,69 @@ fn zfs_needs_a_word_for_what_its_property_decides() {
     m.loop_device("loop0", "7:0", "write back", "/z/file");
     m.mount("7:0", "/l", "rw", "ext4", "/dev/loop0", "rw");
     assert_eq!(because(&m.discover("/l"), false), [Obstacle::Property { filesystem: "zfs".into() }]);
+}
+
+/// Only what was measured or read is believed. JFS, for one, flushes nothing.
+#[test]
+fn a_file_system_that_nobody_measured_needs_a_word() {
+    for (filesystem, measured) in [
+        ("ext4", true),
+        ("xfs", true),
+        ("btrfs", true),
+        ("f2fs", true),
+        ("ext2", false),
+        ("ext3", false),
+        ("jfs", false),
+        ("gfs2", false),
+        ("bcachefs", false),
+        ("vfat", false),
+    ] {
+        let mut m = Machine::new();
+        m.disk("pci/vda", "254:0", "write back");
+        m.mount("254:0", "/", "rw", filesystem, "/dev/vda", "rw");
+        let s = m.discover("/");
+        assert_eq!(s.reach(false).is_durable(), measured, "{filesystem}: {}", s.reach(false));
+        assert!(s.reach(true).is_durable(), "{filesystem}");
+        // Also where it is below: the file of a loop device.
+        m.loop_device("loop0", "7:0", "write back", "/file");
+        m.mount("7:0", "/l", "rw", "xfs", "/dev/loop0", "rw");
+        assert_eq!(m.discover("/l").reach(false).is_durable(), measured, "xfs over {filesystem}");
+        if !measured {
+            assert_eq!(because(&s, false), [Obstacle::Unmeasured { filesystem: filesystem.into() }]);
+        }
+    }
+}
+
+#[test]
+fn an_ext4_without_a_journal_needs_a_word() {
+    let m = plain();
+    let no_journal = [Obstacle::NoJournal { filesystem: "ext4".into() }];
+    assert_eq!(m.discover("/").journaled, Some(true));
+    m.journal("vda1", "<none>");
+    assert_eq!(because(&m.discover("/"), false), no_journal);
+    assert!(m.discover("/").reach(true).is_durable());
+    // A kernel that does not name the thread shows the mode of data, where there is a journal.
+    fs::remove_dir_all(m.roots.sys.join("fs")).unwrap();
+    let s = m.discover("/");
+    assert!(
+        because(&s, false) == no_journal && s.notes[0].contains("vda1 has a journal cannot be read"),
+        "{:?}",
+        s.notes
+    );
+    for (options, journaled) in [("rw\nbarrier\ndata=ordered\n", true), ("rw\nbarrier\nnojournal_checksum\n", false)] {
+        m.put(m.roots.proc.join("fs/ext4/vda1/options"), options);
+        assert_eq!(
+            (m.discover("/").journaled, m.discover("/").reach(false).is_durable()),
+            (Some(journaled), journaled)
+        );
+    }
+    // Nor is a range sync more than a sync, whatever the disk says of its cache.
+    let mut m = Machine::new();
+    m.disk("pci/sda", "8:0", "write through");
+    m.mount("8:0", "/", "rw", "ext4", "/dev/sda", "rw");
+    m.journal("sda", "<none>");
+    assert!(matches!(m.discover("/").range_sync(false), Err(RangeRefusal::Unreachable { .. })));
+    assert_eq!(m.discover("/").range_sync(true), Ok(RangeGrounds::WriteThrough));
 }
 
 #[test]

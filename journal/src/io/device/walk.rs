@@ -26,6 +26,8 @@ pub(super) struct Walk<'a> {
     /// below a device it stands here as volatile, which ends a cycle on the safe side.
     seen: BTreeMap<(u32, u32), bool>,
     devices: Vec<Device>,
+    /// Of the file system on top, where that is ext4.
+    journaled: Option<bool>,
     notes: Vec<String>,
 }
 
@@ -37,7 +39,16 @@ impl<'a> Walk<'a> {
             notes.push(format!("the mount table cannot be read: {e}"));
         }
         let mounts = mounts::parse(&table.unwrap_or_default());
-        Self { roots, look, mounts, seen_mounts: Vec::new(), seen: BTreeMap::new(), devices: Vec::new(), notes }
+        Self {
+            roots,
+            look,
+            mounts,
+            seen_mounts: Vec::new(),
+            seen: BTreeMap::new(),
+            devices: Vec::new(),
+            journaled: None,
+            notes,
+        }
     }
 
     pub(super) fn run(mut self, dir: &Path) -> Substrate {
@@ -50,6 +61,7 @@ impl<'a> Walk<'a> {
             filesystem: top.filesystem,
             mount_point: top.mount_point,
             mount_options: top.mount_options,
+            journaled: self.journaled,
             below: layers,
             block_size: block_size.checked_next_power_of_two().unwrap_or(MIN_BLOCK),
             direct_io: facts.direct_align.map(|align| align > 0),
@@ -75,6 +87,9 @@ impl<'a> Walk<'a> {
             self.notes.push(format!("{} is {named}, the mount table says {filesystem}", path.display()));
             filesystem = named.to_owned();
         }
+        if depth == 0 && filesystem == "ext4" {
+            self.journaled = Some(self.shows_a_journal(&mount));
+        }
         let mut layers =
             vec![Layer { filesystem, mount_point: mount.mount_point.clone(), mount_options: mount.options.clone() }];
         if self.seen_mounts.contains(&mount.id) {
@@ -88,6 +103,30 @@ impl<'a> Walk<'a> {
             layers.extend(self.upper_folder(Path::new(upper), &mount, depth));
         }
         layers
+    }
+
+    /// Whether an ext4 has a journal, by its thread, or where the kernel does not name that, by its mode of data.
+    fn shows_a_journal(&mut self, mount: &Mount) -> bool {
+        let (major, minor) = mount.number;
+        let device = fs::canonicalize(self.roots.sys.join(format!("dev/block/{major}:{minor}")));
+        let device = device.unwrap_or_else(|_| mount.source.clone());
+        let Some(name) = device.file_name() else { return false };
+        let task = fs::read_to_string(self.roots.sys.join("fs/ext4").join(name).join("journal_task"));
+        let options = || fs::read_to_string(self.roots.proc.join("fs/ext4").join(name).join("options"));
+        match task
+            .map(|task| task.trim().parse::<u32>().is_ok())
+            .or_else(|_| options().map(|options| options.lines().any(|option| option.starts_with("data="))))
+        {
+            Ok(true) => true,
+            Ok(false) => {
+                self.notes.push(format!("the ext4 on {} has no journal", name.display()));
+                false
+            }
+            Err(e) => {
+                self.notes.push(format!("whether the ext4 on {} has a journal cannot be read: {e}", name.display()));
+                false
+            }
+        }
     }
 
     /// An overlay writes into its upper folder, on another file system, whose path may belong to another namespace.

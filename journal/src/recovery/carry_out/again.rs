@@ -43,9 +43,10 @@ impl Carrier<'_> {
             let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
             let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
-            clear_between(&mut piece, at, &w.scan.batches);
-            if end > data_end {
-                piece.set_len((data_end - at) as usize);
+            let ours_end = end.min(data_end);
+            clear_between(&mut piece[..(ours_end - at) as usize], at, &w.scan.batches);
+            if w.tail_end.is_none() {
+                piece.set_len((ours_end - at) as usize);
             }
             piece.pad_to(block as usize);
             w.file.write_at(piece, at, Durability::Written).1?;

@@ -2,12 +2,19 @@
 //!
 //! What must hold: each copy is synced, and its name too, when this returns. A start that is cut and made again makes the same
 //! copies under the same names. The work is that of going through the batches once, and what is copied.
+//!
+//! On a full disk a start still comes up. Where a copy finds no room, the prepared segments go: they hold nothing. Where that
+//! is not enough, a tail stays in its segment: the footer then stands behind it, and says that the data ends before it. Damage
+//! is never left so: its place may be written over.
 
 use std::io;
 
 use super::{Carrier, PIECE, Work, kept_end};
+use crate::format::meta::NONE;
 use crate::format::{QUARANTINE, checksum};
 use crate::io::{Access, Durability, IoBuf};
+use crate::metafile::MetaFile;
+use crate::recovery::clear_above;
 use crate::recovery::scan::Found;
 use crate::window::Window;
 
@@ -16,31 +23,43 @@ const COPIES: usize = 64;
 
 impl Carrier<'_> {
     /// Copies to `quarantine/` what will not be kept: damage below the proven end, and everything behind the cut.
-    pub(super) fn set_aside(&mut self, w: &Work) -> io::Result<()> {
-        let data_end = kept_end(w);
-        let mut ranges: Vec<(u64, u64, &str)> = Vec::new();
-        let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
-        ranges.extend(lost.chain(&w.lost).map(|g| (g.0, g.1, "damaged")));
-        ranges.sort_unstable();
-        if let (Some(first), Some(last)) = (ranges.first().copied(), ranges.last().copied())
-            && ranges.len() > COPIES
-        {
-            ranges = vec![(first.0, last.1, "damaged")]; // each copy costs syncs, and whoever looks there a name
+    pub(super) fn set_aside(&mut self, w: &mut Work) -> io::Result<()> {
+        let (damaged, tail) = not_kept(w);
+        for (from, to) in damaged {
+            self.copy_or_free(w, from, to, "damaged")?;
         }
-        let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).map(|g| (g.0, g.1));
-        // What a later segment repeats is no loss; what ended with its epoch was set aside then.
-        let behind_batches = left_out(&w.scan.batches, &w.kept.batches).filter(|b| {
-            let ended = w.limit.is_some_and(|l| b.header.first_offset >= l);
-            b.is_data() && !ended && w.lost.binary_search(&(b.pos, b.end)).is_err()
-        });
-        let behind: Vec<_> = behind_garbage.chain(behind_batches.map(|b| (b.pos, b.end))).collect();
-        if let (Some(from), Some(to)) = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max()) {
-            ranges.push((from, to, "tail"));
+        let Some((from, to)) = tail else { return Ok(()) };
+        match self.copy_or_free(w, from, to, "tail") {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull && !w.headless => {
+                w.tail_end = Some(to);
+                self.report.set_aside_bytes += to - from;
+                self.report.left_in_place.push((w.number, to - from));
+                Ok(())
+            }
+            done => done,
         }
-        for (from, to, kind) in ranges {
-            self.copy_out(w, from, to, kind)?;
+    }
+
+    /// Copies a range. Where the disk is full, the prepared segments are removed first, and it is tried once more.
+    fn copy_or_free(&mut self, w: &Work, from: u64, to: u64, kind: &str) -> io::Result<()> {
+        match self.copy_out(w, from, to, kind) {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull && self.free_prepared()? => {
+                self.copy_out(w, from, to, kind)
+            }
+            done => done,
         }
-        Ok(())
+    }
+
+    /// Removes the prepared segments, and returns whether there were any. Recovery in the process has its own use for them.
+    fn free_prepared(&mut self) -> io::Result<bool> {
+        let Some(meta) = self.meta.map(MetaFile::get) else { return Ok(false) };
+        let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
+        let names = || Ok::<_, io::Error>(self.storage.list("")?.len());
+        let before = names()?;
+        let aside = clear_above(self.storage, &meta, next, None, self.observer, self.faults)?;
+        let freed = names()? < before;
+        self.report.unknown(aside);
+        Ok(freed)
     }
 
     fn copy_out(&mut self, w: &Work, from: u64, to: u64, kind: &str) -> io::Result<()> {
@@ -58,17 +77,48 @@ impl Carrier<'_> {
             _ => {} // a start that was cut had begun the same copy
         }
         let copy = self.storage.create(&name, Access::WriteCached)?;
-        for at in (from..to).step_by(PIECE as usize) {
-            let piece = IoBuf::copy_of(window.get(at, (to - at).min(PIECE) as usize)?);
-            copy.write_at(piece, at - from, Durability::Written).1?;
+        let mut copied = || {
+            for at in (from..to).step_by(PIECE as usize) {
+                let piece = IoBuf::copy_of(window.get(at, (to - at).min(PIECE) as usize)?);
+                copy.write_at(piece, at - from, Durability::Written).1?;
+            }
+            copy.sync_all()
+        };
+        if let Err(e) = copied() {
+            let _ = self.storage.remove(&name); // a part of it helps nobody, and holds the room
+            return Err(e);
         }
-        copy.sync_all()?;
         self.storage.sync_dir(QUARANTINE)?;
         self.storage.sync_dir("")?;
         self.report.set_aside_bytes += to - from;
         self.report.set_aside.push(name);
         Ok(())
     }
+}
+
+/// Ranges of the file.
+type Ranges = Vec<(u64, u64)>;
+
+/// What is not kept: damage, range by range, and the tail.
+fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
+    let data_end = kept_end(w);
+    let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
+    let mut damaged: Ranges = lost.chain(&w.lost).copied().collect();
+    damaged.sort_unstable();
+    if let (Some(first), Some(last)) = (damaged.first().copied(), damaged.last().copied())
+        && damaged.len() > COPIES
+    {
+        damaged = vec![(first.0, last.1)]; // each copy costs syncs, and whoever looks there a name
+    }
+    let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).copied();
+    // What a later segment repeats is no loss; what ended with its epoch was set aside then.
+    let behind_batches = left_out(&w.scan.batches, &w.kept.batches).filter(|b| {
+        let ended = w.limit.is_some_and(|l| b.header.first_offset >= l);
+        b.is_data() && !ended && w.lost.binary_search(&(b.pos, b.end)).is_err()
+    });
+    let behind: Ranges = behind_garbage.chain(behind_batches.map(|b| (b.pos, b.end))).collect();
+    let ends = (behind.iter().map(|r| r.0).min(), behind.iter().map(|r| r.1).max());
+    (damaged, ends.0.zip(ends.1))
 }
 
 /// The batches that are not kept. Both are gone through once: there may be a million.
