@@ -50,7 +50,10 @@ impl ByHand {
         let mut control = UnixStream::connect(socket).expect("connected");
         control.set_read_timeout(Some(crate::PATIENCE)).expect("a socket");
         let mut input = BytesMut::new();
-        send(&mut control, |out| hello.encode(out));
+        let mut bytes = BytesMut::new();
+        hello.encode(&mut bytes);
+        // A daemon that has no place says so unasked, and takes nothing.
+        let _ = control.write_all(&bytes);
         let welcome = match next(&mut control, &mut input) {
             Frame::Welcome(welcome) => welcome,
             Frame::Error(error) => return Err(error.error),

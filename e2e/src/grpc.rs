@@ -4,7 +4,7 @@
 
 use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
 use clad_proto::grpc::{from_status, v1};
-use clad_proto::{AckLevel, ErrorInfo};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -56,8 +56,8 @@ impl Call {
         let endpoint = Endpoint::try_from(format!("http://{address}")).expect("an address");
         let channel = endpoint.connect().await.expect("a connection");
         let (ask, asked) = mpsc::channel(64);
-        let told = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.expect("a call").into_inner();
-        let mut call = Self { ask, told };
+        let called = IngestClient::new(channel).append(ReceiverStream::new(asked)).await;
+        let mut call = Self { ask, told: called.map_err(|status| refusal(&status))?.into_inner() };
         let hello = v1::Hello {
             min_version: 1,
             max_version: 1,
@@ -70,7 +70,7 @@ impl Call {
         call.ask(Asked::Hello(hello)).await;
         match timeout(PATIENCE, call.told.message()).await.expect("an answer in time") {
             Ok(Some(v1::AppendResponse { message: Some(Told::Welcome(welcome)) })) => Ok((call, welcome)),
-            Err(status) => Err(from_status(&status).expect("one of clad's own")),
+            Err(status) => Err(refusal(&status)),
             other => panic!("neither Welcome nor an error: {other:?}"),
         }
     }
@@ -171,6 +171,13 @@ impl Call {
             }
         }
     }
+}
+
+/// Why a call was refused. HTTP/2 has no word for a connection that has no place: it ends, and says so in a text.
+fn refusal(status: &tonic::Status) -> ErrorInfo {
+    let no_place = || ErrorInfo::new(ErrorCode::TooManyConnections, status.to_string());
+    let of_connection = format!("{status:?}").contains("max_connections").then(no_place);
+    from_status(status).or(of_connection).unwrap_or_else(|| panic!("neither Welcome nor an error: {status:?}"))
 }
 
 /// An append of one record of text.

@@ -27,7 +27,7 @@ const READERS: usize = 20;
 const LARGE: usize = 1 << 20;
 const HALVES: usize = 24;
 /// What the others do of each kind when he has everything.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 30;
 
 /// What the greedy user holds on to, and what he was told.
 #[derive(Default)]
@@ -94,9 +94,9 @@ impl Loot {
         }
     }
 
-    /// Producers that store something and go without BYE.
+    /// Producers that store something and go without BYE; more than there are places for.
     fn producers(&mut self, daemon: &Daemon, over: Transport, group: u8) {
-        for number in 0..2 * PRODUCERS {
+        for number in 0..=PRODUCERS {
             let taken = Session::open(daemon, over, id(group, number)).and_then(|(mut session, _)| {
                 session.append(0, AckLevel::Received, &format!("greedy {group}/{number}"))
             });
