@@ -59,7 +59,11 @@ fn an_id_that_comes_back_begins_anew() {
 
 #[test]
 fn an_id_that_comes_back_after_a_rotation_and_a_crash_begins_anew() {
-    comes_back("an id that comes back after a rotation and a crash", |daemon, _, _| {
+    comes_back("an id that comes back after a rotation and a crash", |daemon, over, id| {
+        if over == Transport::Ring {
+            // The connection ends before its ring is drained, and the producer with the ring. HELLO waits for that.
+            assert_eq!(knocks(daemon, over, id), None, "it said BYE");
+        }
         daemon.admin().rotate().expect("rotated");
         daemon.kill9();
         daemon.restart();
