@@ -39,6 +39,13 @@ fn knocks(daemon: &Daemon, over: Transport, id: ProducerId) -> Last {
     as_user(GREEDY, || Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}")).1)
 }
 
+/// A connection with a ring ends before the ring is drained, and the producer ends with the ring: HELLO waits for that.
+fn has_ended(daemon: &Daemon, over: Transport, id: ProducerId) {
+    if over == Transport::Ring {
+        assert_eq!(knocks(daemon, over, id), None, "it said BYE");
+    }
+}
+
 /// Two lives of an id for each transport, and what happens to the daemon between them.
 fn comes_back(what: &str, between: impl Fn(&mut Daemon, Transport, ProducerId)) {
     let Some(mut daemon) = daemon(what, Setup::new()) else { return };
@@ -60,10 +67,7 @@ fn an_id_that_comes_back_begins_anew() {
 #[test]
 fn an_id_that_comes_back_after_a_rotation_and_a_crash_begins_anew() {
     comes_back("an id that comes back after a rotation and a crash", |daemon, over, id| {
-        if over == Transport::Ring {
-            // The connection ends before its ring is drained, and the producer with the ring. HELLO waits for that.
-            assert_eq!(knocks(daemon, over, id), None, "it said BYE");
-        }
+        has_ended(daemon, over, id);
         daemon.admin().rotate().expect("rotated");
         daemon.kill9();
         daemon.restart();
@@ -72,7 +76,8 @@ fn an_id_that_comes_back_after_a_rotation_and_a_crash_begins_anew() {
 
 #[test]
 fn an_id_that_comes_back_after_a_clean_restart_begins_anew() {
-    comes_back("an id that comes back after a clean restart", |daemon, _, _| {
+    comes_back("an id that comes back after a clean restart", |daemon, over, id| {
+        has_ended(daemon, over, id);
         assert_eq!(daemon.term(), Some(0));
         daemon.restart();
     });
