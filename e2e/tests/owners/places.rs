@@ -18,7 +18,7 @@ fn with_places(what: &str, places: usize) -> Option<Daemon> {
 /// A new producer stores a record and goes without BYE: it is remembered.
 fn stays(daemon: &Daemon, over: Transport, group: u8, number: usize) -> Result<(), ErrorInfo> {
     let (mut session, _) = Session::open(daemon, over, id(group, number as u32))?;
-    session.append(0, AckLevel::Received, &format!("{group}/{number} by {over:?}")).map(drop)
+    session.append(0, AckLevel::Durable, &format!("{group}/{number} by {over:?}")).map(drop)
 }
 
 /// A user takes places by a transport until he is refused: how many he gets.
