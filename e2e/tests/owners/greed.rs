@@ -39,12 +39,13 @@ struct Loot {
 
 impl Loot {
     fn take(&mut self, daemon: &Daemon) {
-        self.readers(daemon);
-        self.halves(daemon);
-        self.rings(daemon);
+        // First: a producer needs a connection to come by.
         for (group, over) in (10..).zip(TRANSPORTS) {
             self.producers(daemon, over, group);
         }
+        self.readers(daemon);
+        self.halves(daemon);
+        self.rings(daemon);
         for over in [Transport::Tcp, Transport::Unix] {
             self.idle(daemon, over);
         }
