@@ -4,7 +4,7 @@
 
 use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
 use clad_proto::grpc::{from_status, v1};
-use clad_proto::{AckLevel, ErrorInfo};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,11 +37,27 @@ impl Call {
     /// # Panics
     /// When that fails.
     pub async fn open_as(address: &str, producer_id: Vec<u8>, producer_epoch: u32) -> Self {
+        let greeted = Self::greet(address, producer_id, producer_epoch).await;
+        greeted.unwrap_or_else(|error| panic!("no welcome: {error}")).0
+    }
+
+    /// The same, with Welcome.
+    ///
+    /// # Errors
+    /// What the daemon says instead of Welcome.
+    ///
+    /// # Panics
+    /// When it says neither.
+    pub async fn greet(
+        address: &str,
+        producer_id: Vec<u8>,
+        producer_epoch: u32,
+    ) -> Result<(Self, v1::Welcome), ErrorInfo> {
         let endpoint = Endpoint::try_from(format!("http://{address}")).expect("an address");
         let channel = endpoint.connect().await.expect("a connection");
         let (ask, asked) = mpsc::channel(64);
-        let told = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.expect("a call").into_inner();
-        let mut call = Self { ask, told };
+        let called = IngestClient::new(channel).append(ReceiverStream::new(asked)).await;
+        let mut call = Self { ask, told: called.map_err(|status| refusal(&status))?.into_inner() };
         let hello = v1::Hello {
             min_version: 1,
             max_version: 1,
@@ -52,10 +68,20 @@ impl Call {
             ..v1::Hello::default()
         };
         call.ask(Asked::Hello(hello)).await;
-        match call.answer().await {
-            Told::Welcome(_) => call,
-            other => panic!("no welcome: {other:?}"),
+        match timeout(PATIENCE, call.told.message()).await.expect("an answer in time") {
+            Ok(Some(v1::AppendResponse { message: Some(Told::Welcome(welcome)) })) => Ok((call, welcome)),
+            Err(status) => Err(refusal(&status)),
+            other => panic!("neither Welcome nor an error: {other:?}"),
         }
+    }
+
+    /// Says Bye and waits for the end.
+    ///
+    /// # Panics
+    /// When it does not come, or is none of peace.
+    pub async fn bye(mut self) {
+        self.ask(Asked::Bye(v1::Bye {})).await;
+        while timeout(PATIENCE, self.told.message()).await.expect("an end in time").expect("in peace").is_some() {}
     }
 
     /// Sends an append as it is.
@@ -88,12 +114,7 @@ impl Call {
     /// # Panics
     /// When something else comes.
     pub async fn append(&mut self, first_seq: u64, level: AckLevel, text: &str) -> Result<v1::Accepted, ErrorInfo> {
-        let value = Some(common::any_value::Value::StringValue(text.to_owned()));
-        let record = logs::LogRecord { body: Some(common::AnyValue { value }), ..Default::default() };
-        let scope_logs = vec![logs::ScopeLogs { log_records: vec![record], ..Default::default() }];
-        let resource_logs = Some(logs::ResourceLogs { scope_logs, ..Default::default() });
-        let level = v1::AckLevel::from(level).into();
-        self.ask(Asked::Append(v1::Append { first_seq, level, gap: false, resource_logs })).await;
+        self.ask_append(append_of(first_seq, level, text)).await;
         loop {
             match self.answer().await {
                 Told::Accepted(accepted) => return Ok(accepted),
@@ -150,4 +171,21 @@ impl Call {
             }
         }
     }
+}
+
+/// Why a call was refused. HTTP/2 has no word for a connection that has no place: it ends, and says so in a text.
+fn refusal(status: &tonic::Status) -> ErrorInfo {
+    let no_place = || ErrorInfo::new(ErrorCode::TooManyConnections, status.to_string());
+    let of_connection = format!("{status:?}").contains("max_connections").then(no_place);
+    from_status(status).or(of_connection).unwrap_or_else(|| panic!("neither Welcome nor an error: {status:?}"))
+}
+
+/// An append of one record of text.
+#[must_use]
+pub fn append_of(first_seq: u64, level: AckLevel, text: &str) -> v1::Append {
+    let value = Some(common::any_value::Value::StringValue(text.to_owned()));
+    let record = logs::LogRecord { body: Some(common::AnyValue { value }), ..Default::default() };
+    let scope_logs = vec![logs::ScopeLogs { log_records: vec![record], ..Default::default() }];
+    let resource_logs = Some(logs::ResourceLogs { scope_logs, ..Default::default() });
+    v1::Append { first_seq, level: v1::AckLevel::from(level).into(), gap: false, resource_logs }
 }

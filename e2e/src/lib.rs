@@ -10,6 +10,8 @@
 //! | [`admin`] | its admin socket |
 //! | [`raw`] | the framed protocol by hand, well or badly spoken |
 //! | [`grpc`] | an append call of gRPC by hand |
+//! | [`by_hand`] | a client with a ring, by hand |
+//! | [`user`] | what another user does |
 //! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
 //! | [`cuts`] | power cuts: a recording device under a real file system |
@@ -20,6 +22,7 @@
 
 pub mod admin;
 mod binaries;
+pub mod by_hand;
 pub mod cuts;
 pub mod daemon;
 pub mod grpc;
@@ -32,6 +35,7 @@ mod setup;
 mod socket;
 pub mod stall;
 pub mod tool;
+pub mod user;
 pub mod web;
 
 use std::time::Duration;

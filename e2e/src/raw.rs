@@ -134,11 +134,14 @@ impl Raw {
     /// # Errors
     /// What the daemon says instead of WELCOME.
     pub fn greet(&mut self, hello: &Hello) -> Result<Welcome, ErrorInfo> {
-        self.send(|buf| hello.encode(buf));
+        let mut bytes = BytesMut::new();
+        hello.encode(&mut bytes);
+        // A daemon that has no place says so unasked, and takes nothing.
+        let sent = self.send_bytes(&bytes);
         match self.frame() {
             Some(Frame::Welcome(welcome)) => Ok(welcome),
             Some(Frame::Error(error)) => Err(error.error),
-            other => panic!("neither WELCOME nor ERROR: {other:?}"),
+            other => panic!("neither WELCOME nor ERROR to HELLO ({sent:?}): {other:?}"),
         }
     }
 

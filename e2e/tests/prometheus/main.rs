@@ -1,9 +1,6 @@
 //! The dashboards and alerts of `deploy/mixin` on a real Prometheus (`CLAD_PROMETHEUS`) with the rules rendered for
 //! haste (`CLAD_PROMETHEUS_RULES`). `cargo xtask ci prometheus` calls them, one by one, and nobody else.
 
-#[expect(dead_code, reason = "it is told here by what it does to its ring alone")]
-#[path = "../rings/by_hand.rs"]
-mod by_hand;
 mod clock;
 mod disks;
 mod faults;

@@ -9,8 +9,8 @@ use clad_proto::frame::Hello;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::by_hand::{ByHand, push};
 use crate::server::Prometheus;
+use clad_e2e::by_hand::{ByHand, push};
 
 /// A program with a ring.
 fn program(daemon: &Daemon, name: &str) -> ByHand {

@@ -10,8 +10,8 @@ use clad_e2e::{Daemon, Rng, Setup, readback, seed};
 use clad_proto::frame::{Hello, RingAppendTrailer};
 use rustix::fs::FallocateFlags;
 
-use crate::by_hand::ByHand;
 use crate::{producer, runtime, submit};
+use clad_e2e::by_hand::ByHand;
 
 /// A client that knows the protocol and means ill.
 struct Hostile {

@@ -13,8 +13,8 @@ use clad_proto::frame::{Hello, RingAppendTrailer};
 use nix::sys::signal::Signal;
 use tokio::time::timeout;
 
-use crate::by_hand::{ByHand, push};
 use crate::{producer, runtime, submit};
+use clad_e2e::by_hand::{ByHand, push};
 
 /// Records that a client has posted and nobody has drained.
 const POSTED: usize = 20;

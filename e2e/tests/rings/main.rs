@@ -6,9 +6,7 @@
 //! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
 //! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing.
 //! `kept`: what a start cannot go on with stays kept. `places`: where they are kept, and for whom. `lost`: the log is.
-//! `by_hand`: a client made of frames and a ring.
 
-mod by_hand;
 mod calls;
 mod death;
 mod forked;

@@ -8,8 +8,8 @@ use clad_e2e::{Setup, readback};
 use clad_proto::frame::{Hello, RingAppendTrailer};
 use clad_shm::PushError;
 
-use crate::by_hand::ByHand;
 use crate::{producer, runtime, submit};
+use clad_e2e::by_hand::ByHand;
 
 /// Threads of the process.
 const THREADS: usize = 3;

@@ -8,8 +8,8 @@ use clad_e2e::{Daemon, PATIENCE, Raw, Setup, readback};
 use clad_proto::ErrorCode;
 use clad_proto::frame::{Frame, RingAppendTrailer};
 
-use crate::by_hand::{ByHand, push};
 use crate::{producer, runtime, submit};
+use clad_e2e::by_hand::{ByHand, push};
 
 /// What fills the log begins with.
 const FILLS: &str = "fills";

@@ -9,6 +9,7 @@ mod disk;
 mod hostile;
 mod kill;
 mod models;
+mod owners;
 mod patches;
 mod prometheus;
 pub(crate) mod proof;
@@ -59,6 +60,7 @@ const SUITES: &[Suite] = &[
         run: rings::run,
     },
     Suite { name: "hostile", about: "masses of bad clients: memory bounded, everybody else served", run: hostile::run },
+    Suite { name: "owners", about: "what one user takes or leaves behind costs nobody else", run: owners::run },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];

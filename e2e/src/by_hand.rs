@@ -1,36 +1,64 @@
 //! A client with a ring that speaks the protocol by hand.
+//!
+//! What must hold: every wait has a bound; what is not expected fails the test with what came instead.
 
-use std::io::{IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use bytes::BytesMut;
-use clad_client::AckLevel;
-use clad_proto::ErrorInfo;
 use clad_proto::frame::{
-    ErrorFrame, Flush, Frame, FrameDecoder, Hello, RingAppendTrailer, RingGiven, RingWanted, Watermark,
+    ErrorFrame, Flush, Frame, FrameDecoder, Hello, RingAppendTrailer, RingGiven, RingWanted, Watermark, Welcome,
+    encode_bye,
 };
+use clad_proto::{AckLevel, ErrorInfo};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// The connection, and what came with the ring: board, ring, doorbell.
-pub(crate) struct ByHand {
+#[derive(Debug)]
+pub struct ByHand {
     control: UnixStream,
     input: BytesMut,
-    pub(crate) given: RingGiven,
-    pub(crate) fds: Vec<OwnedFd>,
+    /// The answer to HELLO.
+    pub welcome: Welcome,
+    /// The answer to RING.
+    pub given: RingGiven,
+    /// The descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
 }
 
 impl ByHand {
     /// Greets the daemon and has a ring.
-    pub(crate) fn at(socket: &Path, hello: &Hello, clock_ns: u64) -> Self {
+    ///
+    /// # Panics
+    /// When it gets none.
+    #[must_use]
+    pub fn at(socket: &Path, hello: &Hello, clock_ns: u64) -> Self {
+        Self::ask(socket, hello, clock_ns).unwrap_or_else(|error| panic!("no ring: {error}"))
+    }
+
+    /// Greets the daemon and has a ring, or the reason why not.
+    ///
+    /// # Errors
+    /// What the daemon says instead of WELCOME or RING_GIVEN.
+    ///
+    /// # Panics
+    /// When it says neither.
+    pub fn ask(socket: &Path, hello: &Hello, clock_ns: u64) -> Result<Self, ErrorInfo> {
         let mut control = UnixStream::connect(socket).expect("connected");
-        control.set_read_timeout(Some(clad_e2e::PATIENCE)).expect("a socket");
+        control.set_read_timeout(Some(crate::PATIENCE)).expect("a socket");
         let mut input = BytesMut::new();
-        send(&mut control, |out| hello.encode(out));
-        let welcome = next(&mut control, &mut input);
-        assert!(matches!(welcome, Frame::Welcome(_)), "{welcome:?}");
+        let mut bytes = BytesMut::new();
+        hello.encode(&mut bytes);
+        // A daemon that has no place says so unasked, and takes nothing.
+        let _ = control.write_all(&bytes);
+        let welcome = match next(&mut control, &mut input) {
+            Frame::Welcome(welcome) => welcome,
+            Frame::Error(error) => return Err(error.error),
+            other => panic!("neither WELCOME nor ERROR: {other:?}"),
+        };
         send(&mut control, |out| RingWanted { request_id: 1, known: None, clock_ns, bytes: 0 }.encode(out));
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -43,19 +71,33 @@ impl ByHand {
         };
         let fds: Vec<OwnedFd> = ancillary.drain().flat_map(rights).collect();
         input.extend_from_slice(&bytes[..got.bytes]);
-        let Frame::RingGiven(given) = next(&mut control, &mut input) else { panic!("no ring") };
+        let given = match next(&mut control, &mut input) {
+            Frame::RingGiven(given) => given,
+            Frame::Error(error) => return Err(error.error),
+            other => panic!("neither RING_GIVEN nor ERROR: {other:?}"),
+        };
         assert_eq!(fds.len(), 3, "board, ring, doorbell");
-        Self { control, input, given, fds }
+        Ok(Self { control, input, welcome, given, fds })
     }
 
     /// Its own end of the ring.
-    pub(crate) fn attach(&self) -> clad_shm::Producer {
+    ///
+    /// # Panics
+    /// When that is no ring.
+    #[must_use]
+    pub fn attach(&self) -> clad_shm::Producer {
         let waker = self.fds[2].try_clone().expect("a descriptor");
         clad_shm::Producer::attach(&self.fds[1], &self.fds[0], waker).expect("a ring")
     }
 
     /// Asks that all before has a level.
-    pub(crate) fn flush(&mut self, level: AckLevel) -> Result<Watermark, ErrorInfo> {
+    ///
+    /// # Errors
+    /// What the daemon says instead.
+    ///
+    /// # Panics
+    /// When it says something else.
+    pub fn flush(&mut self, level: AckLevel) -> Result<Watermark, ErrorInfo> {
         send(&mut self.control, |out| Flush { request_id: 7, level }.encode(out));
         loop {
             match next(&mut self.control, &mut self.input) {
@@ -64,6 +106,20 @@ impl ByHand {
                 Frame::Watermark(_) => {}
                 other => panic!("{other:?} where a FLUSH is answered"),
             }
+        }
+    }
+
+    /// Says BYE and waits for the end, which comes when the ring is drained.
+    ///
+    /// # Panics
+    /// When it does not come.
+    pub fn bye(mut self) {
+        send(&mut self.control, encode_bye);
+        let mut rest = Vec::new();
+        match self.control.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
+            Err(e) => panic!("no end: {e}"),
         }
     }
 }
@@ -87,8 +143,11 @@ fn next(control: &mut UnixStream, input: &mut BytesMut) -> Frame {
 }
 
 /// Puts a record into a ring, as an append of its own.
-pub(crate) fn push(ring: &clad_shm::Producer, level: AckLevel, body: &str) -> u64 {
-    let payload = clad_e2e::raw::payload(&[body.as_bytes()]);
+///
+/// # Panics
+/// When it has no room.
+pub fn push(ring: &clad_shm::Producer, level: AckLevel, body: &str) -> u64 {
+    let payload = crate::raw::payload(&[body.as_bytes()]);
     let trailer = RingAppendTrailer { level, payload_crc: payload.checksum() }.encode();
     ring.push(&[&payload.bytes, &trailer], payload.count).expect("room")
 }

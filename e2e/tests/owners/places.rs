@@ -1,0 +1,101 @@
+//! Places of producers: a user is one owner, whatever he comes by; he grows only while as many places are free as he has; who has
+//! few is always let in.
+
+use clad_e2e::user::as_user;
+use clad_e2e::{Daemon, Setup};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+
+use crate::session::{Session, TRANSPORTS, Transport};
+use crate::{GREEDY, OTHERS, Quiet, daemon, each_once, id, others_are_let_in};
+
+/// Producers that an owner may have in a full table.
+const FEW: usize = 8;
+
+fn with_places(what: &str, places: usize) -> Option<Daemon> {
+    daemon(what, Setup::new().set("limits.max_producers", &places.to_string()))
+}
+
+/// A new producer stores a record and goes without BYE: it is remembered.
+fn stays(daemon: &Daemon, over: Transport, group: u8, number: usize) -> Result<(), ErrorInfo> {
+    let (mut session, _) = Session::open(daemon, over, id(group, number as u32))?;
+    session.append(0, AckLevel::Durable, &format!("{group}/{number} by {over:?}")).map(drop)
+}
+
+/// A user takes places by a transport until he is refused: how many he gets.
+fn takes_all(daemon: &Daemon, uid: u32, over: Transport, group: u8) -> usize {
+    as_user(uid, || {
+        let mut taken = 0;
+        loop {
+            assert!(taken <= 1000, "uid {uid} is never refused");
+            match stays(daemon, over, group, taken) {
+                Ok(()) => taken += 1,
+                Err(error) => {
+                    assert_eq!(error.code, ErrorCode::TooManyProducers, "uid {uid} by {over:?}: {error}");
+                    assert!(error.retryable && !error.maybe_written, "{error}");
+                    return taken;
+                }
+            }
+        }
+    })
+}
+
+/// Alone he has half, and by another transport no more. Whichever he begins with.
+#[test]
+fn a_user_is_one_owner_by_every_transport() {
+    const PLACES: usize = 64;
+    for first in 0..TRANSPORTS.len() {
+        let Some(mut daemon) = with_places("a user by every transport", PLACES) else { return };
+        let order = (0..TRANSPORTS.len()).map(|n| TRANSPORTS[(first + n) % TRANSPORTS.len()]);
+        let taken: Vec<_> = (10..).zip(order).map(|(group, over)| takes_all(&daemon, GREEDY, over, group)).collect();
+        let half = PLACES / 2 - 1..=PLACES / 2 + 1;
+        assert!(half.contains(&taken[0]), "{:?} first: {taken:?} of {PLACES}", TRANSPORTS[first]);
+        assert!(half.contains(&taken.iter().sum()), "{:?} first: {taken:?} of {PLACES}", TRANSPORTS[first]);
+        others_are_let_in(&daemon, 2);
+        // It stays so when the daemon dies: the places are his, and the others have theirs.
+        daemon.kill9();
+        daemon.restart();
+        assert_eq!(takes_all(&daemon, GREEDY, TRANSPORTS[first], 20), 0, "he has his half");
+        others_are_let_in(&daemon, 3);
+        each_once(&daemon);
+    }
+}
+
+/// Users fill the table, one after the other, and each has a few at least, up to twice as many as it is for. Root has no such end. A
+/// start forgets nobody for it.
+#[test]
+fn who_has_few_is_let_in_though_the_table_is_full() {
+    const PLACES: usize = 32;
+    let Some(mut daemon) = with_places("who has few", PLACES) else { return };
+    let (quiet, session) = Quiet::new(&daemon, 900, id(1, 0));
+    drop(session);
+    let mut all = 1;
+    for (group, uid) in (10..).zip(GREEDY..GREEDY + 6) {
+        let taken = takes_all(&daemon, uid, Transport::Unix, group);
+        assert!(taken >= FEW, "uid {uid} has {taken}, and others {all} of {PLACES}");
+        all += taken;
+    }
+    assert!(all >= PLACES, "{all} of {PLACES}: it is not full");
+    let mut last = FEW;
+    for (group, uid) in (30..).zip(GREEDY + 6..GREEDY + 16) {
+        last = takes_all(&daemon, uid, Transport::Unix, group);
+        all += last;
+    }
+    assert!(last == 0 && all <= 2 * PLACES, "{all} are remembered of {PLACES}, {last} of the last user");
+    for (group, over) in (50..).zip(TRANSPORTS) {
+        as_user(0, || stays(&daemon, over, group, 0)).unwrap_or_else(|error| panic!("root by {over:?}: {error}"));
+        all += 1;
+    }
+    for crash in [true, false] {
+        match crash {
+            true => daemon.kill9(),
+            false => assert_eq!(daemon.term(), Some(0)),
+        }
+        daemon.restart();
+        assert_eq!(daemon.status().producers, all as u64, "known after a start, crash: {crash}");
+        quiet.is_known(&daemon);
+        as_user(0, || stays(&daemon, Transport::Unix, 60 + u8::from(crash), 0)).expect("root is let in");
+        all += 1;
+    }
+    assert_eq!(takes_all(&daemon, OTHERS[0] + 100, Transport::Tcp, 70), 0, "a user who comes when all is taken");
+    each_once(&daemon);
+}
