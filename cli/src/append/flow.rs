@@ -2,8 +2,9 @@
 //!
 //! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
 //! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over. Who
-//! waits for long is told for what; who is told to stop takes no more lines, and waits for those under way while
-//! their acks come: for [`NEXT_ACK`] each, [`LAST_ACKS`] in all.
+//! waits for long is told for what, and again when that is another reason; who is told to stop takes no more lines, and
+//! waits for those under way while their acks come: for [`NEXT_ACK`] each, [`LAST_ACKS`] in all. Then the producer ends,
+//! and each append says whether it may be stored.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::format::human::counted;
 use crate::interrupt::Interrupt;
 use crate::output::say;
 
-/// Nothing was acknowledged for so long: that is worth a word.
+/// Nothing was acknowledged for so long: that is worth a word; after as long again, another reason is.
 const STALLED: Duration = Duration::from_secs(5);
 /// How long the next ack is waited for after a signal: some syncs of a disk that turns.
 const NEXT_ACK: Duration = Duration::from_millis(200);
@@ -58,8 +59,9 @@ pub(super) struct Trouble {
 
 /// Hands lines over and follows them to their level.
 #[derive(Debug)]
-pub(super) struct Flow<'a> {
-    producer: &'a Producer,
+pub(super) struct Flow {
+    /// There until it ends without its acks.
+    producer: Option<Producer>,
     level: AckLevel,
     severity: Severity,
     outstanding: VecDeque<Outstanding>,
@@ -78,11 +80,17 @@ struct Outstanding {
     held: usize,
 }
 
-impl<'a> Flow<'a> {
-    /// Nothing handed over yet.
-    pub(super) fn new(producer: &'a Producer, level: AckLevel, severity: Severity) -> Self {
+impl Flow {
+    /// Nothing handed over yet. The producer has no other handle.
+    pub(super) fn new(producer: Producer, level: AckLevel, severity: Severity) -> Self {
         let reached = Reached::default();
+        let producer = Some(producer);
         Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
+    }
+
+    /// How far it came, and the producer where it has not ended.
+    pub(super) fn into_parts(self) -> (Reached, Option<Producer>) {
+        (self.reached, self.producer)
     }
 
     /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is. A signal ends it early.
@@ -96,7 +104,7 @@ impl<'a> Flow<'a> {
         tokio::pin!(interrupted);
         let stalled = tokio::time::sleep(STALLED);
         tokio::pin!(stalled);
-        let mut said = false;
+        let (mut since, mut said) = (Instant::now(), None);
         let mut more = true;
         let mut trouble = None;
         // When the waiting ends after a signal: without a further ack, and at the latest.
@@ -110,13 +118,14 @@ impl<'a> Flow<'a> {
                     tell(&self.reached);
                     let now = Instant::now();
                     stalled.as_mut().reset(now + STALLED);
-                    said = false;
+                    (since, said) = (now, None);
                     until = until.map(|(_, latest)| (latest.min(now + NEXT_ACK), latest));
                 }
                 group = fed.recv(), if room => match group {
                     Some(Ok(group)) => {
                         if self.outstanding.is_empty() {
-                            stalled.as_mut().reset(Instant::now() + STALLED);
+                            since = Instant::now();
+                            stalled.as_mut().reset(since + STALLED);
                         }
                         // A ring that is full, or a buffer, may make it wait.
                         tokio::select! {
@@ -137,14 +146,19 @@ impl<'a> Flow<'a> {
                     (more, until, trouble) = (false, Some(deadlines()), Some(interruption()));
                 }
                 () = tokio::time::sleep_until(until.map_or_else(Instant::now, |(next, _)| next)), if until.is_some() => {
-                    let why = self.producer.why_waiting().map_or_else(String::new, |why| format!(": {why}"));
+                    let why = self.why_waiting().map_or_else(String::new, |why| format!(": {why}"));
                     let lines = counted(self.lines(), "line");
-                    let error = anyhow!("interrupted, and no ack for {lines}, which may be stored{why}");
+                    let stored = if self.end().await { "which may be stored" } else { "certainly not stored" };
+                    let error = anyhow!("interrupted, and no ack for {lines}, {stored}{why}");
                     return Err(Trouble { at: None, error });
                 }
-                () = &mut stalled, if !said && !self.outstanding.is_empty() => {
-                    said = true;
-                    say(&self.waits());
+                () = &mut stalled, if !self.outstanding.is_empty() => {
+                    let why = self.why_waiting();
+                    if said.as_ref() != Some(&why) {
+                        say(&self.waits(since.elapsed(), why.as_deref()));
+                        said = Some(why);
+                    }
+                    stalled.as_mut().reset(Instant::now() + STALLED);
                 }
             }
         }
@@ -156,13 +170,27 @@ impl<'a> Flow<'a> {
         self.outstanding.iter().map(|waiting| waiting.lines).sum()
     }
 
-    fn waits(&self) -> String {
-        let why = self.producer.why_waiting();
-        let why = why.as_deref().unwrap_or("the daemon is gone, or its disk is slow or full");
+    fn why_waiting(&self) -> Option<String> {
+        self.producer.as_ref().and_then(Producer::why_waiting)
+    }
+
+    /// Ends the producer. Says whether a reader may find one of the lines that wait.
+    async fn end(&mut self) -> bool {
+        self.producer = None;
+        let mut maybe_stored = false;
+        for waiting in self.outstanding.drain(..) {
+            let ended = tokio::time::timeout(NEXT_ACK, waiting.ticket).await;
+            maybe_stored |= !matches!(ended, Ok(Err(error)) if !error.maybe_written());
+        }
+        maybe_stored
+    }
+
+    fn waits(&self, time: Duration, why: Option<&str>) -> String {
+        let why = why.unwrap_or("the daemon is gone, or its disk is slow or full");
         format!(
             "clactl: nothing was acknowledged for {} s, and {} wait: {why} (`clactl status`); they are sent again when it is \
              over",
-            STALLED.as_secs(),
+            time.as_secs(),
             counted(self.lines(), "line")
         )
     }
@@ -183,16 +211,17 @@ impl<'a> Flow<'a> {
 
     /// Hands a group over as one append, or as few as it fits into.
     async fn submit(&mut self, group: Group) -> Result<(), Trouble> {
+        let Some(producer) = self.producer.clone() else { return Ok(()) };
         let mut at = group.first;
         let mut rest = group.lines.as_slice();
         while !rest.is_empty() {
             let trouble = |error: anyhow::Error| Trouble { at: Some(at), error };
-            let mut batch = self.producer.batch();
+            let mut batch = producer.batch();
             let taken = fill(&mut batch, rest, self.severity).map_err(|error| trouble(error.into()))?;
             let (now, later) = rest.split_at(taken);
             let bytes = now.iter().map(|line| line.len() as u64).sum();
             let held = batch.len_bytes();
-            let reservation = self.producer.reserve(held).await.map_err(|error| trouble(error.into()))?;
+            let reservation = producer.reserve(held).await.map_err(|error| trouble(error.into()))?;
             let ticket =
                 reservation.at(self.level).submit_batch(&mut batch).context("not handed over").map_err(trouble)?;
             self.outstanding_bytes += held;

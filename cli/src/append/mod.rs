@@ -106,7 +106,9 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     if let Some(level) = args.ack {
         builder = builder.level(level.max(AckLevel::Received));
     }
-    let connected = interrupt.or(builder.max_buffered_bytes(BUFFER).connect()).await;
+    // Whoever stops it is told what became of his lines at once: nothing is brought home behind his back.
+    let builder = builder.max_buffered_bytes(BUFFER).drop_timeout(Duration::ZERO);
+    let connected = interrupt.or(builder.connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
     let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
@@ -128,10 +130,12 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let fed = feed::start(inputs.clone(), limit, size).map_err(anyhow::Error::new)?;
 
     let mut ticker = Ticker::new(level, &inputs);
-    let mut flow = Flow::new(&producer, level, args.severity);
+    let mut flow = Flow::new(producer, level, args.severity);
     let mut trouble = flow.run(fed, &interrupt, |reached| ticker.tell(reached)).await.err();
-    let reached = flow.reached;
-    if trouble.is_none() {
+    let (reached, producer) = flow.into_parts();
+    if trouble.is_none()
+        && let Some(producer) = producer
+    {
         // At level `none` this is where a refusal is heard of.
         trouble = match interrupt.or(producer.close()).await {
             Some(closed) => closed.err().map(|error| Trouble { at: None, error: error.into() }),

@@ -1,13 +1,16 @@
 //! Making text harmless: what comes out can neither end a line, nor drive a terminal, nor reorder what stands there.
 //!
-//! What must hold: no control character (C0, DEL, C1), no line or paragraph separator and no bidirectional override
-//! passes; everything else passes unchanged, the backslash too, so that ordinary text stays as it is.
+//! What must hold: no control character (C0, DEL, C1), no line or paragraph separator, no bidirectional mark or override and
+//! nothing that takes no room (zero width, byte order mark, tags) passes: two names that look alike are written alike.
+//! Everything else passes unchanged, the backslash too, so that ordinary text stays as it is. An emoji that is joined of
+//! several comes out as its parts.
 
 use std::fmt::Write;
 
 /// Whether a character may stand in output as it is.
 pub(super) fn is_harmless(c: char) -> bool {
-    !(c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+    let is_unseen = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    !(c.is_control() || is_unseen)
 }
 
 /// Adds a text with what could do harm escaped: `\n`, `\t`, `\r`, `\0`, `\x1b`, `\u{202e}`.
@@ -71,6 +74,11 @@ mod tests {
             (b"nul\0tab\tbell\x07del\x7f", r"nul\0tab\tbell\x07del\x7f"),
             ("c1 \u{85}\u{9b}2J".as_bytes(), r"c1 \u{85}\u{9b}2J"),
             ("bidi \u{202e}\u{2066} sep \u{2028}".as_bytes(), r"bidi \u{202e}\u{2066} sep \u{2028}"),
+            (
+                "ad\u{200b}min\u{200d}\u{200f}\u{61c}\u{feff}".as_bytes(),
+                r"ad\u{200b}min\u{200d}\u{200f}\u{61c}\u{feff}",
+            ),
+            ("tag \u{e0041}\u{e007f}".as_bytes(), r"tag \u{e0041}\u{e007f}"),
             (b"\xff\xfeok\xc3", r"\xff\xfeok\xc3"),
             (b"", ""),
         ] {
@@ -80,7 +88,8 @@ mod tests {
 
     #[test]
     fn ordinary_text_stays_as_it_is() {
-        for text in ["C:\\path\\new", "grüße, 世界 👋🏽", "\"quoted\" 'x' {y}", "\u{ad}\u{feff}"] {
+        for text in ["C:\\path\\new", "grüße, 世界 👋🏽", "\"quoted\" 'x' {y}", "\u{ad}\u{200a}\u{2010}\u{e0080}"]
+        {
             assert_eq!(of(text.as_bytes()), text);
         }
     }

@@ -68,8 +68,12 @@ pub(crate) fn string(out: &mut String, text: &str) {
             Some('\n') => out.push_str("\\n"),
             Some('\r') => out.push_str("\\r"),
             Some('\t') => out.push_str("\\t"),
-            // All that is not harmless lies in the basic plane.
-            Some(c) => drop(write!(out, "\\u{:04x}", c as u32)),
+            // Beyond the basic plane JSON has a pair.
+            Some(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
             None => {}
         }
         rest = chars.as_str();

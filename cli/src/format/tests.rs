@@ -204,18 +204,23 @@ fn verbose() {
 
 #[test]
 fn nothing_harmful_gets_through() {
-    let nasty: String = (0..0xA0).chain(0x2028..=0x202E).chain(0x2066..=0x2069).filter_map(char::from_u32).collect();
+    let unseen = [0x61C, 0xFEFF].into_iter().chain(0x200B..=0x200F).chain(0x2028..=0x202E).chain(0x2066..=0x2069);
+    let nasty: String = (0..0xA0).chain(unseen).chain(0xE0000..=0xE007F).filter_map(char::from_u32).collect();
     let group = Group::component_named(nasty.clone());
     let record = Record {
         attributes: vec![KeyValue::new(nasty.clone(), nasty.as_str())],
         severity_text: nasty.clone(),
         event_name: nasty.clone(),
-        ..Record::text(TIME, 9, nasty)
+        ..Record::text(TIME, 9, nasty.clone())
     };
     for format in [Format::Short, Format::Json, Format::Verbose] {
         let text = rendered(format, false, &group, &record, &Vouched::default());
         let harmful = text.trim_end_matches('\n').chars().find(|&c| c != '\n' && !super::escape::is_harmless(c));
         assert_eq!(harmful, None, "{format:?}");
         assert!(format == Format::Verbose || text.lines().count() == 1, "{format:?}");
+        if format == Format::Json {
+            let value: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+            assert_eq!(value["body"], nasty.as_str(), "and the same text");
+        }
     }
 }

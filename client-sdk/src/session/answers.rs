@@ -143,7 +143,12 @@ impl<W, F> Session<W, F> {
         let wait = error.retry_after_ms;
         let gap = error.code == ErrorCode::SequenceGap;
         let expected = error.expected_sequence;
-        entry.refusal = Some(Box::new(error));
+        let refusal = Box::new(error);
+        // Who came behind a refused one is refused for its sake, and has its reason.
+        let before = at.checked_sub(1).filter(|_| gap && !marked).and_then(|at| self.entries.get(at)?.refusal.clone());
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.refusal = Some(before.unwrap_or(refusal));
+        }
         if gap {
             self.daemon_expects(expected.unwrap_or(0));
         }

@@ -5,8 +5,10 @@
 //!   order; answers are released while the stream waits for anything else, so that no ack waits for an append.
 //! - One message is one append; it is encoded here, from the bytes as they came, and its checksum is made of what was
 //!   encoded. It is never decoded: what it takes in memory is bounded by its length, whatever is in it.
-//! - What waits for room waits as the message that it came as, with the message's share: encoded it can be much longer, and
-//!   nothing counts that before it is admitted. So it is encoded again once it is.
+//! - What waits for room waits as the message that it came as, with a share of the assembly budget: encoded it can be much
+//!   longer, and nothing counts that before it is admitted. So it is encoded again once it is. Without a share it is
+//!   refused. The first encoding is counted by nobody; no await lies within its life, so that there are at most as many
+//!   as the runtime has workers, each up to `max_append_bytes`.
 //! - Nobody has a place in the queue for room whose answers are not read: what is free would be kept for him.
 //! - An error of one append is told in Refused, in its turn, one of a flush in FlushRefused, and the stream goes on; any
 //!   other ends it with a status.
@@ -27,7 +29,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
+use tonic::codec::{BufferSettings, EncodeBody, SingleMessageCompressionOverride};
 use tonic::codegen::{Service, http};
 use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::server::NamedService;
@@ -36,15 +38,22 @@ use tonic_prost::ProstEncoder;
 use v1::append_response::Message as Told;
 
 use super::LAST_WORDS;
-use super::assembly::{Limits, Message, Messages, PATIENCE, Share};
+use super::assembly::{Limits, Message, Messages, PATIENCE, Share, Waiters};
 use super::calls::Calls;
 use super::listen::Caller;
+use super::streams::StreamPlace;
 use crate::ingest::{ADMISSION_WAIT, Admitted, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
 
-type Out = mpsc::Sender<Result<v1::AppendResponse, Status>>;
+/// Bytes that a stream takes for its answers from its beginning: some tens of them.
+const ANSWER_BUFFER_BYTES: usize = 1024;
+/// Bytes of answers that go to HTTP/2 together.
+const ANSWER_YIELD_BYTES: usize = 16 * 1024;
+
+/// Boxed, because a channel takes the memory of [`ANSWERS`] at its beginning.
+type Out = mpsc::Sender<Result<Box<v1::AppendResponse>, Status>>;
 
 /// The service. tonic's own would decode each message before it is asked what may be taken of it.
 #[derive(Clone)]
@@ -52,6 +61,7 @@ pub(super) struct Ingest {
     pub(super) current: Current,
     pub(super) may_read: bool,
     pub(super) calls: Calls,
+    pub(super) waiters: Waiters,
 }
 
 impl NamedService for Ingest {
@@ -82,25 +92,30 @@ impl Ingest {
         let (out, answers) = mpsc::channel(ANSWERS);
         // The same limits to its end, whatever a reload does meanwhile.
         let (service, share) = (self.current.service(), Share::default());
+        let place = request.extensions().get::<StreamPlace>().cloned();
         let body = axum::body::Body::new(request.into_body()).into_data_stream();
-        let messages = Messages::new(body, Limits::of(&service), share.clone());
+        let limits = Limits::of(&service, &self.waiters);
+        let messages = Messages::new(body, limits.clone(), share.clone());
         let session = Session::begin(&service.door.journal.marks());
         let conversation = Conversation {
             marks: service.door.journal.watcher(),
             service,
             peer,
             share,
+            limits,
             session,
             released: VecDeque::new(),
             out,
         };
         let call = self.calls.begin();
         tokio::spawn(async move {
-            let _call = call;
+            let _held = (call, place);
             conversation.serve(messages).await;
         });
-        let (encoder, never) = (ProstEncoder::default(), SingleMessageCompressionOverride::Disable);
-        let body = EncodeBody::new_server(encoder, ReceiverStream::new(answers), None, never, None);
+        let encoder = ProstEncoder::new(BufferSettings::new(ANSWER_BUFFER_BYTES, ANSWER_YIELD_BYTES));
+        let answers = ReceiverStream::new(answers).map(|answer| answer.map(|answer| *answer));
+        let never = SingleMessageCompressionOverride::Disable;
+        let body = EncodeBody::new_server(encoder, answers, None, never, None);
         let mut response = http::Response::new(tonic::body::Body::new(body));
         response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
         response
@@ -129,6 +144,7 @@ struct Conversation {
     service: FramedService,
     peer: Peer,
     share: Share,
+    limits: Limits,
     session: Session,
     marks: Watcher,
     /// Due, in their order, and there was no room for them yet.
@@ -154,12 +170,12 @@ impl Conversation {
     }
 
     async fn converse(&mut self, asked: &mut Messages) -> Result<Infallible, End> {
-        let mut producer = self.handshake(asked).await?;
+        let mut producer = Box::pin(self.handshake(asked)).await?;
         loop {
             match self.next(asked).await? {
                 Message::Whole(message) => match parse(&message)? {
                     Asked::Append(append) => {
-                        let told = self.append(&producer, &append).await?;
+                        let told = self.append(&producer, &append, message.len()).await?;
                         // Before the answer waits for its reader.
                         drop(message);
                         self.share.give_back();
@@ -282,7 +298,12 @@ impl Conversation {
     }
 
     /// Takes or refuses an append, and gives what its sender is told of that.
-    async fn append(&mut self, producer: &Producer, append: &AskedAppend<'_>) -> Result<Option<Told>, End> {
+    async fn append(
+        &mut self,
+        producer: &Producer,
+        append: &AskedAppend<'_>,
+        message_bytes: usize,
+    ) -> Result<Option<Told>, End> {
         // What was logged by a ring before this came goes to the journal before it.
         let rings = self.service.rings.clone();
         let caught_up = self.meanwhile(rings.catch_up(None)).await?;
@@ -298,7 +319,7 @@ impl Conversation {
         let taken = match payload {
             Ok(payload) => {
                 count = payload.count;
-                self.take(producer, append, level, payload).await?
+                self.take(producer, append, (level, message_bytes), payload).await?
             }
             Err(error) => Err(self.service.door.unless_stored(producer, first_seq, error)),
         };
@@ -327,7 +348,7 @@ impl Conversation {
         &mut self,
         producer: &Producer,
         append: &AskedAppend<'_>,
-        level: AckLevel,
+        (level, message_bytes): (AckLevel, usize),
         payload: Payload,
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
         let door = self.service.door.clone();
@@ -337,10 +358,15 @@ impl Conversation {
             Some(admitted) => (payload, admitted),
             None => {
                 drop(payload);
-                if !self.share_has_room(bytes).await? {
+                if !self.share.for_waiting(message_bytes, &self.limits) {
+                    let text = "too much waits for room over gRPC";
+                    return Ok(Err(ErrorInfo::new(ErrorCode::Busy, text)));
+                }
+                // Boxed, because every stream would have the memory of these waits, and few wait.
+                if !Box::pin(self.share_has_room(bytes)).await? {
                     return Ok(Err(door.share_is_full()));
                 }
-                let admitted = match self.room(bytes).await? {
+                let admitted = match Box::pin(self.room(bytes)).await? {
                     Ok(admitted) => admitted,
                     Err(error) => return Ok(Err(error)),
                 };
@@ -463,8 +489,8 @@ fn told(answer: Answer) -> Told {
     }
 }
 
-fn response(told: Told) -> v1::AppendResponse {
-    v1::AppendResponse { message: Some(told) }
+fn response(told: Told) -> Box<v1::AppendResponse> {
+    Box::new(v1::AppendResponse { message: Some(told) })
 }
 
 fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {

@@ -3,10 +3,13 @@
 //! What must hold:
 //! - A message's length is judged when its five bytes of header are there, before any memory is taken for it. One that is
 //!   too long is let go by as it comes; what it says of itself is kept, so that its sender is told, and the stream goes on.
-//! - A large message is put together only with a share of the assembly budget that the framed connections use, too. The
-//!   handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`PATIENCE`] while
-//!   it waits for its peer.
-//! - Half a message is given [`PATIENCE`] to become whole.
+//! - Half a message above [`FLOOR_BYTES`] is kept only with a share of the assembly budget that the framed connections use,
+//!   too. What came until then is at most that much and one DATA frame. So many streams may wait for a share with that
+//!   much in hand, which are counted as well ([`SHARE_WAITERS_MAX`]); one more is told that clad is busy.
+//! - A message that is whole in one DATA frame needs no share: it came with what is there already.
+//! - The handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`PATIENCE`]
+//!   while it waits for its peer.
+//! - Half a message is given [`PATIENCE`] to become whole. A stream that waits for its next message keeps no memory for it.
 //!
 //! One message is handed out at a time: when the next is asked for, what was given before was handled.
 
@@ -26,18 +29,37 @@ use tonic::Status;
 
 use super::max_message_bytes;
 use super::skim::{Skim, Skimmed};
-use crate::ingest::BEGUN;
-use crate::ingest::parts::{Held, Owner, Part};
+use crate::ingest::parts::{Held, Owner, Part, Parts};
 use crate::ingest::{FramedService, count_refusal};
 
 /// Flag and length before each message.
 const HEADER: usize = 5;
+/// Bytes of a message under way that a stream keeps without a share.
+pub(super) const FLOOR_BYTES: usize = 1024;
+/// The longest DATA frame: what may come at once. It is HTTP/2's first, and nothing here raises it.
+const DATA_FRAME_BYTES: usize = 16 * 1024;
+/// The longest message that may be handed out without a share.
+const UNSHARED_BYTES_MAX: usize = FLOOR_BYTES + DATA_FRAME_BYTES;
+/// Streams that wait for a share, over all connections.
+const SHARE_WAITERS_MAX: usize = 256;
+/// Time that a refused sender is asked to wait.
+const RETRY_AFTER_MS: u32 = 1000;
 /// Time for the rest of a message whose first byte came.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The share of the budget that the message under way has. A stream's handler finds it in the request's extensions.
 #[derive(Clone, Default)]
 pub(super) struct Share(Arc<Mutex<State>>);
+
+/// The places of those who wait for a share.
+#[derive(Clone)]
+pub(super) struct Waiters(Part);
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self(Parts::new(SHARE_WAITERS_MAX).part(Owner::Network))
+    }
+}
 
 #[derive(Default)]
 enum State {
@@ -58,6 +80,18 @@ impl Share {
         self.set(State::None);
     }
 
+    /// Has one for a message that waits for room, if it has none; says whether it is there. A message up to the floor
+    /// needs none.
+    pub(super) fn for_waiting(&self, message_bytes: usize, limits: &Limits) -> bool {
+        if message_bytes <= FLOOR_BYTES || self.is_held() {
+            return true;
+        }
+        let held = limits.budget.try_take(message_bytes);
+        let is_there = held.is_some();
+        self.set(held.map_or(State::None, State::Held));
+        is_there
+    }
+
     /// Whether others may be waiting for it.
     pub(super) fn is_held(&self) -> bool {
         !matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), State::None)
@@ -68,14 +102,16 @@ impl Share {
 #[derive(Clone)]
 pub(super) struct Limits {
     budget: Part,
+    waiters: Waiters,
     max: usize,
     patience: Duration,
 }
 
 impl Limits {
-    pub(super) fn of(service: &FramedService) -> Self {
+    pub(super) fn of(service: &FramedService, waiters: &Waiters) -> Self {
         Self {
             budget: service.assembly.part(Owner::Network),
+            waiters: waiters.clone(),
             max: max_message_bytes(service.door.max_append as usize),
             patience: PATIENCE,
         }
@@ -106,7 +142,7 @@ pub(super) struct Messages {
     skim: Option<Skim>,
     /// A share was asked for the message under way.
     asked: bool,
-    acquiring: Option<Acquiring>,
+    acquiring: Option<(Acquiring, Held)>,
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -130,6 +166,7 @@ impl Messages {
     /// Looks at the header of the next message, if it is there.
     fn begin(&mut self) -> Result<(), Status> {
         self.share.give_back();
+        self.asked = false;
         let Some(&[flag, a, b, c, d]) = self.rest.first_chunk::<HEADER>() else { return Ok(()) };
         if flag != 0 {
             return Err(Status::unimplemented("messages are taken uncompressed"));
@@ -142,7 +179,6 @@ impl Messages {
             return Ok(());
         }
         self.whole = HEADER + len as usize;
-        self.asked = false;
         Ok(())
     }
 
@@ -168,9 +204,28 @@ impl Messages {
         })
     }
 
-    /// Whether the message under way is to have a share now: it is large, and has begun to come.
+    /// Whether the message under way is to have a share now: it has begun to come, and is not whole or is long.
     fn needs_share(&self) -> bool {
-        !self.asked && self.whole > HEADER + BEGUN && self.rest.len() >= BEGUN
+        let is_short = self.rest.len() >= self.whole && self.whole <= UNSHARED_BYTES_MAX;
+        !self.asked && self.whole > HEADER + FLOOR_BYTES && self.rest.len() >= FLOOR_BYTES && !is_short
+    }
+
+    /// Asks for a share, and for a place to wait for it if there is none now.
+    fn ask_for_share(&mut self) -> Result<(), Status> {
+        self.asked = true;
+        // It is there twice for a moment: as it came, and encoded.
+        let bytes = 2 * (self.whole - HEADER);
+        if let Some(held) = self.limits.budget.try_take(bytes) {
+            self.share.set(State::Held(held));
+            return Ok(());
+        }
+        let Some(place) = self.limits.waiters.0.try_take(1) else {
+            let text = "many messages are under way over gRPC, and this one finds no room: send it again later";
+            return Err(self.end(&ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS)));
+        };
+        self.acquiring = Some((Box::pin(self.limits.budget.take(bytes)), place));
+        self.share.set(State::Asked);
+        Ok(())
     }
 
     /// Takes the message under way, which is whole. What came behind a large one leaves its memory: that is to go with the
@@ -178,7 +233,7 @@ impl Messages {
     fn hand_out(&mut self) -> Message {
         let whole = std::mem::take(&mut self.whole);
         let mut message = self.rest.split_to(whole).freeze();
-        if whole > HEADER + BEGUN {
+        if self.asked {
             self.rest = BytesMut::from(&self.rest[..]);
         }
         self.patience = None;
@@ -192,14 +247,12 @@ impl Messages {
         to_status(error)
     }
 
-    fn keep(&mut self, data: Bytes) {
-        if self.rest.is_empty() {
-            self.rest = data.into();
-        } else {
-            let whole = if self.asked { self.whole } else { self.whole.min(BEGUN) };
-            self.rest.reserve(whole.saturating_sub(self.rest.len()).max(data.len()));
-            self.rest.extend_from_slice(&data);
+    /// Copies what came: in its own memory it would keep what other streams' frames came in.
+    fn keep(&mut self, data: &[u8]) {
+        if self.asked {
+            self.rest.reserve(self.whole.saturating_sub(self.rest.len()).max(data.len()));
         }
+        self.rest.extend_from_slice(data);
     }
 }
 
@@ -209,7 +262,7 @@ impl Stream for Messages {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Handed> {
         let me = self.get_mut();
         loop {
-            if let Some(acquiring) = &mut me.acquiring {
+            if let Some((acquiring, _)) = &mut me.acquiring {
                 me.share.set(ready!(acquiring.as_mut().poll(cx)).map_or(State::None, State::Held));
                 me.acquiring = None;
             }
@@ -223,21 +276,20 @@ impl Stream for Messages {
                     return Poll::Ready(Some(over));
                 }
             } else if me.needs_share() {
-                me.asked = true;
-                // It is there twice for a moment: as it came, and encoded.
-                me.acquiring = Some(Box::pin(me.limits.budget.take(2 * (me.whole - HEADER))));
-                me.share.set(State::Asked);
+                if let Err(status) = me.ask_for_share() {
+                    return Poll::Ready(Some(Err(status)));
+                }
                 continue;
             } else if me.whole > 0 && me.rest.len() >= me.whole {
                 return Poll::Ready(Some(Ok(me.hand_out())));
             }
             match Pin::new(&mut me.body).poll_next(cx) {
-                Poll::Ready(Some(Ok(data))) => me.keep(data),
+                Poll::Ready(Some(Ok(data))) => me.keep(&data),
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Some(Err(Status::from_error(Box::new(e))))),
                 Poll::Ready(None) if me.rest.is_empty() && me.whole == 0 => return Poll::Ready(None),
                 Poll::Ready(None) => return Poll::Ready(Some(Err(Status::internal("the stream ends in a message")))),
                 Poll::Pending if me.rest.is_empty() && me.whole == 0 => {
-                    me.patience = None;
+                    (me.patience, me.rest) = (None, BytesMut::new());
                     return Poll::Pending;
                 }
                 Poll::Pending => {
@@ -281,7 +333,7 @@ mod tests {
 
     fn limits(budget_bytes: usize) -> Limits {
         let budget = Parts::new(budget_bytes).part(Owner::Network);
-        Limits { budget, max: 1 << 20, patience: Duration::from_millis(50) }
+        Limits { budget, waiters: Waiters::default(), max: 1 << 20, patience: Duration::from_millis(50) }
     }
 
     fn messages(limits: &Limits) -> (mpsc::Sender<Result<Bytes, Infallible>>, Messages) {
@@ -329,6 +381,67 @@ mod tests {
         assert_eq!(whole(other.next().await.unwrap().unwrap()).len(), 70_000);
         drop(other);
         assert_eq!(limits.budget.available(), 200_000);
+    }
+
+    #[tokio::test]
+    async fn half_a_message_above_the_floor_has_a_share() {
+        let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
+        let (tx, mut got) = messages(&limits);
+        let sent = message(60_000);
+        let (floor, rest) = sent.split_at(FLOOR_BYTES - 1);
+        tx.send(Ok(Bytes::copy_from_slice(floor))).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), got.next()).await.is_err());
+        assert_eq!(limits.budget.available(), 1 << 20, "the floor is free");
+        let (more, rest) = rest.split_at(1);
+        tx.send(Ok(Bytes::copy_from_slice(more))).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), got.next()).await.is_err());
+        assert_eq!(limits.budget.available(), (1 << 20) - 120_000);
+        tx.send(Ok(Bytes::copy_from_slice(rest))).await.unwrap();
+        assert_eq!(whole(got.next().await.unwrap().unwrap()).len(), 60_000);
+        assert!(tokio::time::timeout(Duration::from_millis(20), got.next()).await.is_err());
+        assert_eq!((limits.budget.available(), got.rest.capacity()), (1 << 20, 0), "nothing is kept between two");
+    }
+
+    /// Whoever holds all of the budget with half messages: what came at once has its memory already.
+    #[tokio::test]
+    async fn a_message_that_is_whole_needs_no_share() {
+        let limits = limits(1 << 20);
+        let all = (limits.budget.try_take(1 << 20), limits.budget.try_take(1 << 20));
+        let (tx, mut got) = messages(&limits);
+        tx.send(Ok(Bytes::from(message(DATA_FRAME_BYTES - HEADER)))).await.unwrap();
+        let waits = tokio::time::timeout(Duration::from_secs(60), got.next());
+        assert_eq!(whole(waits.await.expect("at once").unwrap().unwrap()).len(), DATA_FRAME_BYTES - HEADER);
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn so_many_wait_for_a_share_and_one_more_is_told() {
+        let limits = Limits { waiters: Waiters(Parts::new(2).part(Owner::Network)), ..limits(200_000) };
+        let held = limits.budget.try_take(200_000).expect("nobody has any");
+        let (tx, mut waits) = messages(&limits);
+        let (tx2, mut refused) = messages(&limits);
+        for tx in [&tx, &tx2] {
+            tx.send(Ok(Bytes::copy_from_slice(&message(60_000)[..5000]))).await.unwrap();
+        }
+        assert!(tokio::time::timeout(Duration::from_millis(20), waits.next()).await.is_err(), "it waits for its turn");
+        let error = from_status(&refused.next().await.unwrap().unwrap_err()).unwrap();
+        assert_eq!((error.code, error.retry_after_ms), (ErrorCode::Busy, Some(RETRY_AFTER_MS)));
+        drop(held);
+        tx.send(Ok(Bytes::copy_from_slice(&message(60_000)[5000..]))).await.unwrap();
+        assert_eq!(whole(waits.next().await.unwrap().unwrap()).len(), 60_000);
+        assert!(limits.waiters.0.try_take(1).is_some(), "its place is free");
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_room_has_a_share_or_waits_no_longer() {
+        let limits = limits(10_000);
+        let (one, other, small) = (Share::default(), Share::default(), Share::default());
+        assert!(one.for_waiting(4000, &limits) && one.is_held());
+        assert!(one.for_waiting(4000, &limits) && limits.budget.available() == 6000, "one share is enough");
+        assert!(!other.for_waiting(4000, &limits) && !other.is_held(), "the network has half");
+        assert!(small.for_waiting(FLOOR_BYTES, &limits) && !small.is_held());
+        one.give_back();
+        assert!(other.for_waiting(4000, &limits));
     }
 
     #[tokio::test]

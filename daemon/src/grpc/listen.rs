@@ -5,6 +5,7 @@
 //! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
 //! takes nothing of what waits for it for as long as [`Patience`] gives it is closed: longer where it has read.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Connected;
 
 use crate::ingest::parts::Owner;
@@ -62,7 +64,7 @@ pub(super) struct Connection {
     handshake: Option<Pin<Box<Sleep>>>,
     got: usize,
     /// Dropped with the connection, which ends the stream that it was made for.
-    over: Option<mpsc::Sender<io::Result<Connection>>>,
+    over: Option<mpsc::Sender<Infallible>>,
     patience: Patience,
     /// There while it waits for the peer to take something, and since when.
     taking: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
@@ -167,10 +169,11 @@ impl Connection {
     }
 
     /// A stream that never gives anything, and ends when this connection does.
-    pub(super) fn tell_when_over(&mut self) -> ReceiverStream<io::Result<Self>> {
+    pub(super) fn tell_when_over(&mut self) -> impl Stream<Item = io::Result<Self>> + use<> {
+        // Of nothing, because a channel takes the memory of 32 items at its beginning.
         let (over, told) = mpsc::channel(1);
         self.over = Some(over);
-        ReceiverStream::new(told)
+        ReceiverStream::new(told).map(|never| match never {})
     }
 
     /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.

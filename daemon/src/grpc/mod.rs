@@ -3,16 +3,17 @@
 //! What must hold:
 //! - An append over gRPC goes through the same door as a framed one and gets the same answers: what one takes, the other
 //!   takes. It is encoded at the door, and its checksum starts there.
-//! - Memory that a peer can hold is bounded before it is taken: what HTTP/2 may have buffered by the windows below, a
-//!   message that is put together by [`assembly`], what is admitted by the door, answers by a channel. A peer that does
-//!   not read its answers is not read from either.
+//! - Memory that a peer can hold is bounded before it is taken: streams by [`streams`], what HTTP/2 may have buffered by the
+//!   windows below, a message that is put together by [`assembly`], what is admitted by the door, answers by a channel. A
+//!   peer that does not read its answers is not read from either. A request of any method but Append is at most
+//!   [`REQUEST_BYTES_MAX`] long, because tonic puts it together outside every budget.
 //! - A peer that is gone is found by HTTP/2's own pings; `idle_timeout` is of connections that have none.
 //! - On the way down no call begins, what was taken is answered, and nobody holds the daemon up with a call that only
 //!   watches.
 //!
 //! ```text
-//! listen (place, preface) ─▶ HTTP/2 ─▶ assembly (length, budget, time) ─▶ append ─▶ Door, Session ─▶ answers
-//!                                   └▶ log ─▶ ReadStream ─▶ blocks of OTLP
+//! listen (place, preface) ─▶ HTTP/2 ─▶ streams ─▶ assembly (length, budget, time) ─▶ append ─▶ Door, Session ─▶ answers
+//!                                             └▶ log ─▶ ReadStream ─▶ blocks of OTLP
 //! ```
 
 mod append;
@@ -22,6 +23,7 @@ mod health;
 mod listen;
 mod log;
 mod skim;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +31,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::middleware;
+use clad_journal::io::release_free_memory;
 use clad_proto::grpc::FILE_DESCRIPTOR_SET;
 use clad_proto::grpc::v1::ingest_server::SERVICE_NAME as INGEST;
 use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
@@ -36,25 +40,32 @@ use clad_proto::otlp::Logs;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::health::Health;
+use crate::ingest::parts::{Owner, Parts};
 use crate::ingest::{Current, Listeners};
 use crate::metrics;
 use calls::Calls;
 use listen::Connection;
+use streams::{STREAMS_MAX, with_place};
 
-/// What one stream may have sent that is not taken yet; less where one connection may hold less, and see [`window`].
-const STREAM_WINDOW: usize = 4 * 1024 * 1024;
-/// The same for all streams of a connection; less where all connections together may hold less, and see [`window`].
-const CONNECTION_WINDOW: usize = 16 * 1024 * 1024;
-/// Calls of one connection, at most and at least: see [`streams`]. RFC 9113 asks for 100; clients beyond it wait.
+/// Bytes that one stream, or all of a connection, may have sent that are not taken yet. See [`window`] for what it is less.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// Calls of one connection, at most and at least: see [`calls_max`]. RFC 9113 asks for 100; clients beyond it wait.
 const MAX_STREAMS: u32 = 100;
 const MIN_STREAMS: u32 = 4;
-/// What the calls of one connection are a part of.
-const ALL_STREAMS: u32 = 4096;
+/// Calls beyond its limit, or broken, after which a connection ends. HTTP/2 remembers each of them for a while.
+const REFUSED_CALLS_MAX: usize = 32;
+/// Connections that are a crowd: when half of it has gone, its memory is given back to the system,
+const CROWD_CONNECTIONS: usize = 8;
+/// this long after the last one went.
+const RELEASE_DELAY: Duration = Duration::from_secs(1);
+/// The longest request of a call that is not Append: a ReadRequest, a name of a service, a name to reflect on.
+const REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// A silent connection is asked whether it is still there after this long, and given up after that much more.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Time for a peer to take the last words of its calls.
@@ -69,15 +80,17 @@ fn max_message_bytes(max_append: usize) -> usize {
 }
 
 /// The window of the `nth` connection that is open: what HTTP/2 buffers of bytes that wait for room is bounded for all
-/// connections together, because the n-th gets the n-th part. The sum over n of them is the budget times 1 + ln n, and
-/// 64 KiB for each: HTTP/2 starts there, and less would only stop every sender after its first frames.
+/// connections together. 1/2 + 1/6 + 1/12 + ... is less than 1, so that n of them have a quarter of the budget, and 64 KiB
+/// each: HTTP/2 starts there, and less would only stop every sender after its first frames.
 fn window(at_most: usize, budget: usize, nth: usize) -> u32 {
-    at_most.min(budget / nth.max(1)).max(65_535) as u32
+    let nth = nth.max(1);
+    at_most.min(budget / 4 / nth.saturating_mul(nth + 1)).max(65_535) as u32
 }
 
-/// Calls that the `nth` connection may have open, each of which is a task with its buffers: bounded for all together, too.
-fn streams(nth: usize) -> u32 {
-    (ALL_STREAMS / u32::try_from(nth.max(1)).unwrap_or(u32::MAX)).clamp(MIN_STREAMS, MAX_STREAMS)
+/// Calls that the `nth` connection is told that it may have open: a part of a quarter of all, because each one that is
+/// opened and refused costs some memory too. All together are bounded by [`streams`].
+fn calls_max(nth: usize) -> u32 {
+    u32::try_from(STREAMS_MAX / 4 / nth.max(1)).unwrap_or(u32::MAX).clamp(MIN_STREAMS, MAX_STREAMS)
 }
 
 /// Serves on a listener until the daemon stops. What HTTP/2 may buffer of a connection is told once, when it begins, by the
@@ -110,13 +123,23 @@ pub(crate) fn serve(
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
             .include_reflection_service(false)
     };
-    let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone() };
+    let waiters = assembly::Waiters::default();
+    let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone(), waiters };
     let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
-    let mut routes = Routes::new(ingest).add_service(LogServer::new(log)).add_service(health_service);
+    let mut routes = Routes::new(ingest)
+        .add_service(LogServer::new(log).max_decoding_message_size(REQUEST_BYTES_MAX))
+        .add_service(health_service.max_decoding_message_size(REQUEST_BYTES_MAX));
     match (reflection().build_v1(), reflection().build_v1alpha()) {
-        (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
+        (Ok(v1), Ok(v1alpha)) => {
+            routes = routes
+                .add_service(v1.max_decoding_message_size(REQUEST_BYTES_MAX))
+                .add_service(v1alpha.max_decoding_message_size(REQUEST_BYTES_MAX));
+        }
         (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
     }
+    let places = Parts::new(STREAMS_MAX).part(Owner::Network);
+    let routes = routes.into_axum_router().layer(middleware::from_fn_with_state(places, with_place));
+    let routes = Routes::from(routes).prepare();
     let incoming = listen::accept(listener, listeners.clone(), current, cut_now, service.stop.clone());
     let serving = Serving {
         routes,
@@ -143,15 +166,26 @@ impl Serving {
     /// Serves connections until no more come and all have ended.
     async fn all(self, mut incoming: mpsc::Receiver<Connection>) {
         let mut open = JoinSet::new();
+        // The most connections since memory was released, and when it is released again.
+        let (mut most, mut release_at) = (0, None);
         loop {
             tokio::select! {
                 connection = incoming.recv() => match connection {
                     Some(connection) => {
                         open.spawn(self.one(connection));
+                        most = most.max(open.len());
                     }
                     None => break,
                 },
-                Some(_) = open.join_next() => {}
+                Some(_) = open.join_next() => {
+                    if most >= CROWD_CONNECTIONS && open.len() <= most / 2 {
+                        release_at = Some(Instant::now() + RELEASE_DELAY);
+                    }
+                }
+                () = sleep_until(release_at.unwrap_or_else(Instant::now)), if release_at.is_some() => {
+                    (most, release_at) = (open.len(), None);
+                    tokio::task::spawn_blocking(release_free_memory);
+                }
             }
         }
         while open.join_next().await.is_some() {}
@@ -163,9 +197,10 @@ impl Serving {
         let over = connection.tell_when_over();
         let mut stop = self.stop.clone();
         let server = Server::builder()
-            .initial_stream_window_size(window(STREAM_WINDOW, self.windows.0, nth))
-            .initial_connection_window_size(window(CONNECTION_WINDOW, self.windows.1, nth))
-            .max_concurrent_streams(streams(nth))
+            .initial_stream_window_size(window(WINDOW_BYTES, self.windows.0, nth))
+            .initial_connection_window_size(window(WINDOW_BYTES, self.windows.1, nth))
+            .max_concurrent_streams(calls_max(nth))
+            .http2_max_local_error_reset_streams(Some(REFUSED_CALLS_MAX))
             .http2_keepalive_interval(Some(self.keepalive.0))
             .http2_keepalive_timeout(Some(self.keepalive.1))
             .add_routes(self.routes.clone())

@@ -22,15 +22,13 @@ const SHORT: Duration = Duration::from_millis(100);
 #[test]
 fn the_parts_of_all_connections_have_a_bound() {
     const BUDGET: usize = 16 << 20;
-    let (mut bytes, mut calls) = (0_u64, 0_u64);
+    let mut bytes = 0;
     for nth in 1..=4096 {
-        bytes += u64::from(window(CONNECTION_WINDOW, BUDGET, nth));
-        calls += u64::from(streams(nth));
-        let share = BUDGET as f64 * (1.0 + (nth as f64).ln()) + 65_536.0 * nth as f64;
-        assert!((bytes as f64) <= share, "{bytes} bytes of {nth}");
+        bytes += window(WINDOW_BYTES, BUDGET, nth) as usize;
+        assert!(bytes <= BUDGET / 4 + 65_536 * nth, "{bytes} bytes of {nth}");
     }
-    assert!(calls < 6 * u64::from(ALL_STREAMS) + 4096 * u64::from(MIN_STREAMS), "{calls}");
-    assert_eq!((window(CONNECTION_WINDOW, BUDGET, 1), streams(1)), (16 << 20, 100), "one alone has all of it");
+    assert_eq!((window(WINDOW_BYTES, BUDGET, 1), calls_max(1)), (2 << 20, 100), "one alone has an eighth of it");
+    assert_eq!((window(WINDOW_BYTES, BUDGET, 4096), calls_max(4096)), (65_535, 4));
 }
 
 /// A connection as it was accepted, and its peer.

@@ -25,7 +25,7 @@ use super::current::Current;
 use super::door::count_refusal;
 use super::framed::serve;
 use super::parts::Owner;
-use super::peer::Peer;
+use super::peer::{Peer, start_time_of_peer};
 use super::places::{Listeners, Place};
 use crate::access::Access;
 use crate::metrics;
@@ -127,13 +127,14 @@ pub(crate) async fn unix(
             tokio::spawn(too_many(stream));
             continue;
         };
+        let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
+        let process = (pid, pid.and_then(|pid| start_time_of_peer(&stream, pid)));
         let Some((rd, wr)) = adopted(&crew, stream.into_std(), &place) else { continue };
         let (service, access) = (current.service(), access.clone());
         crew.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
-            let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
             let may_read = access.may_read(cred.uid(), cred.gid()).await;
-            let peer = Peer::unix(cred.uid(), cred.gid(), pid, may_read);
+            let peer = Peer::unix(cred.uid(), cred.gid(), process, may_read);
             serve(service, peer, place.seat().clone(), rd, wr).await;
             drop(place);
         });

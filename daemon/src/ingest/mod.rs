@@ -35,6 +35,6 @@ pub(crate) use peer::{Peer, start_time};
 pub(crate) use places::{LEAVING, Listeners, Place, makes_room};
 pub(crate) use session::{Answer, Session};
 
-/// Frames and messages up to this length need no share of the budget for large ones, and of these so much comes before a
+/// Frames up to this length need no share of the budget for large ones, and of these so much comes before a
 /// share is asked for: who only claims much gets nothing for it.
 pub(crate) const BEGUN: usize = 64 * 1024;

@@ -3,7 +3,12 @@
 //! What must hold: what the daemon vouches for comes from `SO_PEERCRED` and `/proc`; the owner of a producer id is the
 //! uid on a Unix socket, and a hash of the secret elsewhere (a network peer has no uid that could be believed).
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use clad_proto::frame::{Transport, Vouched};
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sha2::{Digest, Sha256};
 
 use super::parts::Owner;
@@ -23,9 +28,9 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A peer on a Unix socket.
-    pub(crate) fn unix(uid: u32, gid: u32, pid: Option<u32>, may_read: bool) -> Self {
-        Self { may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid.and_then(start_time)) }
+    /// A peer on a Unix socket, and when its process started, where that is sure.
+    pub(crate) fn unix(uid: u32, gid: u32, (pid, pid_start): (Option<u32>, Option<u64>), may_read: bool) -> Self {
+        Self { may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid_start) }
     }
 
     /// Whoever a ring was given to, as it was known on the Unix socket.
@@ -85,6 +90,27 @@ fn secret_owner(secret: &[u8]) -> u64 {
     u64::from_le_bytes(first) | 1 << 63
 }
 
+/// When the process that connected a Unix socket started, where it is sure that it is that process: one that has ended may
+/// have left its number to another, and its socket to anybody.
+pub(crate) fn start_time_of_peer(socket: &impl AsFd, pid: u32) -> Option<u64> {
+    start_time_while(getsockopt(socket, sockopt::PeerPidfd), pid)
+}
+
+/// The start time behind a number that the process had all the while.
+fn start_time_while(process: Result<OwnedFd, Errno>, pid: u32) -> Option<u64> {
+    match process {
+        Ok(process) => {
+            let start = start_time(pid)?;
+            // It is readable once the process has ended. Until then nobody else has its number.
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            (poll(&mut ended, Some(&Timespec::default())) == Ok(0)).then_some(start)
+        }
+        // Before Linux 6.5 nothing tells.
+        Err(Errno::ENOPROTOOPT) => start_time(pid),
+        Err(_) => None,
+    }
+}
+
 /// When a process started, in clock ticks since boot: with the pid it names one process for ever.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -99,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_the_uid_or_the_secret_and_never_both() {
-        let unix = Peer::unix(1000, 1000, Some(std::process::id()), false);
+        let unix = Peer::unix(1000, 1000, (Some(std::process::id()), None), false);
         assert_eq!(unix.owner(b"ignored"), 1000);
         let tcp = Peer::network(Transport::Tcp, "x".into(), false);
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
@@ -109,9 +135,24 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_when_a_process_started() {
-        let vouched = Vouched::decode(&Peer::unix(1, 2, Some(std::process::id()), false).vouch).unwrap();
+        let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let start = start_time_of_peer(&own, std::process::id());
+        let vouched = Vouched::decode(&Peer::unix(1, 2, (Some(std::process::id()), start), false).vouch).unwrap();
         assert_eq!((vouched.uid, vouched.gid, vouched.pid), (Some(1), Some(2), Some(std::process::id())));
         assert!(vouched.pid_start.unwrap() > 0);
         assert_eq!(start_time(u32::MAX), None);
+    }
+
+    /// The number of a process that has ended is another's by now: this test's own.
+    #[test]
+    fn who_has_ended_has_no_start_time_of_another() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        let own = std::process::id();
+        assert_eq!(start_time_while(Ok(process), own), None);
+        assert_eq!(start_time_while(Err(Errno::ESRCH), own), None, "it was reaped");
+        assert!(start_time_while(Err(Errno::ENOPROTOOPT), own).is_some(), "a kernel that cannot say");
     }
 }

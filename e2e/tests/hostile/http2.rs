@@ -153,6 +153,13 @@ impl Http2 {
         self.windows.insert(stream, self.stream_window);
     }
 
+    /// The same; where the daemon has closed, nothing is begun.
+    pub(super) fn try_open(&mut self, stream: u32) {
+        if self.try_send(HEADERS, END_HEADERS, stream, &call()).is_some() {
+            self.windows.insert(stream, self.stream_window);
+        }
+    }
+
     /// Sends data, whatever the windows say.
     pub(super) fn data(&mut self, stream: u32, bytes: &[u8], last: bool) {
         self.send(DATA, if last { END_STREAM } else { 0 }, stream, bytes);

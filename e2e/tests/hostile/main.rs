@@ -9,12 +9,13 @@
 mod crowd;
 mod http2;
 mod lengths;
+mod messages;
 mod slow;
 mod streams;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_e2e::raw::hello_reader;
 use clad_e2e::tool::resident;
@@ -45,13 +46,17 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
     let limit = metrics(pages)["clad_inflight_limit_bytes"] as u64;
     let (mut bystander, mut next) = (Raw::producer(&daemon.socket()).0, 0);
     let mut served = || {
+        let began = Instant::now();
         bystander.append_acked(next, AckLevel::Durable, &[format!("bystander {next}").as_bytes()]);
         next += 1;
+        began.elapsed()
     };
     served();
     let first = daemon.status().offsets.expect("offsets").durable - 1;
     let memory = || resident(daemon.pid()).anonymous;
     let before = memory();
+    let mut quiet: Vec<_> = (0..LEAST_ACKS).map(|_| served()).collect();
+    let mut took = Vec::new();
     let (over, peak, inflight, acks) =
         (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let result = thread::scope(|scope| {
@@ -69,7 +74,7 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
         });
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                served();
+                took.push(served());
                 acks.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -85,10 +90,12 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
     let grown = peak.into_inner().saturating_sub(before);
     let seen = Seen { inflight: inflight.into_inner(), acks: acks.into_inner() };
     println!(
-        "hostile: {name}: grew by {grown} of {} bytes, {} in flight, {} acks beside it",
+        "hostile: {name}: grew by {grown} of {} bytes, {} in flight, {} acks beside it, p99 {:?} (quiet {:?})",
         bound + SLACK,
         seen.inflight,
-        seen.acks
+        seen.acks,
+        p99(&mut took),
+        p99(&mut quiet)
     );
     println!("tally: attacks=1 acks={}", seen.acks);
     assert!(grown <= bound + SLACK, "{name}: the daemon grew by {grown} bytes, and may by {bound} and {SLACK}");
@@ -96,6 +103,11 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
     assert!(seen.acks >= LEAST_ACKS, "{name}: {seen:?}");
     is_whole(daemon, first, next);
     (seen, result)
+}
+
+fn p99(took: &mut [Duration]) -> Duration {
+    took.sort_unstable();
+    took[(took.len() - 1) * 99 / 100]
 }
 
 /// Ends the looking also when the attack panics.

@@ -21,6 +21,7 @@ pub mod bulk;
 pub mod device;
 mod engine;
 mod extents;
+mod heap;
 mod latch;
 mod lease;
 mod os;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 
 pub use buffer::IoBuf;
 pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason, Grounds, OnFallback, choose};
+pub use heap::release_free_memory;
 pub use latch::{Latch, Latched, LatchedFile};
 pub use os::{EngineOptions, OsStorage};
 

@@ -14,6 +14,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         ("ten thousand connections", "crowd::"),
         ("lengths, counts and numbers up to the largest", "lengths::"),
         ("half frames, and clients that never read", "slow::"),
+        ("gRPC: messages that begin and never end", "messages::"),
         ("gRPC: metadata, reset storms, streams, windows, answers that nobody reads", "streams::"),
     ] {
         run.case(name, || {

@@ -91,6 +91,24 @@ fn what_is_refused_for_now_goes_again_after_a_wait_without_a_mark() {
     assert_eq!(sent(&mut session, now + Duration::from_millis(500)), [(0, false), (1, false)]);
 }
 
+/// Those behind a refused one are given up for its reason.
+#[test]
+fn who_came_behind_a_refused_one_has_its_reason() {
+    let now = Instant::now();
+    let mut session = with(3, now);
+    sent(&mut session, now);
+    refused(&mut session, 0, ErrorInfo::new(ErrorCode::NoSpace, "full"), now);
+    refused(&mut session, 1, gap(0), now);
+    refused(&mut session, 2, gap(0), now);
+    session.tick(now + Duration::from_secs(3600));
+    let ended = appends(&mut session);
+    assert_eq!(ended.len(), 3);
+    for (number, result) in ended {
+        let Err(AppendError::Refused { error, maybe_written: false }) = &result else { panic!("{number}: {result:?}") };
+        assert_eq!(error.code, ErrorCode::NoSpace, "{number}");
+    }
+}
+
 #[test]
 fn what_was_fired_and_forgotten_may_leave_a_hole() {
     let now = Instant::now();

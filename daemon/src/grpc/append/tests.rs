@@ -61,7 +61,8 @@ impl World {
             patience: Patience::default(),
             stop: stopped,
         };
-        let ingest = Ingest { current: Current::new(service.clone()), may_read: false, calls: Calls::default() };
+        let (calls, waiters) = (Calls::default(), Waiters::default());
+        let ingest = Ingest { current: Current::new(service.clone()), may_read: false, calls, waiters };
         let (ask, asked) = mpsc::channel(100);
         let body = tonic::body::Body::new(axum::body::Body::from_stream(ReceiverStream::new(asked)));
         let told = axum::body::Body::new(ingest.append(http::Request::new(body)).into_body()).into_data_stream();

@@ -141,7 +141,7 @@ impl World {
         place.seat().wake_by(rd.ender());
         let (service, (ends, ended)) = (self.service.clone(), channel::sync_channel(1));
         self.crew.spawn(async move {
-            serve(service, Peer::unix(uid, uid, None, true), place.seat().clone(), rd, wr).await;
+            serve(service, Peer::unix(uid, uid, (None, None), true), place.seat().clone(), rd, wr).await;
             drop(place);
             let _ = ends.send(());
         });

@@ -10,7 +10,7 @@ use super::*;
 use crate::ingest::Peer;
 
 fn asker(producer: u8, producer_epoch: u32) -> Asker {
-    let peer = Peer::unix(UID, UID, Some(std::process::id()), true);
+    let peer = Peer::unix(UID, UID, (Some(std::process::id()), crate::ingest::start_time(std::process::id())), true);
     let owner = peer.owner(b"");
     Asker { peer, producer: ProducerId::from_bytes([producer; 16]), producer_epoch, owner, between: (0, u64::MAX) }
 }

@@ -60,6 +60,31 @@ mod tests {
         assert!(table.contains(&(64 << 20).to_string()));
     }
 
+    /// The sum of bounds on memory, and what the units say of it.
+    #[test]
+    fn the_units_leave_room_for_the_sum_of_all_bounds_on_memory() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let text = std::fs::read_to_string(root.join("docs/ARCHITECTURE.md")).unwrap();
+        let (_, rest) = text.split_once("<!-- memory sum -->\n").expect("the sum");
+        let (table, _) = rest.split_once("<!-- end of memory sum -->").expect("its end");
+        let mut results = Vec::new();
+        for row in table.lines().skip(2) {
+            let row: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let (how, result) = (row[1], row[2].parse::<f64>().unwrap());
+            assert!((sum(how) - result).abs() < 1.0, "{how} is {} and not {result}", sum(how));
+            results.push(result);
+        }
+        let all = results.pop().expect("the last row");
+        assert!((results.iter().sum::<f64>() - all).abs() < 1.0, "{all} is not the sum of the rows");
+        for unit in ["clad.service", "clad@.service"] {
+            let unit = std::fs::read_to_string(root.join("deploy").join(unit)).unwrap();
+            let high =
+                unit.lines().find_map(|line| line.strip_prefix("MemoryHigh=")?.strip_suffix('M')).expect("a bound");
+            let high: f64 = high.parse().unwrap();
+            assert!((all..1.25 * all).contains(&high), "MemoryHigh={high}M, and the sum is {all} MiB");
+        }
+    }
+
     #[test]
     fn a_block_is_what_stands_behind_its_mark_once() {
         let text = "x\n<!-- run: a -->\n```\none\ntwo\n```\n<!-- run: b -->\n```\nthree\n```\n";

@@ -1,0 +1,97 @@
+//! Places of streams, over all gRPC connections.
+//!
+//! Must hold:
+//! - A call of any method has a place before its body is read, and keeps it until its answer has ended. So the memory that
+//!   all streams take is bounded by [`STREAMS_MAX`], and not by connections times streams of each.
+//! - A call without a place is refused with RESOURCE_EXHAUSTED and may be made again later. Its body is not read.
+//! - An owner never has all of the places: the quota leaves some for another owner.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use clad_proto::grpc::to_status;
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+use http_body_util::BodyExt;
+
+use crate::ingest::count_refusal;
+use crate::ingest::parts::{Held, Part};
+
+/// Streams over all connections.
+pub(super) const STREAMS_MAX: usize = 4096;
+/// Time that a refused caller is asked to wait.
+const RETRY_AFTER_MS: u32 = 1000;
+
+/// The place of a stream, given back with the last clone.
+#[derive(Clone)]
+pub(super) struct StreamPlace(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Held>);
+
+impl StreamPlace {
+    /// Passes a frame of the answer on. The closure that calls it owns the place for as long as the answer's body lives.
+    fn beside<T>(&self, frame: T) -> T {
+        frame
+    }
+}
+
+/// Gives a call its place, or refuses it. The request's extensions have a clone, for what outlives the answer's body.
+pub(super) async fn with_place(State(places): State<Part>, mut request: Request, next: Next) -> Response {
+    let Some(place) = places.try_take(1) else { return refusal() };
+    let place = StreamPlace(Arc::new(place));
+    request.extensions_mut().insert(place.clone());
+    next.run(request).await.map(|body| Body::new(body.map_frame(move |frame| place.beside(frame))))
+}
+
+fn refusal() -> Response {
+    let text = format!("the network has its part of the {STREAMS_MAX} gRPC streams: end streams, or try again later");
+    let error = ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS);
+    count_refusal(AckLevel::Received, error.code, 1);
+    to_status(&error).into_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use clad_proto::grpc::from_status;
+    use tonic::codegen::Service;
+    use tonic::{Code, Status};
+
+    use super::*;
+    use crate::ingest::parts::{Owner, Parts};
+
+    async fn call(router: &mut Router) -> Result<Response, Status> {
+        let response = router.call(Request::<Body>::default()).await.expect("it always answers");
+        match Status::from_header_map(response.headers()) {
+            Some(status) => Err(status),
+            None => Ok(response),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_beyond_all_places_is_refused_until_one_is_free() {
+        let quota = Parts::new(4);
+        let places = quota.part(Owner::Network);
+        let mut router = Router::new()
+            .fallback(async || "it is served")
+            .layer(axum::middleware::from_fn_with_state(places, with_place));
+        let mut open = Vec::new();
+        let refused = loop {
+            match call(&mut router).await {
+                Ok(response) => open.push(response),
+                Err(status) => break status,
+            }
+        };
+        assert!((1..4).contains(&open.len()), "{} of 4: there is one for another owner", open.len());
+        let error = from_status(&refused).expect("one of ours");
+        assert_eq!((refused.code(), error.code), (Code::ResourceExhausted, ErrorCode::Busy));
+        assert!(error.retryable && error.retry_after_ms == Some(RETRY_AFTER_MS));
+        drop(open.pop());
+        let body = call(&mut router).await.expect("a place is free").into_body();
+        assert_eq!(body.collect().await.expect("an answer").to_bytes(), "it is served");
+        let again = call(&mut router).await.expect("the answer has ended");
+        assert!(call(&mut router).await.is_err());
+        drop((again, open));
+        assert_eq!(quota.in_use(), 0);
+    }
+}
