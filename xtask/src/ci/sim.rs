@@ -84,6 +84,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "found worn: ",
                     "worn: ",
                     "fresh: ",
+                    "turnover: ",
                     "group_commit: ",
                     "per_message: ",
                     "sync_file_range: ",
@@ -98,7 +99,10 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("fresh inputs for the fuzz targets", || {
         let mut command = cargo(&root);
         command.args(["test", "--package", "clad-fuzz", "--test", "corpus", "--", "--nocapture"]);
-        command.env("CLAD_SEED", "fresh").env("CLAD_FUZZ_RUNS", (seeds / INPUTS).max(1).to_string());
+        command.env("CLAD_FUZZ_RUNS", (seeds / INPUTS).max(1).to_string());
+        if std::env::var_os("CLAD_SEED").is_none() {
+            command.env("CLAD_SEED", "fresh");
+        }
         told(&output(&mut command)?, &FUZZED)
     });
     run.case("both sessions and the journal", || {

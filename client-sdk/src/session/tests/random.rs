@@ -482,7 +482,7 @@ fn seeds() -> Vec<u64> {
     }
     let fresh = number("CLAD_SESSION_RUNS").unwrap_or(0);
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    let first = clock.as_nanos() as u64;
+    let first = number("CLAD_SEED").unwrap_or(clock.as_nanos() as u64);
     println!("random: seeds 0 to 2999, and {fresh} from CLAD_TEST_SEED={first} on");
     (0..3000).chain((0..fresh).map(|i| first.wrapping_add(i))).collect()
 }
