@@ -65,6 +65,27 @@ pub fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
 }
 
+/// What `[limits] max_connections` must be for the user of the tests to get so many connections, and no more: root has 16
+/// beside it, and anybody else half of it while nobody else is there.
+#[must_use]
+pub fn max_connections_for(connections: usize) -> String {
+    if is_root() { connections - 16 } else { 2 * connections }.to_string()
+}
+
+/// Does something as another user, on a thread of its own. Only root can.
+///
+/// # Panics
+/// When that is not allowed, or it panics.
+pub fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+    let user = rustix::process::Uid::from_raw(uid);
+    let other = || {
+        // Of this thread alone, as the system call has it.
+        rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(other).join().expect("it does not panic"))
+}
+
 /// Says by name that something did not run, and why.
 #[expect(clippy::print_stdout, reason = "what did not run must be heard")]
 pub fn not_run(what: &str, why: &str) {

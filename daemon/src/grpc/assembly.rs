@@ -27,7 +27,7 @@ use tonic::Status;
 use super::max_message_bytes;
 use super::skim::{Skim, Skimmed};
 use crate::ingest::BEGUN;
-use crate::ingest::parts::{Held, Owner, Part};
+use crate::ingest::quota::{Owner, Part, QuotaGuard};
 use crate::ingest::{FramedService, count_refusal};
 
 /// Flag and length before each message.
@@ -45,7 +45,7 @@ enum State {
     None,
     /// In the queue. One that is due is kept for who asked first, whether that looks or not: it counts as held.
     Asked,
-    Held(#[expect(dead_code, reason = "it is there to be dropped")] Held),
+    Held(#[expect(dead_code, reason = "it is there to be dropped")] QuotaGuard),
 }
 
 impl Share {
@@ -73,9 +73,9 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn of(service: &FramedService) -> Self {
+    pub(super) fn of(service: &FramedService, owner: Owner) -> Self {
         Self {
-            budget: service.assembly.part(Owner::Network),
+            budget: service.assembly.part(owner),
             max: max_message_bytes(service.door.max_append as usize),
             patience: PATIENCE,
         }
@@ -91,7 +91,7 @@ pub(super) enum Message {
     TooLong(Skimmed, ErrorInfo),
 }
 
-type Acquiring = Pin<Box<dyn Future<Output = Option<Held>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Option<QuotaGuard>> + Send>>;
 
 /// The messages of a request. Dropped between two of them, a wait for the next one loses nothing.
 pub(super) struct Messages {
@@ -264,7 +264,7 @@ mod tests {
     use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
-    use crate::ingest::parts::Parts;
+    use crate::ingest::quota::Quota;
 
     fn message(len: usize) -> Vec<u8> {
         framed(&vec![7; len])
@@ -280,7 +280,7 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Parts::new(budget_bytes).part(Owner::Network);
+        let budget = Quota::new(budget_bytes).part(Owner::Network);
         Limits { budget, max: 1 << 20, patience: Duration::from_millis(50) }
     }
 

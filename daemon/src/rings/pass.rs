@@ -25,9 +25,9 @@ use clad_journal::{Accepted, AppendError, Item, Owed, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendTrailer};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::ring::Ring;
+use crate::ingest::quota::QuotaGuard;
 use crate::ingest::{Arrival, Door, refusal};
 use crate::metrics;
 
@@ -68,7 +68,7 @@ pub(super) struct Batch {
     line: Option<Line>,
 }
 
-type Line = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+type Line = Pin<Box<dyn Future<Output = Option<QuotaGuard>> + Send>>;
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
@@ -128,7 +128,7 @@ impl Batch {
         };
         let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
-        let mut cost = 0;
+        let mut costs: Vec<(usize, usize)> = Vec::new(); // one of its rings, and bytes, of each owner
         let mut waiting: Vec<usize> = Vec::new(); // rings of which nothing more is handed over
         for taken in taken.iter_mut() {
             taken.waits = waiting.contains(&taken.ring);
@@ -148,7 +148,11 @@ impl Batch {
             let item = if is_stored { Err(refusal(&AppendError::TooOld)) } else { item };
             match item {
                 Ok(item) => {
-                    cost += item.share;
+                    let owner = rings[taken.ring].peer.part();
+                    match costs.iter_mut().find(|(ring, _)| rings[*ring].peer.part() == owner) {
+                        Some((_, cost)) => *cost += item.share,
+                        None => costs.push((taken.ring, item.share)),
+                    }
                     items.push(item);
                     match runs.last_mut() {
                         Some((ring, end)) if *ring == taken.ring => *end = items.len(),
@@ -159,14 +163,14 @@ impl Batch {
                 Err(error) => taken.refused = Some(Box::new(error)),
             }
         }
-        let permit = match (cost, room) {
-            (0, _) => None,
+        let permit = match (costs.is_empty(), room) {
+            (true, _) => None,
             (_, Some(room)) => room,
-            // More than there is in all can only be one append of the largest size; it waits for everything.
-            (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
+            (_, None) => match at_once(rings, &costs) {
                 Some(permit) => Some(permit),
+                // More than there is in all can only be one append of the largest size; it waits for everything.
                 None => {
-                    *line = Some(Box::pin(door.budget.take(cost)));
+                    *line = Some(in_line(rings, &costs));
                     ready(line, waker)?
                 }
             },
@@ -196,8 +200,32 @@ impl Batch {
     }
 }
 
+/// Room for what each owner has in the batch, if all of it is there.
+fn at_once(rings: &[Ring], costs: &[(usize, usize)]) -> Option<QuotaGuard> {
+    let taken: Option<Vec<_>> = costs.iter().map(|(ring, cost)| rings[*ring].admission.try_take(*cost)).collect();
+    taken?.into_iter().reduce(merged)
+}
+
+/// The same in turn: in the queue of each owner at once.
+fn in_line(rings: &[Ring], costs: &[(usize, usize)]) -> Line {
+    let taking: Vec<_> = costs.iter().map(|(ring, cost)| rings[*ring].admission.take(*cost)).collect();
+    Box::pin(async move {
+        let mut room: Option<QuotaGuard> = None;
+        for taking in taking {
+            let more = taking.await?;
+            room = Some(room.into_iter().fold(more, merged));
+        }
+        room
+    })
+}
+
+fn merged(mut one: QuotaGuard, other: QuotaGuard) -> QuotaGuard {
+    one.merge(other);
+    one
+}
+
 /// Room, if it is there: then the place in the line is given up.
-fn ready(line: &mut Option<Line>, waker: &Waker) -> Option<Option<OwnedSemaphorePermit>> {
+fn ready(line: &mut Option<Line>, waker: &Waker) -> Option<Option<QuotaGuard>> {
     match line.as_mut()?.as_mut().poll(&mut Context::from_waker(waker)) {
         Poll::Ready(room) => {
             *line = None;

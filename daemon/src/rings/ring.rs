@@ -30,6 +30,7 @@ use super::outs::{Outs, Stored};
 use super::pass::Hold;
 use super::roll::Member;
 use crate::config::{SEGMENT_SLACK, SEGMENT_STEP};
+use crate::ingest::quota::Part;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
 use crate::read::is_there;
@@ -58,6 +59,8 @@ pub(super) struct Ring {
     pub(super) peer: Peer,
     pub(super) producer: Producer,
     pub(super) known_group: KnownGroup,
+    /// Its owner's way to the bytes that may be in flight.
+    pub(super) admission: Part,
     drain: Drain,
     /// The client's process; its end is the end of the ring.
     process: Option<OwnedFd>,
@@ -110,8 +113,10 @@ impl Ring {
         // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given back.
         let given_back = drain.released() > 0 && !drain.has_refused();
         let in_log_alone = if given_back { drain.released_sequence().checked_sub(1) } else { None };
+        let admission = door.budget.part(peer.part());
         Self {
             member,
+            admission,
             door,
             peer,
             producer,

@@ -27,7 +27,8 @@ use super::ring::Ring;
 use super::roll::Roll;
 use super::thread::{Drainage, Next};
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
-use crate::ingest::{Budget, Door, Producer};
+use crate::ingest::quota::{Owner, Quota};
+use crate::ingest::{Door, Producer};
 use crate::keep::{Keeper, Kept, Note};
 use world::{Program, World, payload};
 
@@ -179,7 +180,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     let bad = program.push_bad(AckLevel::Written);
     world.until("refused", |_| program.ring.marks().received > bad);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let good = program.push(AckLevel::Written, "good");
     program.push_bad(AckLevel::Written);
     let last = program.push(AckLevel::Written, "last");
@@ -368,10 +369,10 @@ fn the_drain_waits_for_room_in_line() {
     let mut world = World::new(16);
     let program = world.program(1);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let last = program.push(AckLevel::Written, "in line");
     assert_eq!(world.drainage.turn(), Next::Room);
-    let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.take(usize::MAX))).collect();
+    let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.part(Owner::Network).take(usize::MAX))).collect();
     let mut served = 0;
     drop(all);
     // As sockets do: each has all of it as soon as it can, and gives it back.
@@ -395,7 +396,7 @@ fn a_drain_that_waits_for_room_looks_for_nothing() {
     let mut world = World::new(16);
     let program = world.program(1);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let last = program.push(AckLevel::Written, "waits");
     let (tell, thread) = std::sync::mpsc::sync_channel(1);
     let World { shared, mut drainage, dir: _dir, journal } = world;

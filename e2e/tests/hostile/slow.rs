@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, max_connections_for};
 use clad_proto::AckLevel;
 use clad_proto::frame::{AppendHead, append_prefix, encode_append, encode_ping};
 
@@ -23,7 +23,7 @@ const OUT_LIMIT: u64 = 256 << 10;
 const BUDGET: u64 = 4 << 20;
 
 fn daemon(connections: usize) -> Daemon {
-    let setup = Setup::new().set("limits.max_connections", &(connections + 10).to_string());
+    let setup = Setup::new().set("limits.max_connections", &max_connections_for(connections + 16));
     let setup = setup.set("limits.max_inflight_bytes", &BUDGET.to_string()).set("limits.max_producers", "4096");
     setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string()).start()
 }

@@ -84,7 +84,7 @@ impl World {
             max_record: 1 << 20,
             max_connection_bytes: 1 << 20,
             window: 256,
-            budget: Budget::new(64 << 20),
+            budget: Quota::new(64 << 20),
         };
         let shared = Arc::new(Shared {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
