@@ -161,7 +161,7 @@ impl Door {
     }
 
     /// Bytes that an append of this payload is counted with.
-    fn cost(payload: usize) -> usize {
+    pub(crate) fn cost(payload: usize) -> usize {
         payload + OVERHEAD
     }
 

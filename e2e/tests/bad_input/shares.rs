@@ -158,7 +158,7 @@ const KEEPALIVE: &str = "02";
 /// The kind of the timer of each open connection to a port, at the port's end.
 fn timers(port: SocketAddr) -> Vec<String> {
     const ESTABLISHED: &str = "01";
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("a table of connections");
+    let table = fs::read_to_string("/proc/net/tcp").expect("a table of connections");
     let local = format!(":{:04X}", port.port());
     let of_port = table.lines().skip(1).map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let open = of_port.filter(|fields| fields[1].ends_with(&local) && fields[3] == ESTABLISHED);
