@@ -8,6 +8,7 @@
 //! - A slot that is given up is the newcomer's at once. Who gave it up is told, and ends by himself; where there is a bound on
 //!   how many are [leaving](Slots::new), nobody gives one up while there are as many.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -200,14 +201,11 @@ impl Slots {
         if taken.leaving >= self.leaving_max {
             return None;
         }
-        let held = self.quota.holders().held;
-        let mine = held.iter().find(|(owner, _)| *owner == newcomer).map_or(0, |(_, count)| *count);
-        let more = held.iter().take_while(|(_, count)| *count > mine + 1);
-        let idlest = |owner: Owner| {
-            let may = taken.slots.values().filter(|seat| seat.owner == owner && seat.may_leave());
-            may.min_by_key(|seat| seat.since()).cloned()
-        };
-        more.map(|(owner, _)| *owner).find_map(idlest)
+        let counts: HashMap<Owner, usize> = self.quota.holders().held.into_iter().collect();
+        let mine = counts.get(&newcomer).copied().unwrap_or_default();
+        let has = |seat: &Seat| counts.get(&seat.owner).copied().unwrap_or_default();
+        let may = taken.slots.values().filter(|seat| has(seat) > mine + 1 && seat.may_leave());
+        may.max_by_key(|seat| (has(seat), Reverse(seat.since()))).cloned()
     }
 }
 
