@@ -86,6 +86,30 @@ pub fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(other).join().expect("it does not panic"))
 }
 
+/// The same daemon, to whose sockets any user can connect.
+///
+/// # Panics
+/// When its folder cannot be opened to all.
+#[must_use]
+pub fn open_to_all(daemon: Daemon) -> Daemon {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = daemon.socket().parent().expect("its folder").to_owned();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    daemon
+}
+
+/// A producer on the Unix socket of [`open_to_all`]: of a user whom nobody knows, where the tests are root's, who may have
+/// more than anybody else.
+///
+/// # Panics
+/// When it cannot connect.
+#[must_use]
+pub fn stranger(daemon: &Daemon) -> Raw {
+    const STRANGER: u32 = 60_000;
+    let connect = || Raw::producer(&daemon.socket()).0;
+    if is_root() { as_user(STRANGER, connect) } else { connect() }
+}
+
 /// Says by name that something did not run, and why.
 #[expect(clippy::print_stdout, reason = "what did not run must be heard")]
 pub fn not_run(what: &str, why: &str) {

@@ -5,12 +5,13 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 
 use clad_e2e::grpc::Call;
-use clad_e2e::raw::hello;
+use clad_e2e::hold::{Holder, threads};
+use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::page;
-use clad_e2e::{Daemon, Raw, Setup, as_user, is_root, not_run};
+use clad_e2e::{Daemon, Raw, Setup, as_user, is_root, not_run, open_to_all};
+use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode};
 
 /// Users that need not be known to anybody.
@@ -27,10 +28,7 @@ fn tcp(daemon: &Daemon) -> Raw {
 
 /// A daemon with so many places, to which every user can connect.
 fn daemon(places: usize) -> Daemon {
-    let daemon = Setup::new().set("limits.max_connections", &places.to_string()).start();
-    let folder = daemon.socket().parent().expect("its folder").to_owned();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
-    daemon
+    open_to_all(Setup::new().set("limits.max_connections", &places.to_string()).start())
 }
 
 fn unix_of(daemon: &Daemon, uid: u32) -> Raw {
@@ -90,6 +88,55 @@ fn a_user_is_one_owner_by_whatever_he_comes_and_leaves_places_for_others() {
     }
 }
 
+/// The disk stands still. What one user sends fills his share and waits there; another is answered as if nobody else was there.
+#[test]
+fn a_flood_of_one_user_leaves_others_their_room() {
+    if !is_root() {
+        return not_run("a flood beside another user", "only root can be somebody else, and hold threads");
+    }
+    const BUDGET: usize = 1 << 20;
+    const BODY: usize = 60 << 10;
+    let budget = BUDGET.to_string();
+    let small = ["limits.max_inflight_bytes", "limits.max_connection_inflight_bytes"];
+    let setup = small.into_iter().fold(Setup::new(), |setup, key| setup.set(key, &budget));
+    let records = ["limits.max_append_bytes", "journal.max_record_bytes"];
+    let setup = records.into_iter().fold(setup, |setup, key| setup.set(key, "128KiB"));
+    let daemon = open_to_all(setup.set("journal.io_engine", "blocking").start());
+    let (mut flood, mut other) = (unix_of(&daemon, ONE), tcp_of(&daemon, OTHER));
+    // Those that may be at the disk for an append: who read it may write it.
+    let writes = |name: &str| name.starts_with("clad-write") || name.starts_with("clad-ingest");
+    let holder = Holder::of_flushes(&threads(daemon.pid(), writes));
+    holder.hold();
+    let body = payload(&[&[b'f'; BODY]]);
+    let taken = |raw: &mut Raw, most: u64| {
+        for sequence in 0..most {
+            raw.append_payload(sequence, AckLevel::Received, false, &body);
+            match raw.answer() {
+                Frame::Accepted(_) => {}
+                Frame::Refused(refused) => return (sequence, Some(refused.error)),
+                other => panic!("{other:?}"),
+            }
+        }
+        (most, None)
+    };
+    let (his, error) = taken(&mut flood, 2 * (BUDGET / BODY) as u64);
+    let error = error.expect("his share ends");
+    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::Busy, true, false), "{error}");
+    assert!((6..=8).contains(&his), "{his} appends: half of all");
+    let (theirs, error) = taken(&mut other, 3);
+    assert_eq!((theirs, error), (3, None), "another has room");
+    let status = daemon.status();
+    let share = status.shares.iter().find(|share| share.what == "inflight_bytes").expect("inflight_bytes");
+    let largest: Vec<_> = share.largest.iter().map(|holder| holder.owner.clone()).collect();
+    assert_eq!(largest, [format!("uid {ONE}"), format!("uid {OTHER}")]);
+    holder.release();
+    flood.flush(AckLevel::Durable).expect("durable");
+    other.append_acked(3, AckLevel::Durable, &[b"and goes on"]);
+    daemon.wait_until("it is given back", |status| {
+        status.shares.iter().all(|share| share.what != "inflight_bytes" || share.in_use == 0)
+    });
+}
+
 /// HTTP/2 has no word for it that a call would hear: the connection ends, and the client comes again.
 #[test]
 fn a_connection_over_grpc_makes_room_as_well() {
@@ -126,8 +173,8 @@ fn who_stores_under_many_ids_leaves_others_some() {
         let (mut raw, _) = Raw::producer(&daemon.socket());
         raw.append(0, AckLevel::Received, &[b"one of many"]);
         match raw.answer() {
-            clad_proto::frame::Frame::Accepted(_) => stored += 1,
-            clad_proto::frame::Frame::Refused(refused) => break refused.error,
+            Frame::Accepted(_) => stored += 1,
+            Frame::Refused(refused) => break refused.error,
             other => panic!("{other:?}"),
         }
     };
