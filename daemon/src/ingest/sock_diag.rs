@@ -151,7 +151,7 @@ mod tests {
         const NOBODY: u32 = 65_534;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, told) = std::sync::mpsc::channel::<()>();
+        let (asked, told) = std::sync::mpsc::sync_channel::<()>(1);
         let client = std::thread::spawn(move || {
             // Of this thread alone.
             let uid = rustix::process::Uid::from_raw(NOBODY);

@@ -136,6 +136,9 @@ impl Batch {
                 frontier = frontier.min(rings[at].look(before));
             }
         }
+        if self.taken.is_empty() {
+            self.rooms.clear(); // of rings that give nothing any more: others have use for it
+        }
         match rings.iter().filter_map(|ring| ring.front).min() {
             Some(front) if front < frontier => (Fill::More, front),
             _ if frontier < before => (Fill::Held, frontier),
@@ -179,7 +182,7 @@ impl Batch {
                 None => rings[room.ring].admission.try_take(room.cost),
             };
         }
-        self.rooms.clear(); // of rings that have nothing any more
+        self.rooms.clear(); // of rings that gave nothing
         for taken in &mut self.taken {
             let (owner, cost) = (rings[taken.ring].peer.part(), Door::cost(taken.payload_bytes()));
             let Some(room) = owners.iter_mut().find(|room| room.owner == owner) else { continue };
