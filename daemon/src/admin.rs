@@ -12,10 +12,10 @@ use clad_proto::{AckLevel, DurabilityPolicy};
 use tonic::{Request, Response, Status};
 
 use crate::health::Health;
-use crate::ingest::{Budget, Listeners};
 use crate::metrics::{self, Recent};
 use crate::origin::Origin;
 use crate::rings::Rings;
+use crate::shares::Shares;
 
 /// Longest that a sync or a rotation is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,9 +37,7 @@ pub(crate) struct Desk {
     pub(crate) recent: Arc<Recent>,
     pub(crate) segment_bytes: u64,
     pub(crate) reserve_free: u64,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) connections: Arc<Listeners>,
-    pub(crate) rings: Rings,
+    pub(crate) shares: Shares,
     pub(crate) origin: Origin,
     pub(crate) dir: String,
     pub(crate) listeners: HashMap<String, String>,
@@ -87,7 +85,7 @@ impl Desk {
                 rewritten_bytes: report.rewritten_bytes,
                 records: report.rewritten_records,
             }),
-            connections: self.connections.by_transport(),
+            connections: self.shares.connections.by_transport(),
             producers: s.producers as u64,
             inflight_bytes: s.in_flight_bytes as u64,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -105,8 +103,9 @@ impl Desk {
             reserve_free_bytes: self.reserve_free,
             prepared: s.prepared,
             retention: self.journal.retention() != clad_journal::Retention::default(),
-            inflight_limit_bytes: self.budget.total() as u64,
-            rings: Some(rings(&self.rings)),
+            inflight_limit_bytes: self.shares.inflight.total() as u64,
+            rings: Some(rings(&self.shares.rings)),
+            shares: self.shares.told(&self.journal),
             owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
     }

@@ -31,6 +31,7 @@ pub mod reload;
 mod rings;
 pub mod run;
 mod setup;
+mod shares;
 mod status;
 mod sync;
 pub mod systemd;

@@ -20,6 +20,7 @@ use crate::metrics::{self, Recent};
 use crate::origin::Origin;
 use crate::reload::{Outcome, Outcomes};
 use crate::rings::Rings;
+use crate::shares::Refusals;
 use crate::status::Statement;
 use crate::systemd::{Notifier, watchdog_interval};
 use crate::watchdog::Watchdog;
@@ -80,6 +81,7 @@ pub(crate) struct Running {
     /// When the process began to run.
     pub(crate) started: Instant,
     pub(crate) outcomes: Outcomes,
+    pub(crate) refusals: Refusals,
     pub(crate) statement: Statement,
     /// As the journal last told it.
     pub(crate) status: Status,
@@ -134,6 +136,7 @@ impl Running {
         let Looked { status, losses, advice } = looked;
         self.recent.look(self.started);
         self.status = status;
+        self.refusals.look(metrics::refusals_for_share(), Instant::now(), &self.health);
         events::losses(&self.health, &losses, &self.config.journal.dir);
         let s = &self.status;
         match s.disk_busy {

@@ -22,13 +22,14 @@ use crate::exit::Exit;
 use crate::health::Health;
 use crate::held::Held;
 use crate::ingest::Crew;
-use crate::ingest::parts::Parts;
+use crate::ingest::quota::Quota;
 use crate::keep::Stored;
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::origin::Origin;
 use crate::reload::Outcomes;
 use crate::rings::Rings;
+use crate::shares::Refusals;
 use crate::systemd::Notifier;
 use crate::{advice, events, hint, ingest, metrics, setup};
 use drain::drain;
@@ -121,7 +122,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     let (stop, stopped) = watch::channel(false);
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
-    let buffers = Parts::new(ingest::buffers(&config.limits));
+    let buffers = Quota::new(ingest::buffers(&config.limits));
     let world = World {
         buffers,
         config,
@@ -188,6 +189,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         recent,
         started,
         outcomes,
+        refusals: Refusals::default(),
         statement: served.statement,
         status,
     };

@@ -10,7 +10,7 @@ use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
 use crate::config::{Config, Durability, IoEngine, SEGMENT_SLACK};
-use crate::ingest::LEAVING;
+use crate::ingest::{LEAVING, ROOT_RESERVE};
 use crate::pages;
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
@@ -133,7 +133,7 @@ pub(crate) fn places(config: &Config) -> usize {
 
 fn places_of(files: u64, wanted: usize, rings: usize) -> usize {
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let own = OWN_FILES + LEAVING + pages::MOST + FILES_OF_A_RING * rings;
+    let own = OWN_FILES + LEAVING + ROOT_RESERVE + pages::MOST + FILES_OF_A_RING * rings;
     // With next to no files, the log comes first, but somebody is to be heard.
     wanted.min(files.saturating_sub(own).max(files / 8)).max(1)
 }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn connections_leave_the_log_its_files() {
         assert_eq!(places_of(16_384, 4096, 64), 4096, "the shipped unit has room for what it allows");
-        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 32 + 64 + 4 * 64));
+        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 32 + 16 + 64 + 4 * 64));
         assert_eq!(places_of(256, 4096, 64), 32);
         assert_eq!(places_of(0, 4096, 64), 1);
         assert_eq!(places_of(u64::MAX, 7, 1024), 7);

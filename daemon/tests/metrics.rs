@@ -22,6 +22,7 @@ const PROMISED: &[&str] = &[
     "clad_acked_records_total{level=}",
     "clad_rejected_records_total{reason=}",
     "clad_dropped_records_total{reason=}",
+    "clad_refused_for_share_total{what=}",
     "clad_deduplicated_records_total",
     "clad_append_duration_seconds_bucket{level=,le=}",
     "clad_append_duration_seconds_sum{level=}",

@@ -35,7 +35,8 @@ mod setup;
 mod socket;
 pub mod stall;
 pub mod tool;
-pub mod user;
+mod user;
+pub use user::as_user;
 pub mod web;
 
 use std::time::Duration;
@@ -67,6 +68,37 @@ pub fn seed() -> u64 {
 #[must_use]
 pub fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
+}
+
+/// What `[limits] max_connections` must be for the user of the tests to get so many connections, and no more: root has 16
+/// beside it, and anybody else half of it while nobody else is there.
+#[must_use]
+pub fn max_connections_for(connections: usize) -> String {
+    if is_root() { connections - 16 } else { 2 * connections }.to_string()
+}
+
+/// The same daemon, to whose sockets any user can connect.
+///
+/// # Panics
+/// When its folder cannot be opened to all.
+#[must_use]
+pub fn open_to_all(daemon: Daemon) -> Daemon {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = daemon.socket().parent().expect("its folder").to_owned();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    daemon
+}
+
+/// A producer on the Unix socket of [`open_to_all`]: of a user whom nobody knows, where the tests are root's, who may have
+/// more than anybody else.
+///
+/// # Panics
+/// When it cannot connect.
+#[must_use]
+pub fn stranger(daemon: &Daemon) -> Raw {
+    const STRANGER: u32 = 60_000;
+    let connect = || Raw::producer(&daemon.socket()).0;
+    if is_root() { as_user(STRANGER, connect) } else { connect() }
 }
 
 /// Says by name that something did not run, and why.

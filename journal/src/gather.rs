@@ -7,13 +7,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::body::Body;
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::chunk::{Chunk, ChunkError, ChunkHeader, chunks};
 use crate::owner_bytes::OwnerBytes;
+use crate::permit::Permit;
 use crate::spare::Spare;
 
 /// A batch's content, wherever it lies on the disk.
@@ -105,16 +104,16 @@ impl Row {
 /// is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Purse {
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
     owed: usize,
 }
 
 impl Purse {
-    pub(crate) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn new(permit: Option<Permit>) -> Self {
         Self { permit, owed: 0 }
     }
 
-    fn pay(&mut self) -> Option<OwnedSemaphorePermit> {
+    fn pay(&mut self) -> Option<Permit> {
         let owed = std::mem::take(&mut self.owed);
         match &mut self.permit {
             Some(permit) if owed < permit.num_permits() => permit.split(owed),
@@ -129,7 +128,7 @@ pub(crate) struct Gathered {
     pub(crate) batch: Arc<Batch>,
     pub(crate) wants_written: bool,
     pub(crate) since_boot_ns: u64,
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    pub(crate) permit: Option<Permit>,
 }
 
 #[derive(Debug, Default)]
@@ -139,7 +138,7 @@ struct Open {
     body: Vec<u8>,
     wants_written: bool,
     since_boot_ns: u64,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
 }
 
 impl Open {
@@ -152,7 +151,7 @@ impl Open {
         }
     }
 
-    fn hold(&mut self, more: Option<OwnedSemaphorePermit>) {
+    fn hold(&mut self, more: Option<Permit>) {
         match (&mut self.permit, more) {
             (Some(held), Some(more)) => held.merge(more),
             (held @ None, more) => *held = more,

@@ -15,7 +15,7 @@
 //! - Silence is measured by the boot clock, which cannot jump. Only a start reads the wall clock, and clamps what it says:
 //!   a producer is then at least a tenth of `keep` away from eviction, so that it has time to connect again.
 //! - The places are shared by owner, max-min: an owner grows only while as many places as he has are still free. An owner
-//!   with less than [`guarantee`] producers gets a place also above `max`, and root always does, up to twice `max`.
+//!   with less than [`guarantee`] producers gets a place also above `max`, up to twice `max`, and root up to three times.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -369,7 +369,9 @@ impl ProducerTable {
         let silent = self.producers.len() - kept;
         let free = self.max.saturating_sub(kept).max(silent.min(1));
         let grows = free > 0 && (theirs == 0 || theirs + 1 < free);
-        grows || (kept < 2 * self.max && (counted == ROOT || theirs < guarantee(self.max)))
+        // Users leave root a third limit's worth.
+        let has_few = kept < 2 * self.max && theirs < guarantee(self.max);
+        grows || has_few || (counted == ROOT && kept < 3 * self.max)
     }
 
     fn victim(&self, now: Moment, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
@@ -588,8 +590,8 @@ mod tests {
         }
         assert_eq!(fill(&mut t, &mut ids, 5000, 0), guarantee(MAX), "above the limit");
         assert_eq!(fill(&mut t, &mut ids, 1000, 0), 0, "who has more than that gets no further one");
-        let left = 2 * MAX - t.len();
-        assert_eq!(fill(&mut t, &mut ids, ROOT, 0), left, "up to twice the limit");
+        let left = 3 * MAX - t.len();
+        assert_eq!(fill(&mut t, &mut ids, ROOT, 0), left, "up to three times the limit");
         assert_eq!(fill(&mut t, &mut ids, 6000, 0), 0);
     }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, Append, AppendError, CommitError, Faults, Hand, Journal, JournalConfig, Level, Marks, Policy,
-    Wants,
+    Accepted, Accepting, Append, AppendError, CommitError, Faults, Hand, Journal, JournalConfig, Level, Marks, Permit,
+    Policy, Wants,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -291,7 +291,8 @@ pub fn run(scene: &Scene, faults: Faults) {
 }
 
 fn one<'a>(id: u8, sequence: u64, payload: &'a [u8], durable: bool, permits: &Arc<Semaphore>) -> Append<'a> {
-    let permit = permits.clone().try_acquire_many_owned(payload.len() as u32).expect("there are enough");
+    permits.try_acquire_many(payload.len() as u32).expect("there are enough").forget();
+    let permit = Permit::new(permits.clone(), payload.len());
     Append {
         producer: [id; 16],
         owner: 7,

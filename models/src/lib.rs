@@ -1,17 +1,13 @@
 //! What clad's threads share, in every order that a scheduler thinks of (not shipped).
 //!
 //! The code is the shipped one: the whole journal with its threads, on shuttle's locks (`journal/src/sync.rs`); the
-//! daemon's budget, the queue of its ingest threads, and the journal's watermarks, each compiled here by itself. One thread
+//! daemon's quota, the queue of its ingest threads, and the journal's watermarks, each compiled here by itself. One thread
 //! runs at a time, and at each lock, wake-up and shared number the scheduler decides who is next: at random, and by few
 //! changes of priority (PCT), which finds orders that chance does not. Time stands still unless a model lets it pass, so
 //! that no timer heals a wake-up that was lost: what comes to rest with work waiting is found, as all threads then sleep.
 //!
 //! Everything follows from one seed, and the same seed finds the same again.
 
-#[cfg(feature = "journal")]
-#[path = "../../daemon/src/ingest/budget.rs"]
-#[allow(dead_code)] // what only the daemon's own tests ask
-mod budget;
 #[cfg(feature = "journal")]
 #[allow(unreachable_pub)] // what a list of wrong versions names
 pub mod crew;
@@ -25,6 +21,10 @@ mod machine;
 pub mod orders;
 #[cfg(feature = "journal")]
 pub mod permits;
+#[cfg(feature = "journal")]
+#[path = "../../daemon/src/ingest/quota.rs"]
+#[allow(dead_code)] // what only the daemon asks
+mod quota;
 
 #[cfg(feature = "journal")]
 #[path = "../../journal/src/watcher.rs"]

@@ -1,42 +1,40 @@
-//! The daemon's byte permits, while the total changes.
+//! The daemon's quota of bytes, of two owners, while the total changes.
 //!
-//! What must hold in every order: whoever waits gets his permits when those who have some give them back; never are more
+//! What must hold in every order: whoever waits gets his share when those who have some give it back; never are more
 //! out than the larger of the totals, and no more than the last one when all is quiet.
 
 use std::sync::Arc;
 
+use clad_journal::Permit;
 use shuttle::future::block_on;
 use shuttle::thread;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-use crate::budget::Budget;
+use crate::quota::{Owner, Quota};
 
-/// Takers, and bytes that each asks for, twice.
-const TAKERS: [usize; 3] = [6, 3, 8];
+/// Takers: their user, and bytes that each asks for, twice.
+const TAKERS: [(u32, usize); 3] = [(1, 6), (1, 3), (2, 8)];
 const BEFORE: usize = 8;
 /// The totals that come after that.
 const TOTALS: [usize; 2] = [4, 6];
 
 trait Permits: Send + Sync + 'static {
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit>;
+    fn take(self: &Arc<Self>, user: u32, bytes: usize) -> Option<Permit>;
     fn resize(&self, to: usize);
     /// What is free when nothing is out.
-    fn free(&self, all: usize) -> bool;
+    fn free(self: &Arc<Self>, all: usize) -> bool;
 }
 
-impl Permits for Budget {
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        block_on(Self::take(self, bytes))
+impl Permits for Quota {
+    fn take(self: &Arc<Self>, user: u32, bytes: usize) -> Option<Permit> {
+        block_on(self.part(Owner::Uid(user)).take(bytes))
     }
     fn resize(&self, to: usize) {
         Self::resize(self, to);
     }
-    fn free(&self, all: usize) -> bool {
-        self.total() == all && self.share(all + 1) as usize == all && {
-            // What is owed may still be on its way out: it is ahead of this in the queue.
-            let mine = block_on(Self::take(self, all)).expect("it is open");
-            mine.num_permits() == all && self.try_take(1).is_none()
-        }
+    fn free(self: &Arc<Self>, all: usize) -> bool {
+        let mine = Permits::take(self, 3, all + 1).expect("it is there");
+        (self.total(), self.in_use(), mine.num_permits()) == (all, all, all)
     }
 }
 
@@ -48,10 +46,11 @@ pub struct TwoLooks {
 }
 
 impl Permits for TwoLooks {
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    fn take(self: &Arc<Self>, _: u32, bytes: usize) -> Option<Permit> {
         let share = bytes.min(self.total.load(shuttle::sync::atomic::Ordering::SeqCst));
         thread::yield_now();
-        block_on(self.permits.clone().acquire_many_owned(share as u32)).ok()
+        block_on(self.permits.acquire_many(share as u32)).ok()?.forget();
+        Some(Permit::new(self.permits.clone(), share))
     }
     fn resize(&self, to: usize) {
         let before = self.total.swap(to, shuttle::sync::atomic::Ordering::SeqCst);
@@ -62,14 +61,14 @@ impl Permits for TwoLooks {
             drop(crate::sync::spawn(async move { owed.await.expect("it is open").forget() }));
         }
     }
-    fn free(&self, all: usize) -> bool {
+    fn free(self: &Arc<Self>, all: usize) -> bool {
         block_on(self.permits.acquire_many(all as u32)).is_ok()
     }
 }
 
 /// The daemon's own.
 pub fn right() {
-    model(Budget::new(BEFORE));
+    model(Quota::new(BEFORE));
 }
 
 /// The one with two looks.
@@ -79,11 +78,11 @@ pub fn wrong() {
 }
 
 fn model(budget: Arc<impl Permits>) {
-    let takers = TAKERS.map(|bytes| {
+    let takers = TAKERS.map(|(user, bytes)| {
         let budget = budget.clone();
         thread::spawn(move || {
             for _ in 0..2 {
-                let permit = budget.take(bytes).expect("it is open");
+                let permit = budget.take(user, bytes).expect("it is open");
                 assert!(permit.num_permits() <= bytes.min(BEFORE));
                 thread::yield_now();
             }

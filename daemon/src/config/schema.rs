@@ -129,7 +129,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         ingest.shm.enabled,
         RESTART,
-        "Give out rings of shared memory on ingest.unix.path, to any local user; each half of ingest.shm.max_rings at most, but for root."
+        "Give out rings of shared memory on ingest.unix.path, to any local user; each as many of ingest.shm.max_rings as he leaves for others, but for root."
     ),
     key!(
         ingest.shm.ring_bytes,
@@ -157,19 +157,19 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         limits.max_connections,
         LIVE,
-        "Connections over all listeners. With all taken, the idlest of the user, or of the network, that has most makes room for one who has less."
+        "Connections over all listeners. A user, or the network, has as many as he leaves for others; with none left, the idlest of whoever has most makes room for one who has less."
     ),
     key!(limits.max_append_bytes, LIVE, "Largest append."),
     key!(
         limits.max_inflight_bytes,
         LIVE,
-        "Bytes of appends in memory over all connections; beyond it, senders wait. Twice as much is for buffers of connections."
+        "Bytes of appends in memory over all connections; beyond it, senders wait; a user, or the network, has as many as he leaves for others. Twice as much is for buffers of connections."
     ),
     key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
     key!(
         limits.max_producers,
         LIVE,
-        "Producers remembered, so that what they resend is stored once. One user, or the network, has half of them at most; fewer than 8 each are let in beyond it, and root always, up to twice as many."
+        "Producers remembered, so that what they resend is stored once. One user, or the network, has half of them at most; fewer than 8 each are let in beyond it, up to twice as many, and root up to three times."
     ),
     key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),

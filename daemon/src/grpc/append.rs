@@ -42,7 +42,11 @@ use super::assembly::{Limits, Message, Messages, PATIENCE, Share, Waiters};
 use super::calls::Calls;
 use super::listen::Caller;
 use super::streams::StreamPlace;
-use crate::ingest::{ADMISSION_WAIT, Admitted, Answer, Current, FramedService, Peer, Producer, Session, count_refusal};
+use crate::ingest::quota::{Owner, Part};
+use crate::ingest::slots::Owing;
+use crate::ingest::{
+    ADMISSION_WAIT, Admitted, Answer, Current, Door, FramedService, Peer, Producer, Session, count_refusal,
+};
 
 /// Answers that wait for the peer at most, before its messages are left alone.
 const ANSWERS: usize = 64;
@@ -87,17 +91,23 @@ impl Service<http::Request<tonic::body::Body>> for Ingest {
 
 impl Ingest {
     fn append(&self, request: http::Request<tonic::body::Body>) -> http::Response<tonic::body::Body> {
-        let address = request.extensions().get::<Caller>().map_or_else(String::new, |caller| caller.address.clone());
-        let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, self.may_read);
+        let caller = request.extensions().get::<Caller>();
+        let (address, owner) =
+            caller.map_or((String::new(), Owner::Network), |caller| (caller.address.clone(), caller.owner));
+        let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, owner, self.may_read);
+        let owing = caller.map(Caller::owing);
         let (out, answers) = mpsc::channel(ANSWERS);
         // The same limits to its end, whatever a reload does meanwhile.
         let (service, share) = (self.current.service(), Share::default());
         let place = request.extensions().get::<StreamPlace>().cloned();
         let body = axum::body::Body::new(request.into_body()).into_data_stream();
-        let limits = Limits::of(&service, &self.waiters);
+        let limits = Limits::of(&service, owner, &self.waiters);
         let messages = Messages::new(body, limits.clone(), share.clone());
         let session = Session::begin(&service.door.journal.marks());
+        let admission = service.door.budget.part(peer.part());
         let conversation = Conversation {
+            admission,
+            owing,
             marks: service.door.journal.watcher(),
             service,
             peer,
@@ -141,6 +151,10 @@ impl From<ErrorInfo> for End {
 }
 
 struct Conversation {
+    /// Its owner's way to the bytes that may be in flight.
+    admission: Part,
+    /// Tells whoever may want the connection's place whether an answer is owed.
+    owing: Option<Owing>,
     service: FramedService,
     peer: Peer,
     share: Share,
@@ -353,7 +367,8 @@ impl Conversation {
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
         let door = self.service.door.clone();
         let bytes = payload.bytes.len();
-        let at_once = if self.share_is_short_of(bytes) { None } else { door.try_admit(bytes, door.arrival()) };
+        let at_once =
+            if self.share_is_short_of(bytes) { None } else { Door::try_admit(&self.admission, bytes, door.arrival()) };
         let (payload, admitted) = match at_once {
             Some(admitted) => (payload, admitted),
             None => {
@@ -388,7 +403,8 @@ impl Conversation {
         let door = self.service.door.clone();
         loop {
             self.release().await?;
-            let admitted = door.admit(bytes);
+            let admission = self.admission.clone();
+            let admitted = door.admit(&admission, bytes);
             tokio::pin!(admitted);
             while self.release_at_once()? {
                 let (waits, wants) = (self.session.waits(), self.session.wants());
@@ -425,6 +441,9 @@ impl Conversation {
         let mut answers = Vec::new();
         self.session.release(&self.marks.now(), &mut answers);
         self.released.extend(answers);
+        if let Some(owing) = &mut self.owing {
+            owing.set(self.session.unanswered() > 0);
+        }
         while !self.released.is_empty() {
             let room = match self.out.try_reserve() {
                 Ok(room) => room,

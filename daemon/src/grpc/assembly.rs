@@ -29,7 +29,7 @@ use tonic::Status;
 
 use super::max_message_bytes;
 use super::skim::{Skim, Skimmed};
-use crate::ingest::parts::{Held, Owner, Part, Parts};
+use crate::ingest::quota::{Owner, Part, Quota, QuotaGuard};
 use crate::ingest::{FramedService, count_refusal};
 
 /// Flag and length before each message.
@@ -53,11 +53,11 @@ pub(super) struct Share(Arc<Mutex<State>>);
 
 /// The places of those who wait for a share.
 #[derive(Clone)]
-pub(super) struct Waiters(Part);
+pub(super) struct Waiters(Arc<Quota>);
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self(Parts::new(SHARE_WAITERS_MAX).part(Owner::Network))
+        Self(Quota::new(SHARE_WAITERS_MAX))
     }
 }
 
@@ -67,7 +67,7 @@ enum State {
     None,
     /// In the queue. One that is due is kept for who asked first, whether that looks or not: it counts as held.
     Asked,
-    Held(#[expect(dead_code, reason = "it is there to be dropped")] Held),
+    Held(#[expect(dead_code, reason = "it is there to be dropped")] QuotaGuard),
 }
 
 impl Share {
@@ -102,16 +102,16 @@ impl Share {
 #[derive(Clone)]
 pub(super) struct Limits {
     budget: Part,
-    waiters: Waiters,
+    waiters: Part,
     max: usize,
     patience: Duration,
 }
 
 impl Limits {
-    pub(super) fn of(service: &FramedService, waiters: &Waiters) -> Self {
+    pub(super) fn of(service: &FramedService, owner: Owner, waiters: &Waiters) -> Self {
         Self {
-            budget: service.assembly.part(Owner::Network),
-            waiters: waiters.clone(),
+            budget: service.assembly.part(owner),
+            waiters: waiters.0.part(owner),
             max: max_message_bytes(service.door.max_append as usize),
             patience: PATIENCE,
         }
@@ -127,7 +127,7 @@ pub(super) enum Message {
     TooLong(Skimmed, ErrorInfo),
 }
 
-type Acquiring = Pin<Box<dyn Future<Output = Option<Held>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Option<QuotaGuard>> + Send>>;
 
 /// The messages of a request. Dropped between two of them, a wait for the next one loses nothing.
 pub(super) struct Messages {
@@ -142,7 +142,7 @@ pub(super) struct Messages {
     skim: Option<Skim>,
     /// A share was asked for the message under way.
     asked: bool,
-    acquiring: Option<(Acquiring, Held)>,
+    acquiring: Option<(Acquiring, QuotaGuard)>,
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -219,7 +219,7 @@ impl Messages {
             self.share.set(State::Held(held));
             return Ok(());
         }
-        let Some(place) = self.limits.waiters.0.try_take(1) else {
+        let Some(place) = self.limits.waiters.try_take(1) else {
             let text = "many messages are under way over gRPC, and this one finds no room: send it again later";
             return Err(self.end(&ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS)));
         };
@@ -316,7 +316,7 @@ mod tests {
     use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
-    use crate::ingest::parts::Parts;
+    use crate::ingest::quota::Quota;
 
     fn message(len: usize) -> Vec<u8> {
         framed(&vec![7; len])
@@ -332,8 +332,13 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Parts::new(budget_bytes).part(Owner::Network);
-        Limits { budget, waiters: Waiters::default(), max: 1 << 20, patience: Duration::from_millis(50) }
+        let budget = Quota::new(budget_bytes).part(Owner::Network);
+        Limits {
+            budget,
+            waiters: Waiters::default().0.part(Owner::Network),
+            max: 1 << 20,
+            patience: Duration::from_millis(50),
+        }
     }
 
     fn messages(limits: &Limits) -> (mpsc::Sender<Result<Bytes, Infallible>>, Messages) {
@@ -416,7 +421,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_wait_for_a_share_and_one_more_is_told() {
-        let limits = Limits { waiters: Waiters(Parts::new(2).part(Owner::Network)), ..limits(200_000) };
+        let limits = Limits { waiters: Quota::new(2).part(Owner::Network), ..limits(200_000) };
         let held = limits.budget.try_take(200_000).expect("nobody has any");
         let (tx, mut waits) = messages(&limits);
         let (tx2, mut refused) = messages(&limits);
@@ -429,7 +434,7 @@ mod tests {
         drop(held);
         tx.send(Ok(Bytes::copy_from_slice(&message(60_000)[5000..]))).await.unwrap();
         assert_eq!(whole(waits.next().await.unwrap().unwrap()).len(), 60_000);
-        assert!(limits.waiters.0.try_take(1).is_some(), "its place is free");
+        assert!(limits.waiters.try_take(1).is_some(), "its place is free");
     }
 
     #[tokio::test]

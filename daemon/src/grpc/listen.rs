@@ -25,8 +25,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Connected;
 
-use crate::ingest::parts::Owner;
-use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room};
+use crate::ingest::quota::Owner;
+use crate::ingest::slots::{Owing, Seat};
+use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room, sock_diag};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -39,6 +40,9 @@ const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: String,
+    /// Whose part it has of what is shared.
+    pub(super) owner: Owner,
+    seat: Arc<Seat>,
     /// One permit for each read that may be open on this connection.
     reads: Arc<Semaphore>,
     /// There was one. What it gave may wait for the peer when it has ended: as blocks, in HTTP/2's buffers, in the socket's.
@@ -46,6 +50,11 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// For a call that says whether it owes an answer.
+    pub(super) fn owing(&self) -> Owing {
+        self.seat.owing()
+    }
+
     /// A place for one more read.
     pub(super) fn begin_read(&self) -> Option<OwnedSemaphorePermit> {
         let place = self.reads.clone().try_acquire_owned().ok()?;
@@ -95,13 +104,14 @@ pub(super) fn accept(
                     continue;
                 }
             };
-            let Some(place) = listeners.place(Owner::Network, metrics::Transport::Grpc) else {
+            let owner = sock_diag::owner(&stream, address).await;
+            let Some(place) = listeners.place(owner, metrics::Transport::Grpc) else {
                 tokio::spawn(too_many(stream));
                 continue;
             };
             let service = current.service();
             let times = (service.handshake_timeout, service.patience);
-            let connection = Connection::new(stream, address, place, times, cut.clone());
+            let connection = Connection::new(stream, (address, owner), place, times, cut.clone());
             if accepted.send(connection).await.is_err() {
                 return;
             }
@@ -131,7 +141,7 @@ async fn too_many(mut stream: TcpStream) {
 impl Connection {
     pub(super) fn new(
         stream: TcpStream,
-        address: SocketAddr,
+        (address, owner): (SocketAddr, Owner),
         place: Place,
         (handshake_timeout, patience): (Duration, Patience),
         mut cut: watch::Receiver<bool>,
@@ -144,6 +154,8 @@ impl Connection {
             stream,
             caller: Caller {
                 address: address.to_string(),
+                owner,
+                seat: place.seat().clone(),
                 reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)),
                 has_read: Arc::default(),
             },

@@ -20,7 +20,6 @@ use v1::read_response::Message;
 use super::LAST_WORDS;
 use super::calls::Calls;
 use super::listen::Caller;
-use crate::ingest::parts::Owner;
 use crate::metrics;
 use crate::read::{Block, Ended, Item, Reads};
 
@@ -47,13 +46,13 @@ impl v1::log_server::Log for Log {
             let text = "this listener takes appends only ([ingest.grpc] allow_read)";
             return Err(refuse(ErrorCode::PermissionDenied, text));
         }
-        let place = request.extensions().get::<Caller>().and_then(Caller::begin_read);
-        let Some(place) = place else {
+        let caller = request.extensions().get::<Caller>();
+        let Some((place, owner)) = caller.and_then(|caller| Some((caller.begin_read()?, caller.owner))) else {
             let text = format!("{MAX_READS_PER_CONNECTION} reads are open on this connection");
             return Err(refuse(ErrorCode::Busy, &text));
         };
         let read = Read::try_from(request.into_inner()).map_err(|e| to_status(&e))?;
-        let start = self.reads.start(&read, Owner::Network).map_err(|e| to_status(&e))?;
+        let start = self.reads.start(&read, owner).map_err(|e| to_status(&e))?;
         let (out, blocks) = mpsc::channel(BLOCKS);
         let (stop, call) = (self.stop.clone(), self.calls.begin());
         tokio::spawn(async move {

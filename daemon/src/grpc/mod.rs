@@ -46,7 +46,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::health::Health;
-use crate::ingest::parts::{Owner, Parts};
+use crate::ingest::quota::Quota;
 use crate::ingest::{Current, Listeners};
 use crate::metrics;
 use calls::Calls;
@@ -137,7 +137,7 @@ pub(crate) fn serve(
         }
         (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
     }
-    let places = Parts::new(STREAMS_MAX).part(Owner::Network);
+    let places = Quota::new(STREAMS_MAX);
     let routes = routes.into_axum_router().layer(middleware::from_fn_with_state(places, with_place));
     let routes = Routes::from(routes).prepare();
     let incoming = listen::accept(listener, listeners.clone(), current, cut_now, service.stop.clone());

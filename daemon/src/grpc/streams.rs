@@ -16,8 +16,9 @@ use clad_proto::grpc::to_status;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use http_body_util::BodyExt;
 
+use super::listen::Caller;
 use crate::ingest::count_refusal;
-use crate::ingest::parts::{Held, Part};
+use crate::ingest::quota::{Owner, Quota, QuotaGuard};
 
 /// Streams over all connections.
 pub(super) const STREAMS_MAX: usize = 4096;
@@ -26,7 +27,7 @@ const RETRY_AFTER_MS: u32 = 1000;
 
 /// The place of a stream, given back with the last clone.
 #[derive(Clone)]
-pub(super) struct StreamPlace(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Held>);
+pub(super) struct StreamPlace(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
 
 impl StreamPlace {
     /// Passes a frame of the answer on. The closure that calls it owns the place for as long as the answer's body lives.
@@ -36,15 +37,16 @@ impl StreamPlace {
 }
 
 /// Gives a call its place, or refuses it. The request's extensions have a clone, for what outlives the answer's body.
-pub(super) async fn with_place(State(places): State<Part>, mut request: Request, next: Next) -> Response {
-    let Some(place) = places.try_take(1) else { return refusal() };
+pub(super) async fn with_place(State(places): State<Arc<Quota>>, mut request: Request, next: Next) -> Response {
+    let owner = request.extensions().get::<Caller>().map_or(Owner::Network, |caller| caller.owner);
+    let Some(place) = places.part(owner).try_take(1) else { return refusal(owner) };
     let place = StreamPlace(Arc::new(place));
     request.extensions_mut().insert(place.clone());
     next.run(request).await.map(|body| Body::new(body.map_frame(move |frame| place.beside(frame))))
 }
 
-fn refusal() -> Response {
-    let text = format!("the network has its part of the {STREAMS_MAX} gRPC streams: end streams, or try again later");
+fn refusal(owner: Owner) -> Response {
+    let text = format!("{owner} has its share of the {STREAMS_MAX} gRPC streams: end streams, or try again later");
     let error = ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS);
     count_refusal(AckLevel::Received, error.code, 1);
     to_status(&error).into_http()
@@ -58,7 +60,6 @@ mod tests {
     use tonic::{Code, Status};
 
     use super::*;
-    use crate::ingest::parts::{Owner, Parts};
 
     async fn call(router: &mut Router) -> Result<Response, Status> {
         let response = router.call(Request::<Body>::default()).await.expect("it always answers");
@@ -70,11 +71,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_beyond_all_places_is_refused_until_one_is_free() {
-        let quota = Parts::new(4);
-        let places = quota.part(Owner::Network);
+        let quota = Quota::new(4);
         let mut router = Router::new()
             .fallback(async || "it is served")
-            .layer(axum::middleware::from_fn_with_state(places, with_place));
+            .layer(axum::middleware::from_fn_with_state(quota.clone(), with_place));
         let mut open = Vec::new();
         let refused = loop {
             match call(&mut router).await {

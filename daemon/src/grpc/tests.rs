@@ -12,7 +12,7 @@ use tonic::transport::server::Connected;
 
 use super::*;
 use crate::ingest::Patience;
-use crate::ingest::parts::Owner;
+use crate::ingest::quota::Owner;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What stands for a minute here.
@@ -38,7 +38,7 @@ async fn pair(patience: Patience) -> (Connection, TcpStream, watch::Sender<bool>
     let (stream, address) = listener.accept().await.expect("it comes");
     let place = Listeners::new(1).place(Owner::Network, metrics::Transport::Grpc).expect("a place");
     let (cut, is_cut) = watch::channel(false);
-    (Connection::new(stream, address, place, (PATIENCE * 10, patience), is_cut), peer, cut)
+    (Connection::new(stream, (address, Owner::Network), place, (PATIENCE * 10, patience), is_cut), peer, cut)
 }
 
 /// Writes until nothing more is taken, and waits for what comes of that.

@@ -84,8 +84,7 @@ impl Connection {
         if burst.is_empty() {
             return Ok(());
         }
-        let permit = u32::try_from(burst.cost).ok().and_then(|cost| self.service.door.try_admit_burst(cost));
-        let Some(permit) = permit else { return self.one_by_one(burst) };
+        let Some(permit) = self.admission.try_take(burst.cost) else { return self.one_by_one(burst) };
         let producer = self.producer.as_ref().expect("who has none does not join");
         let mut verdicts = std::mem::take(&mut self.verdicts);
         self.service.door.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);

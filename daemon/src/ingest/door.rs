@@ -12,13 +12,12 @@ use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, Scan, scan, scan_known,
 };
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::Owner;
-use super::budget::Budget;
 use super::crew;
 use super::peer::Peer;
-use crate::metrics::{self, Dropped, Rejected};
+use super::quota::{Part, Quota, QuotaGuard};
+use crate::metrics::{self, Dropped, Rejected, Share};
 
 /// How long an append may wait for room, in its connection's share and then in the budget, before it is refused as busy.
 pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(5);
@@ -39,7 +38,7 @@ pub(crate) struct Door {
     pub(crate) max_connection_bytes: usize,
     pub(crate) window: u32,
     /// Bytes that may be in flight over all connections.
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) budget: Arc<Quota>,
 }
 
 /// A producer whose handshake is done. Dropping it ends its session.
@@ -85,7 +84,7 @@ impl Drop for Producer {
 
 /// An append that has its bytes counted.
 pub(crate) struct Admitted {
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) permit: QuotaGuard,
     pub(crate) at: Arrival,
 }
 
@@ -184,19 +183,14 @@ impl Door {
     }
 
     /// Bytes that an append of this payload is counted with.
-    pub(crate) fn cost(&self, payload: usize) -> u32 {
-        self.budget.share(payload + OVERHEAD)
+    pub(crate) fn cost(payload: usize) -> usize {
+        payload + OVERHEAD
     }
 
-    /// Counts an append's bytes if there is room right now.
-    pub(crate) fn try_admit(&self, payload: usize, at: Arrival) -> Option<Admitted> {
-        let permit = self.budget.try_take(self.cost(payload))?;
+    /// Counts an append's bytes for its owner if there is room right now.
+    pub(crate) fn try_admit(part: &Part, payload: usize, at: Arrival) -> Option<Admitted> {
+        let permit = part.try_take(Self::cost(payload))?;
         Some(Admitted { permit, at })
-    }
-
-    /// Counts the bytes of appends that came together, if there is room for all of them right now.
-    pub(crate) fn try_admit_burst(&self, cost: u32) -> Option<OwnedSemaphorePermit> {
-        self.budget.try_take(cost)
     }
 
     /// Hands appends over that came together and were checked. `verdicts` gets one for each, in their order.
@@ -205,7 +199,7 @@ impl Door {
         peer: &Peer,
         producer: &Producer,
         items: &[Item<'_>],
-        permit: OwnedSemaphorePermit,
+        permit: QuotaGuard,
         at: Arrival,
         verdicts: &mut Vec<Result<Accepted, AppendError>>,
     ) {
@@ -263,7 +257,7 @@ impl Door {
             max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
             payload: view.payload,
             payload_checksum: head.payload_crc,
-            share: self.cost(view.payload.len()) as usize,
+            share: Self::cost(view.payload.len()),
         })
     }
 
@@ -284,25 +278,22 @@ impl Door {
         }
     }
 
-    /// What appends that are counted together take of the budget.
-    pub(crate) fn cost_in_all(&self, cost: usize) -> u32 {
-        self.budget.share(cost)
-    }
-
     /// The clocks now.
     pub(crate) fn arrival(&self) -> Arrival {
         Arrival { since: Instant::now(), moment: self.journal.now() }
     }
 
     /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
-    pub(crate) async fn admit(&self, payload: usize) -> Result<Admitted, ErrorInfo> {
-        let acquire = self.budget.take(payload + OVERHEAD);
+    pub(crate) async fn admit(&self, part: &Part, payload: usize) -> Result<Admitted, ErrorInfo> {
+        let acquire = part.take(Self::cost(payload));
         match tokio::time::timeout(ADMISSION_WAIT, acquire).await {
             Ok(Some(permit)) => Ok(Admitted { permit, at: self.arrival() }),
             Ok(None) => Err(refusal(&AppendError::Closing)),
             Err(_) => {
-                let text = "as many bytes as [limits] max_inflight_bytes allows are waiting for the disk";
-                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(self.budget.total() as u64))
+                metrics::refused_for_share(Share::InflightBytes);
+                let text = "as many bytes as [limits] max_inflight_bytes allows, or as this user may have of them beside \
+                            others, are waiting for the disk";
+                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(part.total() as u64))
             }
         }
     }
@@ -387,6 +378,9 @@ impl Door {
 /// Counts a refusal: told to the sender, or, where it wants no answer, as dropped.
 pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
     let records = u64::from(records.max(1));
+    if code == ErrorCode::TooManyProducers {
+        metrics::refused_for_share(Share::Producers);
+    }
     if level == AckLevel::None {
         let reason = match code {
             ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Dropped::Busy,

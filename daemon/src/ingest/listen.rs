@@ -24,9 +24,10 @@ use super::crew::{Crew, Socket};
 use super::current::Current;
 use super::door::count_refusal;
 use super::framed::serve;
-use super::parts::Owner;
 use super::peer::{Peer, start_time_of_peer};
 use super::places::{Listeners, Place};
+use super::quota::Owner;
+use super::sock_diag;
 use crate::access::Access;
 use crate::metrics;
 
@@ -163,7 +164,8 @@ pub(crate) async fn tcp(
                 continue;
             }
         };
-        let Some(place) = listeners.place(Owner::Network, metrics::Transport::Tcp) else {
+        let owner = sock_diag::owner(&stream, address).await;
+        let Some(place) = listeners.place(owner, metrics::Transport::Tcp) else {
             tokio::spawn(too_many(stream));
             continue;
         };
@@ -175,7 +177,7 @@ pub(crate) async fn tcp(
         let service = current.service();
         crew.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);
-            let peer = Peer::network(Transport::Tcp, address.to_string(), may_read);
+            let peer = Peer::network(Transport::Tcp, address.to_string(), owner, may_read);
             serve(service, peer, place.seat().clone(), rd, wr).await;
             drop(place);
         });

@@ -7,9 +7,6 @@
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
-mod budget;
-#[cfg(test)]
-mod budget_tests;
 mod burst;
 mod crew;
 mod current;
@@ -17,22 +14,25 @@ mod door;
 mod flush;
 mod framed;
 mod listen;
-pub(crate) mod parts;
 mod peer;
 mod places;
+pub(crate) mod quota;
+#[cfg(test)]
+mod quota_tests;
 mod session;
+pub(crate) mod slots;
+pub(crate) mod sock_diag;
 
 use crate::metrics;
 
-pub(crate) use budget::Budget;
 pub(crate) use crew::Crew;
 pub(crate) use current::{Current, buffers};
 pub(crate) use door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_refusal, random, refusal};
 pub(crate) use framed::{Patience, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
-pub(crate) use parts::Owner;
 pub(crate) use peer::{Peer, start_time};
-pub(crate) use places::{LEAVING, Listeners, Place, makes_room};
+pub(crate) use places::{LEAVING, Listeners, Place, ROOT_RESERVE, makes_room};
+pub(crate) use quota::Owner;
 pub(crate) use session::{Answer, Session};
 
 /// Frames up to this length need no share of the budget for large ones, and of these so much comes before a

@@ -11,7 +11,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sha2::{Digest, Sha256};
 
-use super::parts::Owner;
+use super::quota::Owner;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Peer {
     pub(crate) transport: Transport,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
+    /// Whose part it has of what is shared.
+    part: Owner,
     process: (u32, u64),
     pub(crate) may_read: bool,
     /// The vouched fields, encoded once.
@@ -44,7 +46,17 @@ impl Peer {
             Vouched { transport: Some(transport), pid, pid_start, uid: uid_seen, gid: gid_seen, unknown: Vec::new() };
         let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
         let process = (pid.unwrap_or_default(), pid_start.unwrap_or_default());
-        Self { transport, uid: uid_seen, gid: gid_seen, process, may_read: false, vouch: vouched.to_bytes(), name }
+        let part = Owner::Uid(uid);
+        Self {
+            transport,
+            uid: uid_seen,
+            gid: gid_seen,
+            part,
+            process,
+            may_read: false,
+            vouch: vouched.to_bytes(),
+            name,
+        }
     }
 
     /// Process id and start time, 0 where they are not known.
@@ -52,10 +64,11 @@ impl Peer {
         self.process
     }
 
-    /// A peer on a network socket.
-    pub(crate) fn network(transport: Transport, address: String, may_read: bool) -> Self {
+    /// A peer on a network socket; `part` is whose part it has, by [`super::sock_diag`].
+    pub(crate) fn network(transport: Transport, address: String, part: Owner, may_read: bool) -> Self {
         let vouched = Vouched { transport: Some(transport), ..Vouched::default() };
-        Self { transport, uid: None, gid: None, process: (0, 0), may_read, vouch: vouched.to_bytes(), name: address }
+        let (uid, gid, process) = (None, None, (0, 0));
+        Self { transport, uid, gid, part, process, may_read, vouch: vouched.to_bytes(), name: address }
     }
 
     /// Who a producer id belongs to when this peer uses it.
@@ -66,9 +79,9 @@ impl Peer {
         }
     }
 
-    /// Whose part it has of what is shared.
+    /// Whose part it has of what is shared: the user's, however he comes, where the kernel knows him.
     pub(crate) fn part(&self) -> Owner {
-        self.uid.map_or(Owner::Network, Owner::Uid)
+        self.part
     }
 
     /// The metric label of the transport.
@@ -127,10 +140,12 @@ mod tests {
     fn the_owner_is_the_uid_or_the_secret_and_never_both() {
         let unix = Peer::unix(1000, 1000, (Some(std::process::id()), None), false);
         assert_eq!(unix.owner(b"ignored"), 1000);
-        let tcp = Peer::network(Transport::Tcp, "x".into(), false);
+        let tcp = Peer::network(Transport::Tcp, "x".into(), Owner::Uid(1000), false);
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
         assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
         assert!(tcp.owner(b"a") > u64::from(u32::MAX));
+        assert_eq!((unix.part(), tcp.part()), (Owner::Uid(1000), Owner::Uid(1000)), "they are counted together");
+        assert_eq!(Vouched::decode(&tcp.vouch).unwrap().uid, None, "that is for counting alone");
     }
 
     #[test]

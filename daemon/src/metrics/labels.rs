@@ -101,6 +101,22 @@ label! {
 }
 
 label! {
+    /// What is shared by all, and was refused to somebody because his share was used up, or none was left.
+    Share, "what" {
+        /// Connections.
+        Connections = "connections",
+        /// Bytes of appends in memory.
+        InflightBytes = "inflight_bytes",
+        /// Producers that the journal remembers.
+        Producers = "producers",
+        /// Open READs.
+        Reads = "reads",
+        /// Rings of shared memory.
+        Rings = "rings",
+    }
+}
+
+label! {
     /// Why records were lost and nobody was told, because the sender wanted no answer or is gone.
     Dropped, "reason" {
         /// Not readable, over a limit, or out of sequence.

@@ -20,7 +20,7 @@ mod tests;
 use std::time::Duration;
 
 pub(crate) use labels::Label;
-pub use labels::{Broken, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
+pub use labels::{Broken, Dropped, Fallback, Level, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark};
 use scrape::meters;
 pub use scrape::{Scrape, install};
 pub(crate) use snapshot::{Recent, counters};
@@ -62,6 +62,19 @@ pub fn dropped(reason: Dropped, records: u64) {
     if let Some(m) = meters() {
         m.dropped_records.of(reason).increment(records);
     }
+}
+
+/// Somebody was refused something for want of a share.
+pub fn refused_for_share(what: Share) {
+    if let Some(m) = meters() {
+        m.refused_for_share.of(what).increment(1);
+    }
+}
+
+/// How often that was, of each.
+pub(crate) fn refusals_for_share() -> [u64; Share::ALL.len()] {
+    let count = |what: Share| meters().map_or(0, |m| m.refused_for_share.of(what).get());
+    std::array::from_fn(|at| count(Share::ALL[at]))
 }
 
 /// Resent records were stored already.

@@ -11,7 +11,9 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
-use super::labels::{Broken, Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark};
+use super::labels::{
+    Broken, Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
+};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,7 @@ metrics_table! {
     ACKED_RECORDS = "clad_acked_records_total", Counter, Level::NAME, "Records whose ack was released, by the level asked for.";
     REJECTED_RECORDS = "clad_rejected_records_total", Counter, Rejected::NAME, "Records refused; their sender was told.";
     DROPPED_RECORDS = "clad_dropped_records_total", Counter, Dropped::NAME, "Records lost; nobody was told.";
+    REFUSED_FOR_SHARE = "clad_refused_for_share_total", Counter, Share::NAME, "Times somebody was refused something that all share, because his share was used up or nothing was left.";
     DEDUPLICATED_RECORDS = "clad_deduplicated_records_total", Counter, "", "Resent records that were stored already.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
     SYNC_DURATION = "clad_sync_duration_seconds", Histogram, "", "One sync, or one write that syncs.";
@@ -171,6 +174,7 @@ pub(super) struct Meters {
     pub(super) acked_records: Family<Level, Arc<Total>>,
     pub(super) rejected_records: Family<Rejected, Arc<Total>>,
     pub(super) dropped_records: Family<Dropped, Arc<Total>>,
+    pub(super) refused_for_share: Family<Share, Arc<Total>>,
     pub(super) deduplicated_records: Arc<Total>,
     pub(super) append_duration: Family<Level, Histogram>,
     pub(super) sync_duration: Histogram,
@@ -248,6 +252,7 @@ impl Meters {
             acked_records: totals.family(ACKED_RECORDS),
             rejected_records: totals.family(REJECTED_RECORDS),
             dropped_records: totals.family(DROPPED_RECORDS),
+            refused_for_share: totals.family(REFUSED_FOR_SHARE),
             deduplicated_records: totals.total(counter!(DEDUPLICATED_RECORDS)),
             append_duration: Family::new(|_| histogram(DURATIONS)),
             sync_duration: histogram(DURATIONS),

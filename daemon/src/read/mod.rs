@@ -18,16 +18,18 @@ use clad_journal::{Journal, Level};
 use clad_proto::frame::{Read, ReadFrom};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 
-use crate::ingest::parts::{Owner, Parts};
+use crate::ingest::quota::{Holders, Owner, Quota};
+use crate::ingest::slots::Slots;
+use crate::metrics;
 use stream::Places;
 
 pub(crate) use cursor::is_there;
 pub(crate) use item::{Block, Item};
 pub(crate) use stream::{Ended, ReadStream};
 
-/// Looks at the log at once, over all READs; half of them for one owner.
+/// Looks at the log at once, over all READs; half of them for one owner who is alone.
 const LOOKS: usize = 16;
-/// Open READs over all connections; half of them for one owner.
+/// Open READs over all connections; half of them for one owner who is alone.
 const READS: usize = 512;
 
 /// Starts reads.
@@ -35,13 +37,18 @@ pub(crate) struct Reads {
     journal: Arc<Journal>,
     /// The highest level that what the log stands on can keep.
     reach: AckLevel,
-    looks: Arc<Parts>,
-    open: Arc<Parts>,
+    looks: Arc<Quota>,
+    open: Arc<Slots>,
 }
 
 impl Reads {
     pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
-        Arc::new(Self { journal, reach, looks: Parts::new(LOOKS), open: Parts::new(READS) })
+        Arc::new(Self { journal, reach, looks: Quota::new(LOOKS), open: Slots::new(READS, 0, usize::MAX) })
+    }
+
+    /// Who has how many READs.
+    pub(crate) fn holders(&self) -> Holders {
+        self.open.holders()
     }
 
     /// Checks a READ and finds its place.
@@ -77,11 +84,15 @@ impl Reads {
         };
         // Who does not follow gets what there is now, and an end, however fast the log grows.
         let stop_at = if read.follow { u64::MAX } else { end };
-        let Some(open) = self.open.part(owner).try_take(1) else {
-            let text = format!("too many READs are open ({READS} over all connections, half of them of one user)");
+        let Some(open) = self.open.take(owner) else {
+            metrics::refused_for_share(metrics::Share::Reads);
+            let text = format!(
+                "too many READs are open ({READS} over all connections; a user, or the network, has at most half of what \
+                 others leave)"
+            );
             return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000));
         };
-        let places = Places { looks: self.looks.part(owner), _open: open };
+        let places = Places::new(self.looks.part(owner), open);
         let log_id = LogId::from_bytes(meta.log_id);
         Ok(ReadStream::new(self.journal.clone(), log_id, *read, (from, stop_at), level, places))
     }

@@ -7,16 +7,18 @@
 //! of [`LOOK`] bytes each, it is seen whether the read goes on, and the next one waits for its turn among all READs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use clad_journal::format::footer::StoredRange;
 use clad_journal::{Batch, Found, Journal, Level, ReadError, Reader};
 use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead};
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::item::{Block, Frames, Item};
-use crate::ingest::parts::{Held, Part};
+use crate::ingest::quota::Part;
+use crate::ingest::slots::Slot;
 
 /// Bytes that are put together before they are sent.
 const BLOCK: usize = 128 * 1024;
@@ -26,8 +28,33 @@ pub(super) const LOOK: usize = 1024 * 1024;
 
 /// A READ's places among all.
 pub(super) struct Places {
-    pub(super) looks: Part,
-    pub(super) _open: Held,
+    looks: Part,
+    open: Slot,
+    /// Told when the slot is to be given up.
+    room: Arc<Notify>,
+}
+
+impl Places {
+    pub(super) fn new(looks: Part, open: Slot) -> Self {
+        let room = Arc::new(Notify::new());
+        let wake = room.clone();
+        open.seat().wake_by(move || wake.notify_one());
+        Self { looks, open, room }
+    }
+
+    /// Waits until it is to make room for others.
+    async fn make_room(&self) {
+        if !self.open.seat().is_leaving() {
+            self.room.notified().await;
+        }
+    }
+}
+
+/// Why a READ ends that makes room.
+fn makes_room() -> ErrorInfo {
+    let text = "as many READs as may be are open, most of them of this user (or of the network), and others want one: this one \
+                makes room; read again from where it ended";
+    ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
 }
 
 /// A READ that was checked.
@@ -125,6 +152,7 @@ impl ReadStream {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
                 () = out.closed() => return Ended::Gone,
+                () = self.places.make_room() => break,
                 Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => None,
                 place = self.places.looks.take(1) => place,
             };
@@ -175,8 +203,13 @@ impl ReadStream {
             if block.size() > 0 {
                 tokio::select! {
                     biased;
-                    sent = out.send(block.finish()) => if sent.is_err() { return Ended::Gone },
+                    sent = out.send(block.finish()) => match sent {
+                        Ok(()) => self.places.open.seat().active(Instant::now()),
+                        Err(_) => return Ended::Gone,
+                    },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
+                    // What does not find its reader is not given: he comes again for it.
+                    () = self.places.make_room() => break,
                 }
             }
             if ended {
@@ -189,8 +222,27 @@ impl ReadStream {
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
                     Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => {}
                     () = out.closed() => return Ended::Gone,
+                    () = self.places.make_room() => break,
                 }
             }
+        }
+        self.give_up::<B>(out, stop, cancelled).await
+    }
+
+    /// Ends because others want the slot.
+    async fn give_up<B: Block>(
+        &self,
+        out: &mpsc::Sender<B::Sent>,
+        mut stop: watch::Receiver<bool>,
+        cancelled: watch::Receiver<bool>,
+    ) -> Ended {
+        drop(cancelled); // before the peer can know, as at every end
+        let mut block = B::default();
+        block.put(Item::Failed(ErrorFrame { request_id: self.read.request_id, error: makes_room() }));
+        tokio::select! {
+            biased;
+            sent = out.send(block.finish()) => if sent.is_ok() { Ended::Told } else { Ended::Gone },
+            _ = stop.wait_for(|stop| *stop) => Ended::Stopping,
         }
     }
 

@@ -173,16 +173,61 @@ async fn who_holds_all_looks_that_he_may_holds_up_only_himself() {
 }
 
 #[tokio::test]
-async fn open_reads_have_a_bound_and_an_owner_has_half_of_them() {
+async fn open_reads_have_a_bound_and_are_shared() {
     let log = log();
     let start = |owner| log.reads.start(&nothing(), owner);
     let mut mine: Vec<_> = (0..READS / 2).map(|_| start(ME).expect("one of mine")).collect();
     let error = start(ME).map(drop).unwrap_err();
     assert_eq!((error.code, error.retryable), (ErrorCode::Busy, true));
-    let others: Vec<_> = (0..READS / 2).map(|_| start(Owner::Network).expect("one of theirs")).collect();
-    assert!(start(Owner::Uid(2)).is_err());
-    drop(others);
+    let others: Vec<_> = std::iter::from_fn(|| start(Owner::Network).ok()).collect();
+    let equal = READS * 3 / 8;
+    assert_eq!(log.reads.holders().held, [(ME, equal), (Owner::Network, equal)], "and the rest is for others");
     assert!(start(Owner::Uid(2)).is_ok());
-    mine.pop();
+    drop(others);
+    mine.clear();
     assert!(start(ME).is_ok());
+}
+
+/// One of the greediest ends, in favour of who has fewer; it is told, and has given its slot up though it reads nothing.
+#[tokio::test]
+async fn a_read_of_who_has_most_makes_room_and_is_told() {
+    let log = log();
+    let follow = || Read { follow: true, ..nothing() };
+    let mut mine = Vec::new();
+    while let Ok(stream) = log.reads.start(&follow(), ME) {
+        let (out, blocks) = mpsc::channel(2);
+        let ((cancel, cancelled), (stop, stopped)) = (watch::channel(false), watch::channel(false));
+        let ended = tokio::spawn(async move { stream.run_as::<Frames>(&out, stopped, cancelled).await });
+        mine.push(Running { blocks, cancel, stop, ended });
+    }
+    assert_eq!(mine.len(), READS / 2, "as many are left for others");
+    let fill: Vec<_> = (2..2 + READS as u32 / 2).map(|uid| log.reads.start(&nothing(), Owner::Uid(uid))).collect();
+    assert!(fill.iter().all(Result::is_ok), "who has none gets one");
+    assert_eq!(log.reads.holders().held[0], (ME, READS / 2));
+    let new = log.reads.start(&nothing(), Owner::Network).expect("one of mine makes room");
+    assert_eq!(log.reads.holders().held[0], (ME, READS / 2 - 1));
+    let began = Instant::now();
+    let told = loop {
+        assert!(began.elapsed() < PATIENCE, "none of mine ends");
+        match mine.iter().position(|read| read.ended.is_finished()) {
+            Some(at) => break mine.remove(at),
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    };
+    let Running { mut blocks, ended, .. } = told;
+    assert_eq!(ended.await.expect("no panic"), Ended::Told);
+    let mut frames = Vec::new();
+    while let Ok(block) = blocks.try_recv() {
+        let (decoder, mut block) = (FrameDecoder::default(), block.as_ref().into());
+        while let Ok(Some(frame)) = decoder.next(&mut block) {
+            frames.push(frame);
+        }
+    }
+    let Some(Frame::Error(last)) = frames.last() else { panic!("{frames:?}") };
+    assert_eq!((last.request_id, last.error.code, last.error.retryable), (1, ErrorCode::Busy, true));
+    drop((new, fill, mine));
+    while !log.reads.holders().held.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "a slot is not given back");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }

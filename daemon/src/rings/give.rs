@@ -17,6 +17,7 @@ use super::roll::{Entry, Share};
 use super::{Held, Order, Rings, Shared, duplicate, member, memory, peer_of, shape};
 use crate::ingest::{Door, Owner, Peer, Producer, random};
 use crate::keep::{Kept, Layout, Note, PARTS};
+use crate::metrics;
 
 const OFF: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
 /// How long a client has to come back to its ring after a restart of the daemon. What it has pushed is drained meanwhile;
@@ -150,15 +151,17 @@ impl Shared {
             drain.set_stamps(Stamps::Drain);
         }
         let member = member(note, &drain).map_err(made)?;
-        let (rings, of_one) = (self.settings.max_rings, self.most_of_one(uid));
-        match self.roll.enter(member.clone(), self.share(rings), self.share(of_one)) {
+        let rings = self.settings.max_rings;
+        match self.roll.enter(member.clone(), self.share(rings)) {
             Entry::Done => {}
             Entry::HasOne => return Err(super::not_drained()),
             Entry::Full => {
+                metrics::refused_for_share(metrics::Share::Rings);
                 let text = format!(
-                    "as many rings as [ingest.shm] max_rings and ring_bytes allow are given out ({rings}, {of_one} to one user)"
+                    "as many rings as [ingest.shm] max_rings ({rings}) and ring_bytes allow are given out, or as many to this \
+                     user as others leave him: at most half of them, and of what is free"
                 );
-                return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(of_one as u64).retry_after_ms(1000));
+                return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(rings as u64).retry_after_ms(1000));
             }
         }
         let fds = drain.client_fds();
@@ -183,14 +186,6 @@ impl Shared {
                 self.roll.leave(&member);
                 Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000))
             }
-        }
-    }
-
-    /// One user, but for root, gets half of them at most: the others' programs are there, too.
-    fn most_of_one(&self, uid: u32) -> usize {
-        match uid {
-            0 => self.settings.max_rings,
-            _ => self.settings.max_rings.div_ceil(2),
         }
     }
 

@@ -48,6 +48,7 @@ use tokio::sync::oneshot;
 
 use crate::config::SharedMemory;
 use crate::defect::ends_clad;
+use crate::ingest::quota::Holders;
 use crate::ingest::{Door, Peer};
 use crate::keep::{Keeper, Kept, Note};
 use aside::Aside;
@@ -283,6 +284,12 @@ impl Rings {
     }
 
     /// Rings, and the memory that they take.
+    pub(crate) fn holders(&self) -> Holders {
+        let held = |shared: &Arc<Shared>| Holders { total: shared.settings.max_rings, held: shared.roll.held() };
+        self.0.as_ref().map_or_else(Holders::default, held)
+    }
+
+    /// How many there are, and the memory that they take.
     pub(crate) fn totals(&self) -> (usize, usize) {
         self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
     }

@@ -5,8 +5,8 @@
 //! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
 //!
 //! What must hold: a batch is bounded ([`MAX_APPENDS`], [`MAX_BYTES`]), and so is the time under the journal's lock; bytes
-//! are counted against the budget before they are handed over; while a batch waits for room, in line with everybody else,
-//! nothing else is taken, and nobody looks whether there is some: who gives room back wakes the drain.
+//! are counted for their owner before they are handed over; where an owner has no room, his rings wait for their turn in his
+//! queue, and nobody looks at them: who gives room back wakes the drain. The others' rings go on.
 //!
 //! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
 //! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
@@ -25,9 +25,9 @@ use clad_journal::{Accepted, AppendError, Item, Owed, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendTrailer};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::ring::Ring;
+use crate::ingest::quota::{Owner, QuotaGuard, Taking};
 use crate::ingest::{Arrival, Door, refusal};
 use crate::metrics;
 
@@ -49,8 +49,17 @@ struct Taken {
     level: AckLevel,
     /// Why it is not handed over.
     refused: Option<Box<ErrorInfo>>,
-    /// It waits in its ring, for another daemon.
-    waits: bool,
+    /// It waits in its ring, and so does all behind it there.
+    waits: Option<Waits>,
+}
+
+/// What an append waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Room for its owner.
+    Room,
+    /// Another daemon.
+    Segments,
 }
 
 impl Taken {
@@ -64,11 +73,26 @@ impl Taken {
 pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
-    /// Its place in the line for room.
-    line: Option<Line>,
+    /// Owners whose rings wait for room, and their places in the queue.
+    lines: Vec<(Owner, Taking)>,
+    /// What they were given there, for the next batch.
+    rooms: Vec<(Owner, QuotaGuard)>,
 }
 
-type Line = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+/// What an owner's appends in a batch take.
+struct Room {
+    owner: Owner,
+    /// One of his rings.
+    ring: usize,
+    /// All of his appends.
+    cost: usize,
+    /// Nothing: all of them wait.
+    guard: Option<QuotaGuard>,
+    /// Those that go.
+    spent: usize,
+    /// One of them waits, and all behind it.
+    waits: bool,
+}
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
@@ -106,11 +130,14 @@ impl Batch {
                         entry,
                         level: AckLevel::None,
                         refused: None,
-                        waits: false,
+                        waits: None,
                     });
                 }
                 frontier = frontier.min(rings[at].look(before));
             }
+        }
+        if self.taken.is_empty() {
+            self.rooms.clear(); // of rings that give nothing any more: others have use for it
         }
         match rings.iter().filter_map(|ring| ring.front).min() {
             Some(front) if front < frontier => (Fill::More, front),
@@ -119,27 +146,87 @@ impl Batch {
         }
     }
 
-    /// Hands it to the journal. `None`: there is no room for it now, nothing was done, and `waker` is woken when there is.
-    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival, waker: &Waker) -> Option<Handed> {
-        let Self { bytes, taken, line } = self;
-        let room = match line {
-            Some(_) => Some(ready(line, waker)?),
-            None => None,
-        };
+    /// Rings whose owners have got room go on.
+    pub(super) fn admit(&mut self, rings: &mut [Ring], waker: &Waker) {
+        let Self { lines, rooms, .. } = self;
+        lines.retain_mut(|(owner, line)| match Pin::new(line).poll(&mut Context::from_waker(waker)) {
+            Poll::Pending => true,
+            Poll::Ready(room) => {
+                rooms.extend(room.map(|room| (*owner, room)));
+                rings.iter_mut().filter(|ring| ring.peer.part() == *owner).for_each(Ring::has_room);
+                false
+            }
+        });
+    }
+
+    /// Whether somebody's rings wait for room.
+    pub(super) fn has_lines(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Counts each append for its owner. Those for which he has no room wait, and have a place in his queue.
+    fn count(&mut self, rings: &[Ring]) -> Option<QuotaGuard> {
+        let mut owners: Vec<Room> = Vec::new();
+        for taken in &self.taken {
+            let (owner, cost) = (rings[taken.ring].peer.part(), Door::cost(taken.payload_bytes()));
+            match owners.iter_mut().find(|room| room.owner == owner) {
+                Some(room) => room.cost += cost,
+                None => owners.push(Room { owner, ring: taken.ring, cost, guard: None, spent: 0, waits: false }),
+            }
+        }
+        for room in &mut owners {
+            let given = self.rooms.iter().position(|(owner, _)| *owner == room.owner);
+            room.guard = match given {
+                Some(at) => Some(self.rooms.swap_remove(at).1),
+                None if self.lines.iter().any(|(owner, _)| *owner == room.owner) => None,
+                None => rings[room.ring].admission.try_take(room.cost),
+            };
+        }
+        self.rooms.clear(); // of rings that gave nothing
+        for taken in &mut self.taken {
+            let (owner, cost) = (rings[taken.ring].peer.part(), Door::cost(taken.payload_bytes()));
+            let Some(room) = owners.iter_mut().find(|room| room.owner == owner) else { continue };
+            // The first one goes: if it is longer than all that there is, that is what it has got.
+            let fits = |guard: &QuotaGuard| room.spent == 0 || room.spent + cost <= guard.num_permits();
+            room.waits |= !room.guard.as_ref().is_some_and(fits);
+            match room.waits {
+                true => taken.waits = Some(Waits::Room),
+                false => room.spent += cost,
+            }
+        }
+        for room in &mut owners {
+            if room.waits && !self.lines.iter().any(|(owner, _)| *owner == room.owner) {
+                let line = rings[room.ring].admission.take(room.cost - room.spent);
+                self.lines.push((room.owner, line));
+            }
+            if let Some(guard) = &mut room.guard
+                && let Some(spent) = guard.split(room.spent)
+            {
+                room.guard = Some(spent);
+            }
+        }
+        owners.into_iter().filter_map(|room| room.guard).reduce(merged)
+    }
+
+    /// Hands it to the journal.
+    pub(super) fn hand_over(&mut self, rings: &mut [Ring], door: &Door, at: Arrival) -> Handed {
+        let permit = self.count(rings);
+        let Self { bytes, taken, .. } = self;
         let mut items: Vec<Item<'_>> = Vec::with_capacity(taken.len());
         let mut runs: Vec<(usize, usize)> = Vec::new(); // ring, end in `items`
-        let mut cost = 0;
         let mut waiting: Vec<usize> = Vec::new(); // rings of which nothing more is handed over
         for taken in taken.iter_mut() {
-            taken.waits = waiting.contains(&taken.ring);
+            if taken.waits.is_none() && waiting.contains(&taken.ring) {
+                taken.waits = Some(Waits::Segments);
+            }
             let is_beyond = rings[taken.ring].is_beyond_segments(taken.payload_bytes());
             // What the log has already needs no room in it.
             let is_stored = is_beyond && rings[taken.ring].is_stored(&taken.entry);
-            if !taken.waits && is_beyond && !is_stored {
+            if taken.waits.is_none() && is_beyond && !is_stored {
                 waiting.push(taken.ring);
-                taken.waits = true;
+                taken.waits = Some(Waits::Segments);
             }
-            if taken.waits {
+            if taken.waits.is_some() {
                 continue;
             }
             let bytes = &bytes[taken.bytes.0..taken.bytes.1];
@@ -148,7 +235,6 @@ impl Batch {
             let item = if is_stored { Err(refusal(&AppendError::TooOld)) } else { item };
             match item {
                 Ok(item) => {
-                    cost += item.share;
                     items.push(item);
                     match runs.last_mut() {
                         Some((ring, end)) if *ring == taken.ring => *end = items.len(),
@@ -159,18 +245,6 @@ impl Batch {
                 Err(error) => taken.refused = Some(Box::new(error)),
             }
         }
-        let permit = match (cost, room) {
-            (0, _) => None,
-            (_, Some(room)) => room,
-            // More than there is in all can only be one append of the largest size; it waits for everything.
-            (cost, None) => match door.try_admit_burst(door.cost_in_all(cost)) {
-                Some(permit) => Some(permit),
-                None => {
-                    *line = Some(Box::pin(door.budget.take(cost)));
-                    ready(line, waker)?
-                }
-            },
-        };
         let senders: Vec<Sender<'_>> = runs.iter().map(|(ring, _)| rings[*ring].sender()).collect();
         let mut from = 0;
         let spans = runs.iter().map(|(_, end)| &items[std::mem::replace(&mut from, *end)..*end]);
@@ -183,28 +257,13 @@ impl Batch {
         let handed = Handed { owed, ..settle(taken, rings, verdicts, at) };
         bytes.clear();
         taken.clear();
-        Some(handed)
-    }
-
-    /// A ring begins anew: what was taken of it and not handed over comes again.
-    pub(super) fn forget(&mut self, ring: usize) {
-        self.taken.retain(|taken| taken.ring != ring);
-        if self.taken.is_empty() {
-            self.bytes.clear();
-            self.line = None;
-        }
+        handed
     }
 }
 
-/// Room, if it is there: then the place in the line is given up.
-fn ready(line: &mut Option<Line>, waker: &Waker) -> Option<Option<OwnedSemaphorePermit>> {
-    match line.as_mut()?.as_mut().poll(&mut Context::from_waker(waker)) {
-        Poll::Ready(room) => {
-            *line = None;
-            Some(room)
-        }
-        Poll::Pending => None,
-    }
+fn merged(mut one: QuotaGuard, other: QuotaGuard) -> QuotaGuard {
+    one.merge(other);
+    one
 }
 
 /// Tells the rings what became of it.
@@ -214,11 +273,14 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
     let mut verdicts = verdicts.into_iter();
     let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
     for taken in taken {
-        if taken.waits {
+        if let Some(waits) = taken.waits {
             // Handed over was nothing from here on.
             if !std::mem::replace(&mut stopped[taken.ring], true) {
                 touched[taken.ring] = true;
-                rings[taken.ring].wait_for_segments(&taken.entry, taken.payload_bytes());
+                match waits {
+                    Waits::Room => rings[taken.ring].wait_for_room(&taken.entry),
+                    Waits::Segments => rings[taken.ring].wait_for_segments(&taken.entry, taken.payload_bytes()),
+                }
             }
             continue;
         }

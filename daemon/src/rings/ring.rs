@@ -30,6 +30,7 @@ use super::outs::{Outs, Stored};
 use super::pass::Hold;
 use super::roll::Member;
 use crate::config::{SEGMENT_SLACK, SEGMENT_STEP};
+use crate::ingest::quota::Part;
 use crate::ingest::{Door, Peer, Producer, count_refusal};
 use crate::metrics;
 use crate::read::is_there;
@@ -58,6 +59,8 @@ pub(super) struct Ring {
     pub(super) peer: Peer,
     pub(super) producer: Producer,
     pub(super) known_group: KnownGroup,
+    /// Its owner's way to the bytes that may be in flight.
+    pub(super) admission: Part,
     drain: Drain,
     /// The client's process; its end is the end of the ring.
     process: Option<OwnedFd>,
@@ -65,6 +68,8 @@ pub(super) struct Ring {
     pub(super) front: Option<u64>,
     /// The journal takes nothing of its producer's now.
     hold: Option<Hold>,
+    /// Its owner's share is used up: it is looked at again when its turn in the queue has come.
+    waits_for_room: bool,
     /// Why the journal takes nothing of anybody's now, as the board says.
     all_wait: Option<ErrorCode>,
     /// How long it is held the next time.
@@ -110,8 +115,10 @@ impl Ring {
         // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given back.
         let given_back = drain.released() > 0 && !drain.has_refused();
         let in_log_alone = if given_back { drain.released_sequence().checked_sub(1) } else { None };
+        let admission = door.budget.part(peer.part());
         Self {
             member,
+            admission,
             door,
             peer,
             producer,
@@ -120,6 +127,7 @@ impl Ring {
             process,
             front: None,
             hold: None,
+            waits_for_room: false,
             all_wait: None,
             pause: HOLD.0,
             tries: false,
@@ -224,7 +232,7 @@ impl Ring {
             self.front = None;
             return before;
         }
-        if self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
+        if self.waits_for_room || self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
             self.front = None;
             return before;
         }
@@ -285,7 +293,7 @@ impl Ring {
     fn goes_on(&mut self) {
         if self.hold.take().is_some() {
             (self.pause, self.tries) = (HOLD.0, false);
-            self.member.set_held(false);
+            self.member.set_held(self.waits_for_room);
             self.say_why();
         }
     }
@@ -306,6 +314,24 @@ impl Ring {
     pub(super) fn put_back(&mut self, entry: &Entry) {
         self.drain.rewind_to(entry.append);
         (self.front, self.empty, self.tries) = (None, false, false);
+    }
+
+    /// Takes nothing of it, from this append on, until its owner has room: nobody else waits for it.
+    pub(super) fn wait_for_room(&mut self, entry: &Entry) {
+        self.put_back(entry);
+        self.waits_for_room = true;
+        self.member.set_held(true);
+    }
+
+    /// Its owner has room.
+    pub(super) fn has_room(&mut self) {
+        if std::mem::take(&mut self.waits_for_room) {
+            self.member.set_held(self.hold.is_some());
+        }
+    }
+
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.waits_for_room
     }
 
     /// Until when, and why, if it is held.

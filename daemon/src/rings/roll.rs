@@ -1,5 +1,6 @@
 //! Which rings there are, for everybody but their drain.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -7,6 +8,7 @@ use clad_proto::ProducerId;
 use clad_proto::frame::RingId;
 use clad_shm::{Usage, Watch};
 
+use crate::ingest::quota::{self, Owner, grows};
 use crate::keep::Note;
 
 /// Nobody has held it in this life of the daemon: its client may come back.
@@ -131,8 +133,7 @@ impl Member {
     }
 }
 
-/// What there may be of rings, over all or of one user. In bytes too: those of an earlier daemon may be larger than any that
-/// are given out now.
+/// What there may be of rings. In bytes too: those of an earlier daemon may be larger than any that are given out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) rings: usize,
@@ -140,9 +141,14 @@ pub(super) struct Share {
 }
 
 impl Share {
-    fn has_room<'a>(&self, there: impl Iterator<Item = &'a Arc<Member>>, one: &Member) -> bool {
-        let (rings, bytes) = there.fold((0, 0), |(rings, bytes), m| (rings + 1, bytes + m.bytes));
-        rings < self.rings && bytes + one.bytes <= self.bytes
+    /// Whether there is room for one more, and its user may have it beside the others.
+    fn has_room(&self, there: &[Arc<Member>], one: &Member) -> bool {
+        let sum = |(rings, bytes), m: &Arc<Member>| (rings + 1, bytes + m.bytes);
+        let all = there.iter().fold((0, 0), sum);
+        let of_one = there.iter().filter(|m| m.note.uid == one.note.uid).fold((0, 0), sum);
+        let owner = Owner::Uid(one.note.uid);
+        let (rings, bytes) = (self.rings.saturating_sub(all.0), self.bytes.saturating_sub(all.1));
+        grows(owner, of_one.0, rings, 1) && grows(owner, of_one.1, bytes, one.bytes)
     }
 }
 
@@ -155,15 +161,14 @@ impl Roll {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a new ring, unless with it there would be more than there may be, over all or of one user, or its producer
-    /// has one.
-    pub(super) fn enter(&self, member: Arc<Member>, most: Share, most_of_one: Share) -> Entry {
+    /// Enters a new ring, unless with it there would be more than there may be, over all or of one user beside others, or its
+    /// producer has one.
+    pub(super) fn enter(&self, member: Arc<Member>, most: Share) -> Entry {
         let mut roll = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if roll.iter().any(|m| m.note.producer == member.note.producer) {
             return Entry::HasOne;
         }
-        let of_one = roll.iter().filter(|m| m.note.uid == member.note.uid);
-        if !most_of_one.has_room(of_one, &member) || !most.has_room(roll.iter(), &member) {
+        if !most.has_room(&roll, &member) {
             return Entry::Full;
         }
         roll.push(member);
@@ -214,6 +219,13 @@ impl Roll {
     pub(super) fn totals(&self) -> (usize, usize) {
         let roll = self.read();
         (roll.len(), roll.iter().map(|m| m.bytes).sum())
+    }
+
+    /// How many each user has, who has most first.
+    pub(super) fn held(&self) -> Vec<(Owner, usize)> {
+        let mut held: HashMap<Owner, usize> = HashMap::new();
+        self.read().iter().for_each(|member| *held.entry(Owner::Uid(member.note.uid)).or_default() += 1);
+        quota::sorted(held)
     }
 
     /// How full they are together.

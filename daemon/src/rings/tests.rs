@@ -25,9 +25,10 @@ use tokio::sync::oneshot;
 use super::lead::{Lead, Left, Watch};
 use super::ring::Ring;
 use super::roll::Roll;
-use super::thread::{Drainage, Next};
+use super::thread::Drainage;
 use super::{CatchUp, Held, Order, Rings, Settings, Shared, clock, duplicate, member, peer_of, shape};
-use crate::ingest::{Budget, Door, Producer};
+use crate::ingest::quota::{Owner, Quota};
+use crate::ingest::{Door, Producer};
 use crate::keep::{Keeper, Kept, Note};
 use world::{Program, World, payload};
 
@@ -179,7 +180,7 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     let bad = program.push_bad(AckLevel::Written);
     world.until("refused", |_| program.ring.marks().received > bad);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let good = program.push(AckLevel::Written, "good");
     program.push_bad(AckLevel::Written);
     let last = program.push(AckLevel::Written, "last");
@@ -368,10 +369,11 @@ fn the_drain_waits_for_room_in_line() {
     let mut world = World::new(16);
     let program = world.program(1);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let last = program.push(AckLevel::Written, "in line");
-    assert_eq!(world.drainage.turn(), Next::Room);
-    let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.take(usize::MAX))).collect();
+    world.drainage.turn();
+    assert!(world.drainage.rings().iter().all(Ring::waits_for_room));
+    let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.part(Owner::Network).take(usize::MAX))).collect();
     let mut served = 0;
     drop(all);
     // As sockets do: each has all of it as soon as it can, and gives it back.
@@ -389,13 +391,40 @@ fn the_drain_waits_for_room_in_line() {
     assert_eq!(world.stored(program.producer), ["in line"]);
 }
 
+/// A user who has used his share up waits alone: neither another's ring, nor who comes by a socket, waits with him. His own
+/// FLUSH does.
+#[test]
+fn who_has_no_room_holds_up_nobody_else() {
+    let mut world = World::new(16);
+    let (full, other) = (world.program_of(UID, 1), world.program_of(UID + 1, 2));
+    let budget = world.shared.door().budget.clone();
+    let half = budget.part(Owner::Uid(UID)).try_take(budget.total() / 2).expect("half of it");
+    let last = numbered(20).iter().map(|text| full.push(AckLevel::Written, text)).last().expect("some");
+    let theirs = other.push(AckLevel::Written, "goes on");
+    world.all_written(&other, theirs);
+    assert_eq!(full.ring.marks().received, 0);
+    assert!(world.catch_up(None) && world.catch_up(Some(other.id)), "nobody else waits");
+    let (done, mut told) = oneshot::channel();
+    world.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of: Some(full.id), done }));
+    // What comes meanwhile is behind it, and is no reason to look.
+    full.push(AckLevel::Written, "later");
+    (0..3).for_each(|_| _ = world.drainage.turn());
+    assert_eq!(full.ring.marks().received, 0);
+    assert!(told.try_recv().is_err(), "what lies there was not handed over");
+    drop(half);
+    world.all_written(&full, last + 1);
+    assert!(told.try_recv().is_ok_and(|told| told.is_ok()));
+    assert_eq!(world.stored(full.producer), [numbered(20), vec!["later".to_owned()]].concat());
+    world.until("it is given back", |_| budget.in_use() == 0);
+}
+
 /// While it waits for room its thread sleeps; counted by the times that it left the processor.
 #[test]
 fn a_drain_that_waits_for_room_looks_for_nothing() {
     let mut world = World::new(16);
     let program = world.program(1);
     let budget = world.shared.door().budget.clone();
-    let all = budget.try_take(budget.share(usize::MAX)).expect("all of it");
+    let all = budget.part(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
     let last = program.push(AckLevel::Written, "waits");
     let (tell, thread) = std::sync::mpsc::sync_channel(1);
     let World { shared, mut drainage, dir: _dir, journal } = world;

@@ -153,7 +153,6 @@ impl Drainage {
                 Next::Again => {}
                 Next::Gather => self.gather(),
                 Next::Soon => self.rest(Some(SOON)),
-                Next::Room => self.sleep(None, true),
                 Next::At(until) => self.sleep(Some(until), true),
                 Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
@@ -174,7 +173,7 @@ impl Drainage {
 
     /// Whether the thread may make a write itself: nothing but what somebody rings for can happen meanwhile.
     fn may_go(&mut self) -> bool {
-        let waits = self.hold.is_some() || self.expected.is_some() || self.stop || !self.batch.is_empty();
+        let waits = self.hold.is_some() || self.expected.is_some() || self.stop || self.batch.has_lines();
         let rings =
             self.rings.len() <= MOST_ALONE && self.rings.iter().all(|ring| ring.is_watched() && ring.held().is_none());
         !waits && rings && self.catching_up.is_empty() && self.lone.may()
@@ -267,13 +266,10 @@ impl Drainage {
             self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
         }
         let mut told = false;
-        for (at, ring) in self.rings.iter_mut().enumerate() {
+        for ring in &mut self.rings {
             match ring.release(&marks) {
                 Some(any) => told |= any,
-                None => {
-                    ring.rewind(marks.written);
-                    self.batch.forget(at);
-                }
+                None => ring.rewind(marks.written),
             }
         }
         if told {
@@ -287,25 +283,18 @@ impl Drainage {
             return Next::At(until);
         }
         self.hold = None;
-        let waiting = !self.batch.is_empty(); // for room, since an earlier pass
+        self.batch.admit(&mut self.rings, &self.waker);
         let before = clock::now_before_looking();
-        let (left, upto) = if waiting { (Fill::More, 0) } else { self.batch.fill(&mut self.rings, before) };
+        let (left, upto) = self.batch.fill(&mut self.rings, before);
         let worked = !self.batch.is_empty();
         if worked {
             let arrival = self.door.arrival();
             let appends = self.batch.len();
-            match self.batch.hand_over(&mut self.rings, &self.door, arrival, &self.waker) {
-                None => {
-                    self.say_why(); // not for that any more
-                    return Next::Room;
-                }
-                Some(handed) => {
-                    (self.hold, self.handed_over) = (handed.hold, true);
-                    self.pace.handed_over(Instant::now(), appends, handed.asked);
-                    let alone = left == Fill::All && handed.waits && !self.pace.is_crowd();
-                    self.owed = handed.owed.filter(|_| alone);
-                }
-            }
+            let handed = self.batch.hand_over(&mut self.rings, &self.door, arrival);
+            (self.hold, self.handed_over) = (handed.hold, true);
+            self.pace.handed_over(Instant::now(), appends, handed.asked);
+            let alone = left == Fill::All && handed.waits && !self.pace.is_crowd();
+            self.owed = handed.owed.filter(|_| alone);
         }
         self.say_why();
         match self.hold {
@@ -331,9 +320,13 @@ impl Drainage {
         }
     }
 
-    /// Everything older than `upto` was handed over, but for what its ring holds.
+    /// Everything older than `upto` was handed over, but for what its ring holds. Who asks for a ring that waits for room waits
+    /// with it.
     fn caught_up(&mut self, upto: u64) {
-        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., |catch_up| catch_up.time <= upto) {
+        let rings = &self.rings;
+        let waits = |of| rings.iter().any(|ring| Some(ring.member.note.id) == of && ring.waits_for_room());
+        let is_over = |catch_up: &mut CatchUp| catch_up.time <= upto && !waits(catch_up.of);
+        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., is_over) {
             let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
             let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
             let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
@@ -350,9 +343,6 @@ impl Drainage {
 
     /// Lets go of the rings that are drained to their end.
     fn give_back(&mut self) {
-        if !self.batch.is_empty() {
-            return; // it knows the rings by their places
-        }
         let mut at = 0;
         while at < self.rings.len() {
             if !self.rings[at].is_over() {
@@ -395,7 +385,8 @@ impl Drainage {
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
-        for ring in self.rings.iter_mut().filter(|ring| !all_held && ring.held().is_none()) {
+        let takes = |ring: &&mut Ring| !all_held && ring.held().is_none() && !ring.waits_for_room();
+        for ring in self.rings.iter_mut().filter(takes) {
             quiet &= ring.sleep();
         }
         if !quiet {
@@ -467,8 +458,6 @@ pub(super) enum Next {
     /// At once, but under load.
     Gather,
     Soon,
-    /// When there is room, of which it is told.
-    Room,
     /// Then, or when it is woken.
     At(Instant),
     Idle,

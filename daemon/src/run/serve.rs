@@ -23,13 +23,14 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::health::{Health, router};
 use crate::held::Held;
-use crate::ingest::parts::Parts;
-use crate::ingest::{Budget, Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
+use crate::ingest::quota::Quota;
+use crate::ingest::{Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
 use crate::keep::{self, Keeper, Kept, Sought, Stored};
 use crate::origin::Origin;
 use crate::pages::Pages;
 use crate::read::Reads;
 use crate::rings::{self, Rings};
+use crate::shares::Shares;
 use crate::status::Statement;
 use crate::systemd::Notifier;
 use crate::{advice, gauges, grpc, ingest, metrics, setup};
@@ -47,7 +48,7 @@ pub(super) struct World {
     pub(super) recent: Arc<metrics::Recent>,
     pub(super) started: Instant,
     /// What buffers of connections take beyond their own.
-    pub(super) buffers: Arc<Parts>,
+    pub(super) buffers: Arc<Quota>,
 }
 
 /// What serving made.
@@ -139,7 +140,7 @@ impl World {
             max_record: setup::clamp(config.journal.max_record_bytes),
             max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
             window: setup::WINDOW,
-            budget: Budget::new(budget_bytes),
+            budget: Quota::new(budget_bytes),
         });
         let rings = self.rings(&door, kept)?;
         tokio::spawn(rings.clone().adopt_the_rest());
@@ -148,15 +149,23 @@ impl World {
             door: door.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
-            assembly: Parts::new(budget_bytes),
+            assembly: Quota::new(budget_bytes),
             buffers: self.buffers.clone(),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
             patience: Patience::default(),
             stop: self.stopped.clone(),
         };
-        let current = Current::new(service);
         let listeners = Listeners::new(setup::places(config));
+        let shares = Shares {
+            connections: listeners.clone(),
+            inflight: door.budget.clone(),
+            assembly: service.assembly.clone(),
+            buffers: self.buffers.clone(),
+            reads: reads.clone(),
+            rings: rings.clone(),
+        };
+        let current = Current::new(service);
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             told.insert("unix".to_owned(), path.display().to_string());
@@ -185,12 +194,7 @@ impl World {
                 set_group(path, &config.access.admin_group);
             }
             told.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(
-                listener,
-                (policy, highest, door.flush_reach),
-                (listeners.clone(), door.budget.clone(), rings.clone()),
-                told.clone(),
-            );
+            self.serve_admin(listener, (policy, highest, door.flush_reach), shares, told.clone());
         }
         if !self.grounds.is_empty() {
             tracing::info!(
@@ -246,7 +250,7 @@ impl World {
         &self,
         listener: UnixListener,
         (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
-        (connections, budget, rings): (Arc<Listeners>, Arc<Budget>, Rings),
+        shares: Shares,
         listeners: HashMap<String, String>,
     ) {
         let desk = Desk {
@@ -262,9 +266,7 @@ impl World {
             recent: self.recent.clone(),
             segment_bytes: self.config.journal.segment_bytes,
             reserve_free: self.config.journal.reserve_free,
-            budget,
-            connections,
-            rings,
+            shares,
             origin: self.origin.clone(),
             dir: self.config.journal.dir.display().to_string(),
             listeners,

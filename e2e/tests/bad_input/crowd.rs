@@ -1,7 +1,7 @@
 //! A thousand at once.
 
 use clad_e2e::raw::hello;
-use clad_e2e::{Raw, Setup, not_run};
+use clad_e2e::{Raw, Setup, max_connections_for, not_run};
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -17,7 +17,7 @@ fn a_thousand_connections() {
     if reached < CROWD {
         not_run("1000 connections", &format!("the hard limit of open files is {hard}: trying {reached}"));
     }
-    let daemon = Setup::new().set("limits.max_connections", &reached.to_string()).start();
+    let daemon = Setup::new().set("limits.max_connections", &max_connections_for(reached)).start();
     let connect = |index: usize| match index % 2 {
         0 => Raw::unix(&daemon.socket()),
         _ => Raw::tcp(daemon.port("tcp")),

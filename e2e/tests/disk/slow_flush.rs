@@ -119,7 +119,8 @@ fn waits(disk: &Disk, engine: &str) {
     drop(held);
     raw.wait_mark(Durable, waiting.epoch, waiting.first_offset);
     raw.append_acked(103 + taken, Durable, &[b"sent again"]);
-    wait(|| page(pages, "/healthz").1 == "ok\n", "it is well again");
+    // That somebody was refused is told for a minute more.
+    wait(|| !page(pages, "/healthz").1.contains("waiting for the disk"), "it is well again");
 
     // Once more, and the daemon dies while the device flushes: what was durable before is there.
     let held = recorder.hold_flushes();

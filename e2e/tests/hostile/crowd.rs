@@ -1,7 +1,7 @@
 //! Ten thousand connections that all append.
 
 use clad_e2e::raw::hello;
-use clad_e2e::{Raw, Setup, not_run};
+use clad_e2e::{Raw, Setup, max_connections_for, not_run};
 use clad_proto::{AckLevel, ErrorCode};
 
 use super::{attack, files};
@@ -18,7 +18,7 @@ fn ten_thousand_connections() {
     if reached < CROWD {
         not_run("10000 connections", &format!("the hard limit of open files allows {reached}: these are tried"));
     }
-    let most = (reached + 1).to_string();
+    let most = max_connections_for(reached + 1);
     let daemon = Setup::new().set("limits.max_connections", &most).set("limits.max_producers", "20000").start();
     let connect = |index: usize| match index % 2 {
         0 => Raw::unix(&daemon.socket()),

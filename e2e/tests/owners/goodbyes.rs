@@ -1,6 +1,6 @@
 //! Who said BYE is forgotten, and nobody else is: over a clean restart, and over `kill -9`.
 
-use clad_e2e::user::as_user;
+use clad_e2e::as_user;
 use clad_e2e::{Daemon, Setup, web};
 use clad_proto::AckLevel;
 

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use clad_e2e::as_user;
 use clad_e2e::raw::{hello, hello_reader, payload};
-use clad_e2e::user::as_user;
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::frame::{AppendHead, Frame, Read, ReadFrom, encode_append};
 use clad_proto::{AckLevel, ErrorCode};

@@ -16,8 +16,8 @@ use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use clad_e2e::as_user;
 use clad_e2e::readback::Stored;
-use clad_e2e::user::as_user;
 use clad_e2e::{Daemon, Setup, is_root, not_run, readback};
 use clad_proto::{AckLevel, ProducerId};
 use session::{Session, TRANSPORTS, Transport};

@@ -1,7 +1,7 @@
 //! Places of producers: a user is one owner, whatever he comes by; he grows only while as many places are free as he has; who has
 //! few is always let in.
 
-use clad_e2e::user::as_user;
+use clad_e2e::as_user;
 use clad_e2e::{Daemon, Setup};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 

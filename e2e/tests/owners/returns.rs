@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use clad_e2e::user::as_user;
+use clad_e2e::as_user;
 use clad_e2e::{Daemon, Rng, Setup, seed};
 use clad_proto::{AckLevel, ProducerId};
 

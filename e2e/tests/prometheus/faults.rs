@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use clad_e2e::tool::clactl;
-use clad_e2e::{Daemon, Raw, Setup, web};
-use clad_proto::AckLevel;
+use clad_e2e::{Daemon, Raw, Setup, max_connections_for, web};
+use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
 use crate::server::Prometheus;
@@ -47,6 +47,23 @@ fn a_daemon_that_is_killed() {
     prometheus.wait_firing(&["CladAbsent"]);
     prometheus.scrape(Some(&daemon));
     prometheus.wait_over(&["CladAbsent"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_user_who_wants_more_than_his_share() {
+    const HIS: usize = 20;
+    let daemon = Setup::new().set("limits.max_connections", &max_connections_for(HIS)).start();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&["CladShareExhausted"]);
+    let his: Vec<_> = (0..HIS).map(|_| Raw::producer(&daemon.socket())).collect();
+    prometheus.wait("CladShareExhausted firing", || {
+        assert_eq!(Raw::unix(&daemon.socket()).end().code, ErrorCode::TooManyConnections);
+        prometheus.fires("CladShareExhausted")
+    });
+    prometheus.wait_firing(&["CladShareExhausted"]);
+    drop(his);
+    prometheus.wait_over(&["CladShareExhausted"]);
 }
 
 #[test]

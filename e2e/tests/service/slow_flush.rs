@@ -16,7 +16,7 @@ use clad_e2e::manager::Manager;
 use clad_e2e::raw::{hello_reader, payload};
 use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
 use clad_e2e::web::{metrics, page};
-use clad_e2e::{PATIENCE, Raw, Setup};
+use clad_e2e::{PATIENCE, Raw, Setup, is_root};
 use clad_proto::AckLevel::{Durable, Received, Written};
 use clad_proto::frame::Frame;
 use clad_proto::{ErrorCode, ErrorInfo};
@@ -154,8 +154,10 @@ fn a_flush_that_does_not_end_is_waited_for() {
     filled.iter().for_each(|(_, error)| is_for_now(error));
     let bounds: Vec<_> = filled.iter().filter_map(|(_, error)| error.limit).collect();
     assert!(bounds.contains(&BUDGET) && bounds.iter().all(|bound| [BUDGET, SHARE].contains(bound)), "{filled:?}");
+    // One user has half of it, but for root.
+    let least = if is_root() { BUDGET / 2 } else { BUDGET / 4 };
     let taken: u64 = filled.iter().map(|(taken, _)| taken).sum();
-    assert!(taken * BODY as u64 <= BUDGET && taken * BODY as u64 > BUDGET / 2, "{taken} appends of {BODY} bytes");
+    assert!(taken * BODY as u64 <= BUDGET && taken * BODY as u64 > least, "{taken} appends of {BODY} bytes");
     records += taken;
 
     // Degraded, not dead: it serves, says why, and its watchdog is told.
@@ -165,7 +167,7 @@ fn a_flush_that_does_not_end_is_waited_for() {
     let told = told + daemon.manager.barks_within(10 * PERIOD);
     assert!(told >= 5, "the watchdog was told {told} times");
     let inflight = metrics(daemon.pages)["clad_inflight_bytes"];
-    assert!(inflight > BUDGET as f64 / 2.0 && inflight <= BUDGET as f64, "{inflight} bytes");
+    assert!(inflight > least as f64 && inflight <= BUDGET as f64, "{inflight} bytes");
     let marks = Admin::at(&daemon.setup.admin_socket()).status().expect("a status").offsets.expect("offsets");
     assert_eq!((marks.durable, marks.written, marks.received), (1, 21, records), "nothing ran ahead");
 
@@ -176,7 +178,9 @@ fn a_flush_that_does_not_end_is_waited_for() {
     for (raw, (taken, _)) in fillers.iter_mut().zip(&filled) {
         raw.append_acked(*taken, Durable, &[b"sent again"]);
     }
-    daemon.manager.barks_until(|_| page(daemon.pages, "/healthz") == (200, "ok\n".to_owned()));
+    // That somebody was refused is told for a minute more.
+    daemon.manager.barks_until(|_| !page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
+    assert!(page(daemon.pages, "/healthz").1.contains("max_inflight_bytes"));
     daemon.ends_well(records + 3);
 }
 

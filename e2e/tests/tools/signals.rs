@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clad_e2e::raw::payload;
 use clad_e2e::tool::{Running, run};
-use clad_e2e::{Daemon, Raw, Scratch, Setup, binary};
+use clad_e2e::{Daemon, Raw, Scratch, Setup, binary, max_connections_for};
 use clad_proto::frame::{AppendHead, Frame, encode_append};
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
@@ -57,14 +57,15 @@ fn hup_reloads_all_or_nothing() {
     daemon.wait_said("log.levle");
     // What may change does, while records come in.
     append_numbers(&daemon, 0..5);
-    fs::write(&config, "[log]\nlevel = \"debug\"\n[limits]\nmax_connections = 2\n").expect("written");
+    let most = max_connections_for(20);
+    fs::write(&config, format!("[log]\nlevel = \"debug\"\n[limits]\nmax_connections = {most}\n")).expect("written");
     daemon.signal(Signal::SIGHUP);
     daemon.wait_said("HUP: reloaded");
     let said = daemon.said();
     assert!(said.contains("log.level") && said.contains("limits.max_connections"), "{said}");
-    let two: Vec<_> = (0..2).map(|_| Raw::producer(&daemon.socket())).collect();
+    let all: Vec<_> = (0..20).map(|_| Raw::producer(&daemon.socket())).collect();
     assert_eq!(Raw::unix(&daemon.socket()).end().code, ErrorCode::TooManyConnections);
-    drop(two);
+    drop(all);
 }
 
 /// `clad reload` of a process, with this in its environment: its exit code and what it said.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::active::{Active, Placed};
 use crate::env::Trigger;
@@ -11,6 +11,7 @@ use crate::format::footer::{Damage, Footer};
 use crate::gather::Batch;
 use crate::io::{Durability, File};
 use crate::marks::Level;
+use crate::permit::Permit;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
@@ -42,7 +43,7 @@ pub struct Append<'a> {
     /// The client's own CRC-32C of the payload, already checked.
     pub payload_checksum: u32,
     /// What admission counted for it.
-    pub permit: Option<OwnedSemaphorePermit>,
+    pub permit: Option<Permit>,
 }
 
 /// Who hands over a burst: what all its appends have in common.
@@ -83,7 +84,7 @@ pub struct Item<'a> {
 
 impl<'a> Append<'a> {
     /// As a burst of one, and the permit.
-    pub(crate) fn split(self) -> (Sender<'a>, Item<'a>, Option<OwnedSemaphorePermit>) {
+    pub(crate) fn split(self) -> (Sender<'a>, Item<'a>, Option<Permit>) {
         let from = Sender {
             producer: self.producer,
             owner: self.owner,
@@ -99,7 +100,7 @@ impl<'a> Append<'a> {
             max_time_ns: self.max_time_ns,
             payload: self.payload,
             payload_checksum: self.payload_checksum,
-            share: self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
+            share: self.permit.as_ref().map_or(0, Permit::num_permits),
         };
         (from, item, self.permit)
     }

@@ -35,8 +35,6 @@ mod writes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::active::{Active, Shares};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
@@ -46,6 +44,7 @@ use crate::format::meta::EpochStart;
 use crate::gather::{Batch, Gather};
 use crate::marks::Marks;
 use crate::owner_bytes::Quota;
+use crate::permit::Permit;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 
@@ -74,7 +73,7 @@ struct InFlight {
     batch: Arc<Batch>,
     shares: Shares,
     /// Given back when this entry goes: the memory that was counted is free then.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<Permit>,
     since_boot_ns: u64,
     /// Bytes of the file that its write covers.
     range: (u64, u64),

@@ -15,6 +15,7 @@ use crate::format::segment::{SegmentHeader, example};
 use crate::gather::{Gathered, Purse};
 use crate::io::{Access, Durability, OsStorage, Storage};
 use crate::marks::{Accepting, Level};
+use crate::permit::Permit;
 use crate::producer::ProducerTable;
 
 const NOW: Moment = Moment { real_ns: 7, boot_ns: 9 };
@@ -40,6 +41,11 @@ fn item(first_sequence: u64, count: u32, gap: bool, payload: &[u8]) -> Item<'_> 
     Item { first_sequence, count, gap, level, min_time_ns, max_time_ns, payload, payload_checksum, share: SHARE }
 }
 
+fn permit(permits: &Arc<Semaphore>, count: usize) -> Permit {
+    permits.try_acquire_many(count as u32).unwrap().forget();
+    Permit::new(permits.clone(), count)
+}
+
 type Verdicts = Vec<Result<Accepted, AppendError>>;
 
 fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Accepted, AppendError> {
@@ -56,13 +62,13 @@ fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Ac
         vouch: FROM.vouch,
         payload: i.payload,
         payload_checksum: i.payload_checksum,
-        permit: Some(permits.clone().try_acquire_many_owned(SHARE as u32).unwrap()),
+        permit: Some(permit(permits, SHARE)),
     };
     c.append(append, NOW)
 }
 
 fn together(c: &mut Committer, burst: &[Item<'_>], permits: &Arc<Semaphore>) -> Verdicts {
-    let all = permits.clone().try_acquire_many_owned((burst.len() * SHARE) as u32).unwrap();
+    let all = permit(permits, burst.len() * SHARE);
     let mut verdicts = Vec::new();
     c.append_burst(&FROM, burst, NOW, &mut Purse::new(Some(all)), |v| verdicts.push(v));
     verdicts

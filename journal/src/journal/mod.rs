@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::background;
 use crate::clock::{Clock, Moment, SystemClock};
@@ -33,6 +33,7 @@ use crate::format::meta::Meta;
 use crate::gather::Purse;
 use crate::io::{EngineOptions, OsStorage, Storage, device};
 use crate::marks::{Level, Marks};
+use crate::permit::Permit;
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
 use crate::recovery::Report;
@@ -175,7 +176,7 @@ impl Journal {
         &self,
         from: &Sender<'_>,
         burst: &[Item<'_>],
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
@@ -192,7 +193,7 @@ impl Journal {
     pub fn append_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
@@ -200,12 +201,7 @@ impl Journal {
     }
 
     /// Has the committer take what came together, at one lock, and wakes whom that wants awake.
-    fn with_purse(
-        &self,
-        permit: Option<OwnedSemaphorePermit>,
-        now: Moment,
-        take: impl FnOnce(&mut Committer, &mut Purse),
-    ) {
+    fn with_purse(&self, permit: Option<Permit>, now: Moment, take: impl FnOnce(&mut Committer, &mut Purse)) {
         let (core, before, _purse) = self.taken(permit, take);
         self.shared.wake_after(core, before, now);
     }
@@ -214,7 +210,7 @@ impl Journal {
     /// is left of the permit: it is to go after the lock.
     fn taken(
         &self,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         take: impl FnOnce(&mut Committer, &mut Purse),
     ) -> (MutexGuard<'_, Core>, usize, Purse) {
         let mut purse = Purse::new(permit);

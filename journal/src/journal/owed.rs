@@ -17,9 +17,9 @@ use crate::clock::Moment;
 use crate::committer::{Accepted, Append, Item, Sender, Step, Turn};
 use crate::error::AppendError;
 use crate::io::IoBuf;
+use crate::permit::Permit;
 use crate::sync::MutexGuard;
 use crate::workers::kept;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// What has gathered is worth waking a thread for, beside whoever brought it.
 const WORTH_A_THREAD: usize = 32 * 1024;
@@ -47,7 +47,7 @@ impl Journal {
         &self,
         from: &Sender<'_>,
         burst: &[Item<'_>],
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) -> Option<Owed> {
@@ -60,7 +60,7 @@ impl Journal {
     pub fn append_runs_owing<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) -> Option<Owed> {

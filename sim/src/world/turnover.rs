@@ -156,8 +156,9 @@ impl World {
         let (max, kept, owner) = (self.config.max_producers, known.len(), owner_of(id));
         let theirs = known.iter().filter(|o| **o == owner).count();
         let grows = kept < max && (theirs == 0 || theirs + 1 < max - kept);
-        let few = theirs < (max / 8).clamp(1, 8) || owner == ROOT;
-        ensure(!grows && !(few && kept < 2 * max), || format!("{owner} has {theirs} of {kept} places, and gets none"))
+        let few = theirs < (max / 8).clamp(1, 8) && kept < 2 * max;
+        let root = owner == ROOT && kept < 3 * max;
+        ensure(!(grows || few || root), || format!("{owner} has {theirs} of {kept} places, and gets none"))
     }
 
     /// An append was taken.

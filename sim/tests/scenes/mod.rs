@@ -11,7 +11,7 @@ use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::Storage;
 use clad_journal::stepper::{Kind, Next, Stepper};
-use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Policy, Retention};
+use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Permit, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
@@ -85,7 +85,10 @@ impl Stage {
 
     fn append_for(&mut self, level: Level, bytes: usize, permits: Option<&Arc<Semaphore>>) -> u64 {
         let payload = vec![(self.sequence as u8).wrapping_add(1); bytes];
-        let permit = permits.map(|p| p.clone().try_acquire_many_owned(100).unwrap());
+        let permit = permits.map(|p| {
+            p.try_acquire_many(100).unwrap().forget();
+            Permit::new(p.clone(), 100)
+        });
         let given = self.journal().append(Append {
             producer: [1; 16],
             owner: 7,

@@ -212,6 +212,16 @@ fn records(options: &Options, job: &str) -> Vec<Alert> {
                           sender's. Their senders were told, and hold them until they are taken or given up."
                 .to_owned(),
         },
+        Alert {
+            name: "CladShareExhausted",
+            expr: format!("increase(clad_refused_for_share_total{{{job}}}[{}]) > 0", pace.window(5 * MINUTE)),
+            hold: pace.hold(2 * MINUTE),
+            severity: Severity::Warning,
+            summary: "clad on {{ $labels.instance }} refuses clients for want of {{ $labels.what }}.",
+            description: "About {{ $value | humanize }} times in five minutes a client was refused something that all \
+                          share: a user has as much as others leave him, or there is none left."
+                .to_owned(),
+        },
     ]
 }
 

@@ -83,6 +83,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
     object["owners"] = status.owners.iter().map(owner_json).collect();
     object["degraded"] = json!(sorted(&status.degraded));
     object["attention"] = words.iter().map(|word| word.text.as_str()).collect();
+    object["shares"] = status.shares.iter().map(share_json).collect();
     object["totals"] = status.counters.as_ref().map(totals).into();
     object["recent"] = sample.as_ref().map(recent).into();
     object["substrate"] = status.substrate.as_ref().map(substrate_json).into();
@@ -108,6 +109,17 @@ fn rings_json(rings: &v1::Rings) -> Value {
         "used_bytes": rings.used_bytes,
         "waiting_appends": rings.waiting_appends,
         "aside": rings.aside,
+    })
+}
+
+fn share_json(share: &v1::Share) -> Value {
+    let largest = share.largest.iter().map(|holder| json!({ "owner": holder.owner, "amount": holder.amount }));
+    json!({
+        "what": share.what,
+        "total": share.total,
+        "in_use": share.in_use,
+        "owners": share.owners,
+        "largest": largest.collect::<Vec<_>>(),
     })
 }
 

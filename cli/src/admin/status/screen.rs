@@ -19,6 +19,7 @@ pub(in crate::admin) fn still(status: &v1::StatusResponse, now_ns: u64, columns:
     identity(&mut sheet, status);
     moving(&mut sheet, status, sample.as_ref(), now_ns);
     sheet
+        .row("shares", shares(status))
         .row("listens on", listed(&status.listeners))
         .row("configured by", configured(status))
         .row("last start", status.recovery.as_ref().map(|recovery| recovery.summary.clone()).unwrap_or_default());
@@ -261,6 +262,27 @@ fn rings(status: &v1::StatusResponse) -> String {
         bytes(rings.used_bytes),
         counted(rings.waiting_appends, "append"),
     )
+}
+
+/// Who has how much of what all share, where somebody has some.
+fn shares(status: &v1::StatusResponse) -> String {
+    let line = |share: &v1::Share| {
+        let amount = |n: u64| if share.what.ends_with("_bytes") { bytes(n) } else { count(n) };
+        let mut line = format!("{} {} of {}:", share.what, amount(share.in_use), amount(share.total));
+        for (at, holder) in share.largest.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            let _ = write!(line, "{comma} {} {}", holder.owner, amount(holder.amount));
+        }
+        match share.owners.saturating_sub(share.largest.len() as u64) {
+            0 => {}
+            others => {
+                let _ = write!(line, ", and {}", counted(others, "other"));
+            }
+        }
+        line
+    };
+    let lines: Vec<String> = status.shares.iter().filter(|share| share.in_use > 0).map(line).collect();
+    lines.join("\n")
 }
 
 fn listed<V: std::fmt::Display + Clone>(map: &HashMap<String, V>) -> String {

@@ -42,6 +42,13 @@ fn histogram(counts: &[u64], sum: u64) -> v1::Histogram {
     v1::Histogram { bounds: vec![100_000, 250_000, 1_000_000], counts: counts.to_vec(), sum }
 }
 
+fn share(what: &str, total: u64, held: &[(&str, u64)]) -> v1::Share {
+    let holder = |(owner, amount): &(&str, u64)| v1::Holder { owner: (*owner).to_owned(), amount: *amount };
+    let in_use = held.iter().map(|(_, amount)| amount).sum();
+    let (owners, largest) = (held.len() as u64, held.iter().map(holder).collect());
+    v1::Share { what: what.to_owned(), total, in_use, owners, largest }
+}
+
 /// The same under load.
 pub(in crate::admin) fn loaded() -> v1::StatusResponse {
     let before = v1::Counters {
@@ -90,6 +97,7 @@ pub(in crate::admin) fn loaded() -> v1::StatusResponse {
             waiting_appends: 1,
             aside: 2,
         }),
+        shares: vec![share("connections", 4096, &[("uid 1000", 12), ("network", 1)]), share("reads", 512, &[])],
         ..at_rest()
     }
 }
@@ -245,6 +253,21 @@ fn a_level_that_is_not_offered() {
 }
 
 #[test]
+fn who_has_how_much_is_named() {
+    let mut status = loaded();
+    let row = |status: &v1::StatusResponse| {
+        let screen = screen::still(status, NOW, 90);
+        screen.lines().find_map(|line| line.split_once("shares  ")).map(|(_, row)| row.to_owned())
+    };
+    assert_eq!(row(&status).as_deref(), Some("connections 13 of 4,096: uid 1000 12, network 1"));
+    status.shares = vec![share("inflight_bytes", 16 << 20, &[("uid 7", 1 << 20)])];
+    status.shares[0].owners = 3;
+    assert_eq!(row(&status).as_deref(), Some("inflight_bytes 1.0 MiB of 16.0 MiB: uid 7 1.0 MiB, and 2 others"));
+    status.shares.clear();
+    assert_eq!(row(&status), None);
+}
+
+#[test]
 fn for_programs() {
     let value = json(&loaded());
     for (pointer, golden) in [
@@ -262,6 +285,9 @@ fn for_programs() {
         ("/connections/unix", json!(12)),
         ("/rings/used_bytes", json!(2048)),
         ("/rings/aside", json!(2)),
+        ("/shares/0/what", json!("connections")),
+        ("/shares/0/largest/0", json!({ "owner": "uid 1000", "amount": 12 })),
+        ("/shares/1/in_use", json!(0)),
         ("/disk/reserve_bytes", json!(64 << 20)),
         ("/recent/window_ms", json!(10_000)),
         ("/recent/records_per_second/unix", json!(12_300.0)),

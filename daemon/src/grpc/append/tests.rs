@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use v1::append_request::Message as Request;
 
 use super::*;
-use crate::ingest::parts::Parts;
-use crate::ingest::{Budget, Door, Patience};
+use crate::ingest::quota::{Owner, Quota};
+use crate::ingest::{Door, Patience};
 use crate::read::Reads;
 use crate::rings::Rings;
 
@@ -48,14 +48,14 @@ impl World {
             max_record: 1 << 20,
             max_connection_bytes: ROOM,
             window: 256,
-            budget: Budget::new(ROOM),
+            budget: Quota::new(ROOM),
         };
         let service = FramedService {
             door: Arc::new(door),
             reads: Reads::new(journal, AckLevel::Durable),
             rings: Rings::default(),
-            assembly: Parts::new(16 << 20),
-            buffers: Parts::new(32 << 20),
+            assembly: Quota::new(16 << 20),
+            buffers: Quota::new(32 << 20),
             handshake_timeout: WAIT,
             idle_timeout: Duration::ZERO,
             patience: Patience::default(),
@@ -129,7 +129,7 @@ async fn a_large_append_that_waits_for_room_keeps_its_share() {
     let mut world = World::new().await;
     assert!(matches!(world.answer().await, Told::Welcome(_)));
     let service = world.service.clone();
-    let all = service.door.budget.try_take(ROOM as u32).expect("nobody has any");
+    let all = service.door.budget.part(Owner::Uid(0)).try_take(ROOM).expect("nobody has any");
     world.append(0, v1::AckLevel::Received, 200_000).await;
     world.until("it comes", || service.assembly.in_use() > 0).await;
     world.rests().await;
@@ -153,8 +153,8 @@ async fn who_does_not_read_keeps_no_room_from_others() {
     }
     let service = world.service.clone();
     world.until("all are taken", || world.count() == ANSWERS - 1).await;
-    world.until("they are written", || service.door.budget.available() == ROOM).await;
-    let all = service.door.budget.try_take(ROOM as u32).expect("nobody has any");
+    world.until("they are written", || service.door.budget.in_use() == 0).await;
+    let all = service.door.budget.part(Owner::Uid(0)).try_take(ROOM).expect("nobody has any");
     world.append(ANSWERS as u64 - 1, v1::AckLevel::Received, 10).await;
     world.rests().await;
     service.door.journal.request_sync();
@@ -162,7 +162,7 @@ async fn who_does_not_read_keeps_no_room_from_others() {
     world.until("what was before is durable", is_synced).await;
     world.rests().await;
     drop(all);
-    world.until("room is kept for who does not read", || service.door.budget.available() == ROOM).await;
+    world.until("room is kept for who does not read", || service.door.budget.in_use() == 0).await;
 
     assert!(matches!(world.answer().await, Told::Welcome(_)));
     for seq in 0..ANSWERS as u64 - 1 {

@@ -6,7 +6,7 @@ use clad_proto::frame::AppendView;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
-use crate::ingest::door::{ADMISSION_WAIT, Admitted, bad_checksum};
+use crate::ingest::door::{ADMISSION_WAIT, Admitted, Door, bad_checksum};
 use crate::rings;
 
 impl Connection {
@@ -43,6 +43,12 @@ impl Connection {
         self.admitting.is_some() || self.admitted.is_some()
     }
 
+    /// Gives up its place in the queue for room, or the share that it was granted there.
+    pub(super) fn leave_the_queue(&mut self) {
+        self.admitting = None;
+        self.admitted.take_if(|admitted| admitted.is_ok());
+    }
+
     /// Takes or refuses one append; nothing when it must wait for room.
     pub(in crate::ingest) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
         let door = self.service.door.clone();
@@ -62,11 +68,11 @@ impl Connection {
             }
             None => {
                 self.share_since = None;
-                match door.try_admit(view.payload.len(), self.arrival) {
+                match Door::try_admit(&self.admission, view.payload.len(), self.arrival) {
                     Some(admitted) => Ok(admitted),
                     None => {
-                        let payload = view.payload.len();
-                        self.admitting = Some(Box::pin(async move { door.admit(payload).await }));
+                        let (payload, part) = (view.payload.len(), self.admission.clone());
+                        self.admitting = Some(Box::pin(async move { door.admit(&part, payload).await }));
                         return None;
                     }
                 }

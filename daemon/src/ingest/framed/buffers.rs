@@ -1,10 +1,10 @@
 //! What a connection's buffers may take.
 //!
 //! What must hold: each connection has some of its own, with which it always gets on; more is a part of a budget for all
-//! connections, of which an owner has half, and is given back as soon as it is not needed: a crowd that reads no answers
-//! holds its own and that half. Nobody waits for it: an answer is never late for want of a buffer.
+//! connections (of which an owner has no more than he leaves for others), and is given back as soon as it is not needed: a crowd that reads no answers
+//! holds its own and that part. Nobody waits for it: an answer is never late for want of a buffer.
 
-use crate::ingest::parts::{Held, Part};
+use crate::ingest::quota::{Part, QuotaGuard};
 
 /// Output that waits for the peer at most, before its input is left alone,
 pub(super) const OUT_LIMIT: usize = 256 * 1024;
@@ -20,7 +20,7 @@ const CHUNK_OWN: usize = 16 * 1024;
 pub(super) struct OutRoom {
     part: Part,
     limit: usize,
-    held: Vec<Held>,
+    held: Vec<QuotaGuard>,
 }
 
 impl OutRoom {
@@ -59,7 +59,7 @@ impl OutRoom {
 pub(super) struct Chunk {
     part: Part,
     bytes: usize,
-    held: Option<Held>,
+    held: Option<QuotaGuard>,
 }
 
 impl Chunk {
@@ -99,11 +99,11 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ingest::parts::{Owner, Parts};
+    use crate::ingest::quota::{Owner, Quota};
 
     #[test]
     fn output_grows_while_there_is_room_and_gives_all_of_it_back() {
-        let budget = Parts::new(4 * OUT_LIMIT);
+        let budget = Quota::new(4 * OUT_LIMIT);
         let mut one = OutRoom::new(budget.part(Owner::Uid(1)));
         assert!(one.has_room_behind(OUT_OWN - 1) && one.held.is_empty(), "nothing for what is its own");
         assert!(one.has_room_behind(OUT_LIMIT - 1));
@@ -112,7 +112,7 @@ mod tests {
         let mut second = OutRoom::new(budget.part(Owner::Uid(1)));
         assert!(!second.has_room_behind(2 * OUT_OWN), "what is left of the owner's half is one step");
         let mut other = OutRoom::new(budget.part(Owner::Network));
-        assert!(other.has_room_behind(OUT_LIMIT - 1), "and another has his own half");
+        assert!(other.has_room_behind(OUT_LIMIT / 2 - 1), "and another has his own part");
         assert!(one.give_back() && !one.give_back());
         assert!(second.has_room_behind(2 * OUT_OWN));
         let held = budget.in_use();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_large_reads_while_there_is_room_and_small_ones_else() {
-        let budget = Parts::new(2 * CHUNK_MAX);
+        let budget = Quota::new(2 * CHUNK_MAX);
         let grown = || {
             let mut chunk = Chunk::new(budget.part(Owner::Uid(1)));
             (0..8).for_each(|_| chunk.grow());

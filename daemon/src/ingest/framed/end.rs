@@ -21,6 +21,7 @@ impl Connection {
                 break;
             }
         }
+        self.owing.set(false);
         // Who follows and closes is gone: nothing else would ever tell, on a log that rests. Who only half-closed its side
         // still gets the rest of what it asked for.
         self.reads.retain(|_, read| {

@@ -2,10 +2,12 @@
 //!
 //! What must hold:
 //! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
-//!   against a budget of their own, [`super::parts`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
+//!   against a budget of their own, [`super::quota`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
 //!   that does not read its answers is not read from either), its appends by its window and its share of bytes. So is
 //!   that of all together: what a connection's buffers take beyond [`OUT_OWN`] and [`CHUNK_OWN`] is a part of one budget,
 //!   and where there is none left it goes on with these.
+//! - Nobody has a place in the queue for room, or a share that was granted, whose answers are not read: what is free would be
+//!   kept for him, and he has an hour where he has a READ.
 //! - Half a frame is given [`FRAME_TIMEOUT`] to become whole, and a peer [`TAKES_NOTHING`] to take some of what it is told
 //!   ([`READER_RESTS`] while it has a READ: a person may be looking at it), also when it has closed its own side.
 //! - One that is to make room for others takes no new frame, is answered what it is owed, and told.
@@ -46,10 +48,11 @@ use self::buffers::{Chunk, OUT_LIMIT, OutRoom};
 use self::quiet::Quiet;
 use self::ring::GIVE_WAIT;
 use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
-use super::parts::{self, Parts};
 use super::peer::Peer;
-use super::places::{Seat, makes_room};
+use super::places::makes_room;
+use super::quota::{Part, Quota, QuotaGuard};
 use super::session::{Answer, Session};
+use super::slots::{Owing, Seat};
 use crate::read::Reads;
 use crate::rings::{Given, Held, Rings};
 
@@ -71,9 +74,9 @@ pub(crate) struct Service {
     pub(crate) reads: Arc<Reads>,
     pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
-    pub(crate) assembly: Arc<Parts>,
+    pub(crate) assembly: Arc<Quota>,
     /// What buffers of connections take beyond their own.
-    pub(crate) buffers: Arc<Parts>,
+    pub(crate) buffers: Arc<Quota>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
@@ -140,6 +143,8 @@ pub(super) struct Connection {
     pub(super) producer: Option<Producer>,
     pub(super) session: Session,
     seat: Arc<Seat>,
+    /// Tells the others whether it owes an answer: then it makes no room.
+    owing: Owing,
     buf: BytesMut,
     chunk: Chunk,
     pub(super) out: BytesMut,
@@ -152,6 +157,8 @@ pub(super) struct Connection {
     of_read: bool,
     quiet: Quiet,
     answers: Vec<Answer>,
+    /// Its owner's way to the bytes that may be in flight.
+    pub(super) admission: Part,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Since when an append has waited for this connection's share of bytes; until there was room for one.
@@ -160,9 +167,9 @@ pub(super) struct Connection {
     catching_up: Waiting<Result<(), ErrorInfo>>,
     /// It is, for all that was read so far; or why not.
     caught_up: Option<Result<(), ErrorInfo>>,
-    assembly: parts::Part,
-    assembling: Waiting<Option<parts::Held>>,
-    assembled: Option<parts::Held>,
+    assembly: Part,
+    assembling: Waiting<Option<QuotaGuard>>,
+    assembled: Option<QuotaGuard>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
     reads: HashMap<u32, OpenRead>,
     partial_since: Option<Instant>,
@@ -219,6 +226,7 @@ impl Connection {
             peer,
             producer: None,
             session: Session::begin(&service.door.journal.marks()),
+            owing: seat.owing(),
             seat,
             buf: BytesMut::new(),
             chunk: Chunk::new(service.buffers.part(owner)),
@@ -229,6 +237,7 @@ impl Connection {
             of_read: false,
             quiet: Quiet::default(),
             answers: Vec::new(),
+            admission: service.door.budget.part(owner),
             admitting: None,
             admitted: None,
             share_since: None,
@@ -268,6 +277,10 @@ impl Connection {
             let (stopping, leaving) = (*stop.borrow(), self.seat.is_leaving());
             let flow = if stopping || leaving { Flow::NeedPermit } else { self.process() };
             self.release(&marks.now());
+            if stopping || leaving || !self.has_room_for_answers() {
+                self.leave_the_queue();
+            }
+            self.owing.set(self.session.unanswered() > 0 || flow == Flow::NeedPermit && !leaving);
             if flow == Flow::Close {
                 return self.last_words(wr).await;
             }

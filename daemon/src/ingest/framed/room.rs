@@ -39,6 +39,11 @@ impl Connection {
         self.buf.reserve(missing.max(self.chunk.step()));
     }
 
+    /// Whether an answer more finds room: else no frame is looked at.
+    pub(super) fn has_room_for_answers(&mut self) -> bool {
+        self.out_room.has_room_behind(self.out.len())
+    }
+
     /// Gives back what buffers took for a stream that has ended.
     fn rest(&mut self) {
         if self.out_rests_at().is_some_and(|at| at <= Instant::now()) {

@@ -15,9 +15,9 @@ use tokio::runtime::Runtime;
 
 use super::buffers::{OUT_LIMIT, OUT_OWN};
 use super::*;
-use crate::ingest::budget::Budget;
 use crate::ingest::crew::Crew;
 use crate::ingest::places::{Listeners, Place};
+use crate::ingest::quota::Owner;
 use crate::metrics;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,14 +36,14 @@ fn service(journal: &Arc<Journal>, stop: watch::Receiver<bool>) -> Service {
         max_record: 1 << 20,
         max_connection_bytes: 1 << 20,
         window: 256,
-        budget: Budget::new(64 << 20),
+        budget: Quota::new(64 << 20),
     };
     Service {
         door: Arc::new(door),
         reads: Reads::new(journal.clone(), AckLevel::Durable),
         rings: Rings::default(),
-        assembly: Parts::new(16 << 20),
-        buffers: Parts::new(32 << 20),
+        assembly: Quota::new(16 << 20),
+        buffers: Quota::new(32 << 20),
         handshake_timeout: PATIENCE,
         idle_timeout: Duration::ZERO,
         patience: Patience::default(),
@@ -112,7 +112,12 @@ impl World {
     }
 
     fn place(&self, uid: u32) -> Option<Place> {
-        self.listeners.place(parts::Owner::Uid(uid), metrics::Transport::Unix)
+        self.listeners.place(Owner::Uid(uid), metrics::Transport::Unix)
+    }
+
+    /// Places of others, one each: what one user leaves free is taken.
+    fn others(&self, count: u32) -> Vec<Place> {
+        (1..=count).map(|uid| self.place(uid).expect("it is free")).collect()
     }
 
     /// One that has been greeted.
@@ -293,9 +298,10 @@ fn a_reader_may_rest_before_it_takes_the_last_of_what_it_read() {
 
 #[test]
 fn who_makes_room_is_told_and_answered_and_the_others_stay() {
-    let world = World::new(3);
+    let world = World::new(6);
     let (mut first, mut second, mut third) = (world.client(ME), world.client(ME), world.client(ME));
-    assert!(world.place(ME).is_none(), "all are mine, and I want no part of mine");
+    assert!(world.place(ME).is_none(), "my part is mine, and I want no part of mine");
+    let _fill = world.others(3);
     std::thread::sleep(Duration::from_millis(5));
     first.ping(1);
     third.ping(1);
@@ -307,14 +313,14 @@ fn who_makes_room_is_told_and_answered_and_the_others_stay() {
     for client in [&mut first, &mut third, &mut other] {
         client.ping(2);
     }
-    assert_eq!(world.listeners.open(), 3);
+    assert_eq!(world.listeners.open(), 6);
 }
 
 /// What was taken of it is answered to the last append, and nothing more is taken.
 #[test]
 fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
     const APPENDS: u64 = 200;
-    let world = World::new(2);
+    let world = World::new(4);
     // No task of it runs: it cannot be asked.
     let _other_of_mine = world.place(ME).unwrap();
     let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
@@ -322,6 +328,7 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
     let payload = builder.finish();
     for _ in 0..20 {
         let mut busy = world.client(ME);
+        let _fill = world.others(2);
         busy.send(|out| {
             for first_seq in 0..APPENDS {
                 // The first is answered at once: by then the others are on their way to the disk.
@@ -331,7 +338,15 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
             }
         });
         let Some(Frame::Accepted(first)) = busy.frame() else { panic!("it is taken") };
-        let _another = world.place(ANOTHER).expect("somebody makes room");
+        // Not while it is owed an answer.
+        let began = Instant::now();
+        let _another = loop {
+            if let Some(another) = world.place(ANOTHER) {
+                break another;
+            }
+            assert!(began.elapsed() < PATIENCE, "it never makes room");
+            std::thread::yield_now();
+        };
         let (mut accepted, mut end, mut durable) = (1, first.first_offset, 0);
         let error = loop {
             match busy.frame().expect("it is told") {
@@ -351,7 +366,7 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
 /// Though it reads nothing of what it is owed, and will not see why; also when it has closed its side.
 #[test]
 fn who_takes_nothing_makes_room_all_the_same() {
-    let mut world = World::new(2);
+    let mut world = World::new(4);
     world.fill(0..64);
     world.service.patience.taking = PATIENCE * 10;
     for half_closed in [false, true] {
@@ -366,10 +381,11 @@ fn who_takes_nothing_makes_room_all_the_same() {
         std::thread::sleep(SHORT);
         let mut mine = world.client(ME);
         mine.ping(1);
+        let fill = world.others(2);
         world.client(ANOTHER).ping(1);
         stuck.is_let_go();
         mine.ping(2);
-        drop(mine);
+        drop((mine, fill));
         let began = Instant::now();
         while world.listeners.open() > 0 {
             assert!(began.elapsed() < PATIENCE, "it is not over");
@@ -378,12 +394,56 @@ fn who_takes_nothing_makes_room_all_the_same() {
     }
 }
 
+/// Who waits in the queue and reads nothing has no place in it, and no share that was granted to him.
+#[test]
+fn who_reads_no_answers_holds_no_room_for_appends() {
+    let mut world = World::new(10);
+    // It has as much output as it may have without a part of what all share.
+    world.service.buffers = Quota::new(1);
+    let budget = Quota::new(64 << 10);
+    let door = Door { budget: budget.clone(), ..Door::clone(&world.service.door) };
+    world.service.door = Arc::new(door);
+    let all = budget.part(Owner::Uid(0)).try_take(64 << 10).expect("nobody has any");
+    let mut stuck = world.client(ME);
+    stuck.read(true);
+    assert_eq!(stuck.records(), 0, "it follows an empty log");
+    let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
+    builder.push(&Record::text(1, 9, "it waits for room")).unwrap();
+    let payload = builder.finish();
+    stuck.send(|out| {
+        let (first_seq, count, payload_crc) = (0, 1, payload.checksum());
+        let head = AppendHead { first_seq, count, level: AckLevel::Received, gap: false, payload_crc };
+        encode_append(out, &head, &payload.bytes);
+    });
+    let began = Instant::now();
+    while budget.waiting() == 0 {
+        assert!(began.elapsed() < PATIENCE, "it never waits for room");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    world.fill(0..64);
+    while budget.waiting() > 0 {
+        assert!(began.elapsed() < PATIENCE, "it keeps its place in the queue");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(all);
+    world.client(ANOTHER).ping(1);
+    assert_eq!(budget.in_use(), 0, "nothing is kept for it");
+    // It reads at last, and is answered.
+    loop {
+        match stuck.frame().expect("not the end") {
+            Frame::Records(_) | Frame::CaughtUp(_) => {}
+            Frame::Accepted(accepted) => break assert_eq!(accepted.first_seq, 0),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_served() {
     const CROWD: usize = 24;
     const BUDGET: usize = 4 * OUT_LIMIT;
-    let mut world = World::new(2 * CROWD);
-    world.service.buffers = Parts::new(BUDGET);
+    let mut world = World::new(4 * CROWD);
+    world.service.buffers = Quota::new(BUDGET);
     let mut crowd: Vec<_> = (0..CROWD).map(|_| world.client(ME)).collect();
     crowd.iter_mut().for_each(Client::flood);
     let held = world.service.buffers.in_use();

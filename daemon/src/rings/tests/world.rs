@@ -84,7 +84,7 @@ impl World {
             max_record: 1 << 20,
             max_connection_bytes: 1 << 20,
             window: 256,
-            budget: Budget::new(64 << 20),
+            budget: Quota::new(64 << 20),
         };
         let shared = Arc::new(Shared {
             settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
@@ -149,8 +149,7 @@ impl World {
         let memory = ring.into();
         let member = member(note, &drain).expect("memory");
         self.shared.roll.enter_again(member.clone());
-        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0, crate::ingest::Owner::Uid(uid))
-            .expect("its own");
+        let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0, Owner::Uid(uid)).expect("its own");
         let ring = Ring::new(member, drain, self.shared.door(), peer_of(&note), session, None);
         (Program { id, producer, ring: client, memory, waker }, ring)
     }

@@ -1,0 +1,363 @@
+//! What all connections share, and how much of it one owner has: bytes of appends, of frames and messages that are put
+//! together, of buffers; looks of readers at the log; slots of connections, READs and rings.
+//!
+//! An owner is a user, however he comes, or the network as a whole, whose addresses prove nothing.
+//!
+//! What must hold:
+//! - An owner *grows* only while as much as he then has is left free for others; who has nothing takes whatever is free. So
+//!   nobody who comes finds that another has it all: with one other there, half is left. Root is exempt: who is to put
+//!   things right always gets in, where there is anything, and is served first.
+//! - What is held is never taken back here, also where the total gets smaller: it is reached as shares come back. (Slots of
+//!   connections and READs are taken back by [`super::slots`].)
+//! - Requests of one owner are served in their order, and wait for nobody else's: each owner has a queue of his own, and who
+//!   has least is served first. One exception, or large requests would starve behind small ones: while somebody waits who
+//!   has nothing, because he wants more than is free, those who have something do not grow.
+//! - Nobody waits for more than there is in all: what a request may ask for, and its place in the queue, are settled under
+//!   one lock, and a smaller total cuts down those who wait. (`models/src/permits.rs` tries it in every order.)
+//!
+//! One lock is taken for a share, and one to give it back. Nobody is woken under it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+
+use clad_journal::{Permit, Pool};
+use tokio::sync::oneshot;
+
+use crate::sync::{Mutex, MutexGuard};
+
+/// On whose behalf something is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    Uid(u32),
+    Network,
+}
+
+impl Owner {
+    /// Nothing that is meant to be fair holds up who is to put things right.
+    pub(crate) fn is_root(self) -> bool {
+        self == Self::Uid(0)
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uid(uid) => write!(f, "uid {uid}"),
+            Self::Network => f.write_str("network"),
+        }
+    }
+}
+
+/// Whether an owner who has so much may have so much more, of what is free. The rule, in one place.
+pub(crate) fn grows(owner: Owner, used: usize, free: usize, count: usize) -> bool {
+    count <= free && (owner.is_root() || used == 0 || used + count <= free - count)
+}
+
+/// A share, given back when it is dropped.
+pub(crate) type QuotaGuard = Permit;
+
+/// All of something, and who has how much of it.
+pub(crate) struct Quota {
+    state: Mutex<State>,
+    /// What root may have beyond the total.
+    reserve: usize,
+}
+
+struct State {
+    total: usize,
+    in_use: usize,
+    accounts: HashMap<Owner, Weak<Account>>,
+    /// Owners who wait; no queue is empty.
+    waiting: HashMap<Owner, Waiting>,
+    last: u64,
+}
+
+struct Waiting {
+    account: Arc<Account>,
+    /// By the order in which they came.
+    requests: BTreeMap<u64, Request>,
+}
+
+struct Request {
+    count: usize,
+    served: oneshot::Sender<QuotaGuard>,
+}
+
+/// Requests that were served and are not told yet: not under the lock.
+#[must_use]
+#[derive(Default)]
+struct Served(Vec<(Request, QuotaGuard)>);
+
+impl Served {
+    fn tell(self) {
+        for (request, guard) in self.0 {
+            // Who is gone has it given back.
+            let _ = request.served.send(guard);
+        }
+    }
+}
+
+/// What one owner has; changed under the quota's lock.
+struct Account {
+    quota: Arc<Quota>,
+    owner: Owner,
+    used: AtomicUsize,
+}
+
+impl Account {
+    fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Pool for Account {
+    fn give_back(&self, count: usize) {
+        let mut state = self.quota.lock();
+        state.take_back(self, count);
+        let served = state.serve(self.quota.reserve);
+        drop(state);
+        served.tell();
+    }
+}
+
+/// One owner's way to it. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Part(Arc<Account>);
+
+/// Who has how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holders {
+    pub(crate) total: usize,
+    /// Whoever has something, who has most first.
+    pub(crate) held: Vec<(Owner, usize)>,
+}
+
+/// Who has most first.
+pub(crate) fn sorted(held: impl IntoIterator<Item = (Owner, usize)>) -> Vec<(Owner, usize)> {
+    let mut held: Vec<_> = held.into_iter().collect();
+    held.sort_unstable_by_key(|(owner, used)| (std::cmp::Reverse(*used), *owner));
+    held
+}
+
+impl State {
+    fn free(&self) -> usize {
+        self.total.saturating_sub(self.in_use)
+    }
+
+    /// Whether so much fits, and the owner may grow by it now.
+    fn fits(&self, account: &Account, count: usize, reserve: usize) -> bool {
+        let (free, used) = (self.free(), account.used());
+        if account.owner.is_root() {
+            return count <= (self.total + reserve).saturating_sub(self.in_use);
+        }
+        grows(account.owner, used, free, count) && (used == 0 || !self.somebody_starves())
+    }
+
+    /// Whether it may be had at once: behind nobody of the same owner.
+    fn may(&self, account: &Account, count: usize, reserve: usize) -> bool {
+        !self.waiting.contains_key(&account.owner) && self.fits(account, count, reserve)
+    }
+
+    /// Somebody who has nothing waits.
+    fn somebody_starves(&self) -> bool {
+        self.waiting.values().any(|waiting| waiting.account.used() == 0)
+    }
+
+    fn take(&mut self, account: &Arc<Account>, count: usize) -> QuotaGuard {
+        self.in_use += count;
+        account.used.fetch_add(count, Ordering::Relaxed);
+        QuotaGuard::new(account.clone(), count)
+    }
+
+    fn take_back(&mut self, account: &Account, count: usize) {
+        let used = account.used();
+        assert!(count <= used && count <= self.in_use, "more comes back than was given out");
+        account.used.store(used - count, Ordering::Relaxed);
+        self.in_use -= count;
+    }
+
+    /// The owner whose first request is served next.
+    fn next(&self, reserve: usize) -> Option<Owner> {
+        let first = |waiting: &Waiting| waiting.requests.first_key_value().map(|(ticket, r)| (*ticket, r.count));
+        let fitting = self.waiting.iter().filter_map(|(owner, waiting)| {
+            let (ticket, count) = first(waiting)?;
+            let fits = self.fits(&waiting.account, count.min(self.total), reserve);
+            fits.then(|| (!owner.is_root(), waiting.account.used(), ticket, *owner))
+        });
+        fitting.min().map(|(.., owner)| owner)
+    }
+
+    fn serve(&mut self, reserve: usize) -> Served {
+        let mut served = Served::default();
+        while !self.waiting.is_empty()
+            && let Some(owner) = self.next(reserve)
+            && let Some(waiting) = self.waiting.get_mut(&owner)
+            && let Some((_, request)) = waiting.requests.pop_first()
+        {
+            let account = waiting.account.clone();
+            if waiting.requests.is_empty() {
+                self.waiting.remove(&owner);
+            }
+            let guard = self.take(&account, request.count.min(self.total));
+            served.0.push((request, guard));
+        }
+        served
+    }
+}
+
+impl Quota {
+    pub(crate) fn new(total: usize) -> Arc<Self> {
+        Self::with_reserve(total, 0)
+    }
+
+    /// One of which root may have some beyond the total.
+    pub(crate) fn with_reserve(total: usize, reserve: usize) -> Arc<Self> {
+        let (accounts, waiting) = (HashMap::new(), HashMap::new());
+        Arc::new(Self { state: Mutex::new(State { total, in_use: 0, accounts, waiting, last: 0 }), reserve })
+    }
+
+    /// An owner's way to it; there is one account of each, for as long as somebody has it.
+    pub(crate) fn part(self: &Arc<Self>, owner: Owner) -> Part {
+        let mut state = self.lock();
+        if let Some(account) = state.accounts.get(&owner).and_then(Weak::upgrade) {
+            return Part(account);
+        }
+        state.accounts.retain(|_, account| account.strong_count() > 0);
+        let account = Arc::new(Account { quota: self.clone(), owner, used: AtomicUsize::new(0) });
+        state.accounts.insert(owner, Arc::downgrade(&account));
+        Part(account)
+    }
+
+    /// What there is in all.
+    pub(crate) fn total(&self) -> usize {
+        self.lock().total
+    }
+
+    /// How much of it is held.
+    pub(crate) fn in_use(&self) -> usize {
+        self.lock().in_use
+    }
+
+    /// Changes the total.
+    pub(crate) fn resize(&self, to: usize) {
+        let mut state = self.lock();
+        state.total = to;
+        let served = state.serve(self.reserve);
+        drop(state);
+        served.tell();
+    }
+
+    /// Who has how much of it now.
+    pub(crate) fn holders(&self) -> Holders {
+        let state = self.lock();
+        let accounts = state.accounts.values().filter_map(Weak::upgrade);
+        let held: Vec<_> = accounts.map(|a| (a.owner, a.used())).filter(|(_, used)| *used > 0).collect();
+        let total = state.total;
+        drop(state);
+        Holders { total, held: sorted(held) }
+    }
+
+    /// Requests that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().waiting.values().map(|waiting| waiting.requests.len()).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    /// So much, if it may be had right now.
+    pub(crate) fn try_take(&self, count: usize) -> Option<QuotaGuard> {
+        let Self(account) = self;
+        let mut state = account.quota.lock();
+        state.may(account, count, account.quota.reserve).then(|| state.take(account, count))
+    }
+
+    /// So much, or all that there is in all, in turn: its place in the owner's queue is taken at once. Cancel safe: nothing
+    /// is taken then.
+    pub(crate) fn take(&self, count: usize) -> Taking {
+        let account = self.0.clone();
+        let mut state = account.quota.lock();
+        let most = count.min(state.total);
+        if state.may(&account, most, account.quota.reserve) {
+            let served = Err(Some(state.take(&account, most)));
+            drop(state);
+            return Taking { account, ticket: 0, served };
+        }
+        let (served, told) = oneshot::channel();
+        state.last += 1;
+        let ticket = state.last;
+        let waiting = || Waiting { account: account.clone(), requests: BTreeMap::new() };
+        let queue = state.waiting.entry(account.owner).or_insert_with(waiting);
+        queue.requests.insert(ticket, Request { count, served });
+        drop(state);
+        Taking { account, ticket, served: Ok(told) }
+    }
+
+    /// So much, whatever the rule says: as much was given up for it.
+    pub(super) fn take_over(&self, count: usize) -> QuotaGuard {
+        self.0.quota.lock().take(&self.0, count)
+    }
+
+    /// What there is in all.
+    pub(crate) fn total(&self) -> usize {
+        self.0.quota.total()
+    }
+
+    /// What the owner has.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.0.used()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn available(&self) -> usize {
+        self.0.quota.lock().free()
+    }
+}
+
+/// A request in the queue, or one that was served at once. Gives nothing only where it was asked before and has given.
+pub(crate) struct Taking {
+    account: Arc<Account>,
+    ticket: u64,
+    served: Result<oneshot::Receiver<QuotaGuard>, Option<QuotaGuard>>,
+}
+
+impl Future for Taking {
+    type Output = Option<QuotaGuard>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let guard = match &mut self.served {
+            Ok(told) => ready!(Pin::new(told).poll(cx)).ok(),
+            Err(guard) => return Poll::Ready(guard.take()),
+        };
+        self.served = Err(None);
+        Poll::Ready(guard)
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        if self.served.is_err() {
+            return;
+        }
+        let mut state = self.account.quota.lock();
+        let Some(waiting) = state.waiting.get_mut(&self.account.owner) else { return };
+        if waiting.requests.remove(&self.ticket).is_none() {
+            return; // it was served: what lies in the channel goes back with it
+        }
+        if waiting.requests.is_empty() {
+            state.waiting.remove(&self.account.owner);
+        }
+        // Who is behind it, or held back for it, may go on.
+        let served = state.serve(self.account.quota.reserve);
+        drop(state);
+        served.tell();
+    }
+}

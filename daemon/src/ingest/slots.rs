@@ -1,0 +1,359 @@
+//! Slots of what stays for long and can come again: connections and READs.
+//!
+//! What must hold:
+//! - Who takes one grows by the rule of [`super::quota`]: so one is free for who has none.
+//! - Where he may not grow, or none is free, somebody who has more gives one up: the owner that has most, the one that was
+//!   idle for longest, unless the newcomer would then have more than he. So parts become equal, and none is moved to and fro.
+//!   One with appends that are not answered gives none up: its client would not know what became of them.
+//! - A slot that is given up is the newcomer's at once. Who gave it up is told, and ends by himself; where there is a bound on
+//!   how many are [leaving](Slots::new), nobody gives one up while there are as many.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::quota::{Holders, Owner, Quota, QuotaGuard};
+
+/// Slots of one kind.
+pub(crate) struct Slots {
+    quota: Arc<Quota>,
+    taken: Mutex<Taken>,
+    leaving_max: usize,
+}
+
+#[derive(Default)]
+struct Taken {
+    last: u64,
+    slots: HashMap<u64, Arc<Seat>>,
+    leaving: usize,
+}
+
+/// One of them, given back when it is dropped.
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
+    key: u64,
+    seat: Arc<Seat>,
+}
+
+/// What others know of who has a slot.
+pub(crate) struct Seat {
+    owner: Owner,
+    began: Instant,
+    /// When something came, in nanoseconds since then.
+    active: AtomicU64,
+    /// It is in use though nothing comes by it.
+    in_use: AtomicBool,
+    /// Sessions of it that owe an answer.
+    owing: AtomicUsize,
+    leaving: AtomicBool,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Nothing once it is given up.
+    guard: Mutex<Option<QuotaGuard>>,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("owner", &self.owner).field("leaving", &self.leaving).finish_non_exhaustive()
+    }
+}
+
+/// A session's word on whether it owes an answer.
+#[derive(Debug)]
+pub(crate) struct Owing {
+    seat: Arc<Seat>,
+    owes: bool,
+}
+
+impl Owing {
+    /// Whether it owes one now.
+    pub(crate) fn set(&mut self, owes: bool) {
+        if owes != std::mem::replace(&mut self.owes, owes) {
+            match owes {
+                true => self.seat.owing.fetch_add(1, Ordering::Relaxed),
+                false => self.seat.owing.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+impl Drop for Owing {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+impl Seat {
+    fn new(owner: Owner, guard: QuotaGuard) -> Self {
+        Self {
+            owner,
+            began: Instant::now(),
+            active: AtomicU64::new(0),
+            in_use: AtomicBool::new(false),
+            owing: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
+            wake: OnceLock::new(),
+            guard: Mutex::new(Some(guard)),
+        }
+    }
+
+    /// Something has come.
+    pub(crate) fn active(&self, now: Instant) {
+        self.active.store(now.duration_since(self.began).as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// It is the control of a ring: others make room before it.
+    pub(crate) fn in_use(&self) {
+        self.in_use.store(true, Ordering::Relaxed);
+    }
+
+    /// For a session that says whether it owes an answer.
+    pub(crate) fn owing(self: &Arc<Self>) -> Owing {
+        Owing { seat: self.clone(), owes: false }
+    }
+
+    /// Whether it is to make room.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is to make room, for a task that is woken then.
+    pub(crate) async fn leaves(&self) {
+        std::future::poll_fn(|_| if self.is_leaving() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// How it is told to look.
+    pub(crate) fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wake.set(Box::new(wake));
+    }
+
+    fn may_leave(&self) -> bool {
+        !self.is_leaving() && self.wake.get().is_some() && self.owing.load(Ordering::Relaxed) == 0
+    }
+
+    /// When it was in use last, as far as others matter.
+    fn since(&self) -> (bool, Instant) {
+        let active = Duration::from_nanos(self.active.load(Ordering::Relaxed));
+        (self.in_use.load(Ordering::Relaxed), self.began + active)
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Option<QuotaGuard>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots {
+    /// So many; for root some beyond; and so many may be leaving at a time.
+    pub(crate) fn new(max: usize, reserve: usize, leaving_max: usize) -> Arc<Self> {
+        Arc::new(Self { quota: Quota::with_reserve(max, reserve), taken: Mutex::default(), leaving_max })
+    }
+
+    /// Another number of them. Nobody is sent away by it.
+    pub(crate) fn set_max(&self, max: usize) {
+        self.quota.resize(max);
+    }
+
+    /// How many there are, those included that are leaving.
+    pub(crate) fn open(&self) -> usize {
+        self.taken().slots.len()
+    }
+
+    /// Who has how many, but for those that are leaving.
+    pub(crate) fn holders(&self) -> Holders {
+        self.quota.holders()
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, while the owner may have it, or somebody makes room.
+    pub(crate) fn take(self: &Arc<Self>, owner: Owner) -> Option<Slot> {
+        let part = self.quota.part(owner);
+        let mut taken = self.taken();
+        let guard = match part.try_take(1) {
+            Some(guard) => guard,
+            None => {
+                let seat = self.greediest(&taken, owner)?;
+                // The newcomer's from now on: nobody else takes a slot meanwhile.
+                seat.guard().take();
+                let guard = part.take_over(1);
+                seat.leaving.store(true, Ordering::Relaxed);
+                taken.leaving += 1;
+                if let Some(wake) = seat.wake.get() {
+                    wake();
+                }
+                guard
+            }
+        };
+        taken.last += 1;
+        let (key, seat) = (taken.last, Arc::new(Seat::new(owner, guard)));
+        taken.slots.insert(key, seat.clone());
+        drop(taken);
+        Some(Slot { slots: self.clone(), key, seat })
+    }
+
+    /// Who makes room for one of this owner's.
+    fn greediest(&self, taken: &Taken, newcomer: Owner) -> Option<Arc<Seat>> {
+        if taken.leaving >= self.leaving_max {
+            return None;
+        }
+        let counts: HashMap<Owner, usize> = self.quota.holders().held.into_iter().collect();
+        let mine = counts.get(&newcomer).copied().unwrap_or_default();
+        let has = |seat: &Seat| counts.get(&seat.owner).copied().unwrap_or_default();
+        let may = taken.slots.values().filter(|seat| has(seat) > mine + 1 && seat.may_leave());
+        may.max_by_key(|seat| (has(seat), Reverse(seat.since()))).cloned()
+    }
+}
+
+impl Slot {
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut taken = self.slots.taken();
+        taken.slots.remove(&self.key);
+        taken.leaving -= usize::from(self.seat.is_leaving());
+        // Given back under the lock: who finds none free looks for one to take over.
+        self.seat.guard().take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: Owner = Owner::Uid(1000);
+    const LEAVING: usize = 4;
+
+    fn slots(max: usize) -> Arc<Slots> {
+        Slots::new(max, 0, LEAVING)
+    }
+
+    /// One that can hear that it is to make room.
+    fn take(slots: &Arc<Slots>, owner: Owner) -> Option<Slot> {
+        let slot = slots.take(owner)?;
+        slot.seat.wake_by(|| ());
+        Some(slot)
+    }
+
+    fn all_of(slots: &Arc<Slots>, owner: Owner) -> Vec<Slot> {
+        std::iter::from_fn(|| take(slots, owner)).collect()
+    }
+
+    fn leaving(slots: &[Slot]) -> Vec<usize> {
+        (0..slots.len()).filter(|at| slots[*at].seat.is_leaving()).collect()
+    }
+
+    #[test]
+    fn who_has_less_takes_from_who_has_most_until_they_are_equal() {
+        let slots = slots(10);
+        let mut mine = all_of(&slots, ME);
+        assert_eq!(mine.len(), 5, "as many are left for others");
+        let mut others: Vec<_> = (0..2).map(|_| take(&slots, Owner::Network).expect("it is free")).collect();
+        assert!(leaving(&mine).is_empty(), "nobody makes room for what is free");
+        others.push(take(&slots, Owner::Network).expect("somebody makes room"));
+        assert_eq!(leaving(&mine).len(), 1);
+        assert!(take(&slots, Owner::Network).is_none(), "then they have as many, but for one");
+        assert!(take(&slots, ME).is_none(), "and none goes back and forth");
+        let third = take(&slots, Owner::Uid(7)).expect("who has none gets one");
+        mine.retain(|slot| !slot.seat.is_leaving());
+        others.retain(|slot| !slot.seat.is_leaving());
+        assert_eq!((mine.len(), others.len()), (4, 3));
+        drop((mine, others, third));
+        assert!(slots.open() == 0 && slots.holders().held.is_empty() && slots.taken().leaving == 0);
+    }
+
+    #[test]
+    fn the_idlest_makes_room_and_who_holds_a_ring_comes_last() {
+        let slots = slots(8);
+        let mine = all_of(&slots, ME);
+        let now = Instant::now() + Duration::from_secs(1);
+        for (at, after) in [(0, 50), (1, 10), (2, 40), (3, 30)] {
+            mine[at].seat.active(now + Duration::from_nanos(after));
+        }
+        mine[1].seat.in_use();
+        let fill: Vec<_> = (1..=4).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
+        assert!(leaving(&mine).is_empty());
+        let _other = take(&slots, Owner::Uid(7)).unwrap();
+        assert_eq!(leaving(&mine), [3]);
+        let _another = take(&slots, Owner::Uid(8)).unwrap();
+        assert_eq!(leaving(&mine), [2, 3]);
+        drop(fill);
+    }
+
+    #[test]
+    fn who_owes_an_answer_makes_no_room() {
+        let slots = slots(4);
+        let mine = all_of(&slots, ME);
+        let mut owing: Vec<_> = mine.iter().map(|slot| slot.seat.owing()).collect();
+        owing.iter_mut().for_each(|owing| owing.set(true));
+        let fill = [take(&slots, Owner::Uid(1)).unwrap(), take(&slots, Owner::Uid(2)).unwrap()];
+        assert!(take(&slots, Owner::Network).is_none() && leaving(&mine).is_empty());
+        owing[1].set(true);
+        owing[1].set(false);
+        assert!(take(&slots, Owner::Network).is_some());
+        assert_eq!(leaving(&mine), [1]);
+        drop(owing);
+        assert!(mine.iter().all(|slot| slot.seat.owing.load(Ordering::Relaxed) == 0));
+        drop(fill);
+    }
+
+    #[test]
+    fn where_who_has_most_cannot_who_has_second_most_makes_room() {
+        let slots = slots(16);
+        let most = all_of(&slots, ME);
+        let mut owing: Vec<_> = most.iter().map(|slot| slot.seat.owing()).collect();
+        owing.iter_mut().for_each(|owing| owing.set(true));
+        let second = all_of(&slots, Owner::Uid(1));
+        assert_eq!((most.len(), second.len()), (8, 4));
+        let fill: Vec<_> = (10..14).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
+        let _new = take(&slots, Owner::Network).expect("the second makes room");
+        assert_eq!((leaving(&most).len(), leaving(&second).len()), (0, 1));
+        drop(fill);
+    }
+
+    /// Who is to leave has no slot any more, though he is not gone yet; and not more than so many are leaving.
+    #[test]
+    fn a_slot_is_free_as_soon_as_it_was_given_up_and_few_are_leaving_at_a_time() {
+        let slots = slots(32);
+        let mut mine = all_of(&slots, ME);
+        let fill: Vec<_> = (1..=16).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
+        let others: Vec<_> = (0..LEAVING as u32).map(|n| take(&slots, Owner::Uid(100 + n)).unwrap()).collect();
+        assert_eq!((slots.open(), slots.holders().held[0]), (32 + LEAVING, (ME, 16 - LEAVING)));
+        assert!(take(&slots, Owner::Network).is_none(), "they are not gone yet");
+        mine.remove(leaving(&mine)[0]);
+        assert!(take(&slots, Owner::Network).is_some());
+        drop((fill, others));
+    }
+
+    /// One that was just accepted, and whose task does not run yet: it could not hear that it is to make room.
+    #[test]
+    fn who_cannot_hear_of_it_makes_no_room() {
+        let slots = slots(4);
+        let mine = [slots.take(ME).unwrap(), slots.take(ME).unwrap()];
+        let _fill = [take(&slots, Owner::Uid(1)).unwrap(), take(&slots, Owner::Uid(2)).unwrap()];
+        assert!(take(&slots, Owner::Network).is_none() && leaving(&mine).is_empty());
+        let heard = Arc::new(AtomicUsize::new(0));
+        let hears = heard.clone();
+        mine[1].seat.wake_by(move || _ = hears.fetch_add(1, Ordering::Relaxed));
+        assert!(take(&slots, Owner::Network).is_some());
+        assert_eq!((leaving(&mine), heard.load(Ordering::Relaxed)), (vec![1], 1));
+    }
+
+    #[test]
+    fn a_lower_limit_sends_nobody_away_by_itself() {
+        let slots = slots(8);
+        let mine = all_of(&slots, ME);
+        slots.set_max(2);
+        assert!(take(&slots, ME).is_none() && leaving(&mine).is_empty());
+        assert!(take(&slots, Owner::Network).is_some(), "one for one");
+        assert_eq!(leaving(&mine).len(), 1);
+    }
+}

@@ -1,0 +1,148 @@
+//! Who has how much of what all share, and since when somebody was refused for it.
+//!
+//! What must hold: where somebody was refused because his share was used up, or nothing was left, the daemon is degraded for
+//! [`TOLD_FOR`] after the last time, and the status names the largest holders of each: an operator sees at once whose it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_proto::grpc::v1;
+
+use crate::health::Health;
+use crate::ingest::Listeners;
+use crate::ingest::quota::{Holders, Owner, Quota, sorted};
+use crate::metrics::{Label, Share};
+use crate::read::Reads;
+use crate::rings::Rings;
+use clad_journal::Journal;
+use clad_journal::owner_bytes::NETWORK;
+
+/// So long after the last refusal the daemon is degraded.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// The largest holders of each, in the status.
+const HOLDERS_TOLD: usize = 5;
+
+/// Refusals as they were counted at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    counted: [u64; Share::ALL.len()],
+    last: [Option<Instant>; Share::ALL.len()],
+}
+
+impl Refusals {
+    /// Looks at what was counted until now.
+    pub(crate) fn look(&mut self, counted: [u64; Share::ALL.len()], now: Instant, health: &Health) {
+        const CAUSE: &str = "shares";
+        for (at, counted) in counted.into_iter().enumerate() {
+            if counted > std::mem::replace(&mut self.counted[at], counted) {
+                self.last[at] = Some(now);
+            }
+        }
+        let is_recent = |at: &usize| self.last[*at].is_some_and(|last| now.duration_since(last) < TOLD_FOR);
+        let refused: Vec<_> = (0..Share::ALL.len()).filter(is_recent).map(|at| words(Share::ALL[at])).collect();
+        match refused.is_empty() {
+            true => health.restored(CAUSE),
+            false => health.degraded(
+                CAUSE,
+                format!(
+                    "clients were refused in the last minute for want of {}: `clactl status` names who holds most",
+                    refused.join(", ")
+                ),
+            ),
+        }
+    }
+}
+
+fn words(share: Share) -> &'static str {
+    match share {
+        Share::Connections => "a connection",
+        Share::InflightBytes => "room in [limits] max_inflight_bytes",
+        Share::Producers => "a place in [limits] max_producers",
+        Share::Reads => "a READ",
+        Share::Rings => "a ring",
+    }
+}
+
+/// Everything that is shared.
+pub(crate) struct Shares {
+    pub(crate) connections: Arc<Listeners>,
+    pub(crate) inflight: Arc<Quota>,
+    pub(crate) assembly: Arc<Quota>,
+    pub(crate) buffers: Arc<Quota>,
+    pub(crate) reads: Arc<Reads>,
+    pub(crate) rings: Rings,
+}
+
+impl Shares {
+    /// As the status tells it.
+    pub(crate) fn told(&self, journal: &Journal) -> Vec<v1::Share> {
+        vec![
+            share(Share::Connections.as_str(), self.connections.holders()),
+            share(Share::InflightBytes.as_str(), self.inflight.holders()),
+            share("assembly_bytes", self.assembly.holders()),
+            share("buffer_bytes", self.buffers.holders()),
+            producers(journal.producers_by_owner()),
+            share(Share::Reads.as_str(), self.reads.holders()),
+            share(Share::Rings.as_str(), self.rings.holders()),
+        ]
+    }
+}
+
+/// The same of producers, by the owners that the journal knows them by.
+fn producers((by_owner, total): (Vec<(u64, usize)>, usize)) -> v1::Share {
+    let (network, users): (Vec<_>, Vec<_>) = by_owner.into_iter().partition(|(owner, _)| owner & NETWORK != 0);
+    let network = (Owner::Network, network.into_iter().map(|(_, count)| count).sum());
+    let users = users.into_iter().map(|(owner, count)| (Owner::Uid(owner as u32), count));
+    let held = sorted(users.chain([network]).filter(|(_, count)| *count > 0));
+    share(Share::Producers.as_str(), Holders { total, held })
+}
+
+fn share(what: &str, holders: Holders) -> v1::Share {
+    let largest = holders.held.iter().take(HOLDERS_TOLD);
+    v1::Share {
+        what: what.to_owned(),
+        total: holders.total as u64,
+        in_use: holders.held.iter().map(|(_, amount)| *amount as u64).sum(),
+        owners: holders.held.len() as u64,
+        largest: largest
+            .map(|(owner, amount)| v1::Holder { owner: owner.to_string(), amount: *amount as u64 })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_for_a_while() {
+        let (health, mut refusals, began) = (Health::default(), Refusals::default(), Instant::now());
+        health.ready();
+        let mut look = |counted, after| {
+            refusals.look(counted, began + Duration::from_secs(after), &health);
+            health.state().summary()
+        };
+        assert_eq!(look([0; 5], 0), "ok");
+        let told = look([1, 0, 0, 0, 0], 1);
+        assert!(told.starts_with("degraded: ") && told.contains("a connection"), "{told}");
+        assert!(look([1, 0, 2, 0, 0], 59).contains("a connection, a place in [limits] max_producers"));
+        assert!(!look([1, 0, 2, 0, 0], 61).contains("a connection"), "a minute after its last one");
+        assert_eq!(look([1, 0, 2, 0, 0], 119), "ok");
+        assert!(look([1, 0, 3, 0, 0], 500) != "ok");
+    }
+
+    #[test]
+    fn the_largest_holders_are_named_and_all_are_counted() {
+        let held = sorted((1..=8).map(|uid| (Owner::Uid(uid), uid as usize)));
+        let told = share("connections", Holders { total: 100, held });
+        assert_eq!((told.total, told.in_use, told.owners, told.largest.len()), (100, 36, 8, HOLDERS_TOLD));
+        assert_eq!((told.largest[0].owner.as_str(), told.largest[0].amount), ("uid 8", 8));
+    }
+
+    #[test]
+    fn ids_of_the_network_are_one_owner() {
+        let told = producers((vec![(7, 2), (NETWORK | 1, 2), (NETWORK | 2, 1)], 10));
+        let largest: Vec<_> = told.largest.iter().map(|holder| (holder.owner.as_str(), holder.amount)).collect();
+        assert_eq!(largest, [("network", 3), ("uid 7", 2)]);
+    }
+}
