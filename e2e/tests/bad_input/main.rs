@@ -3,6 +3,7 @@
 mod access;
 mod bursts;
 mod crowd;
+mod flood;
 mod folder;
 mod frames;
 mod hanging;

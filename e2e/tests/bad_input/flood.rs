@@ -1,0 +1,71 @@
+//! A flood that would remove everybody's history.
+//!
+//! What must hold: with `[retention] per_owner_bytes` it is refused at its share of the log, retryable and certainly not written,
+//! with a text that names the key; others notice nothing; and there is room for it again once retention has removed some of it.
+
+use std::time::Instant;
+
+use clad_e2e::raw::hello;
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{PATIENCE, Raw, Setup, json};
+use clad_proto::frame::Frame;
+use clad_proto::{AckLevel, ErrorCode};
+
+const BODY: [u8; 40_000] = [b'x'; 40_000];
+const SHARE: u64 = 384 << 10;
+
+#[test]
+fn is_refused_at_its_share_of_the_log() {
+    let small = [
+        ("journal.segment_bytes", "128KiB"),
+        ("limits.max_append_bytes", "64KiB"),
+        ("journal.max_record_bytes", "48KiB"),
+        ("retention.max_bytes", "1MiB"),
+        ("retention.per_owner_bytes", "384KiB"),
+    ];
+    let daemon = small.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value)).start();
+    let mut network = Raw::tcp(daemon.port("tcp"));
+    network.greet(&hello()).expect("WELCOME");
+    let mut taken = 0;
+    let error = loop {
+        network.append(taken, AckLevel::Durable, &[&BODY]);
+        match network.answer() {
+            Frame::Accepted(answer) => network.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Refused(refused) => break refused.error,
+            other => panic!("{other:?}"),
+        }
+        taken += 1;
+        assert!(taken * (BODY.len() as u64) < SHARE, "it is not refused");
+    };
+    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::NoSpace, true, false), "{error}");
+    assert!(error.text.contains("per_owner_bytes") && error.retry_after_ms.is_some(), "{error}");
+    assert_eq!(taken, SHARE / BODY.len() as u64, "{error}");
+
+    // Somebody on this host notices nothing, and is root, whom no share binds.
+    let (mut local, _) = Raw::producer(&daemon.socket());
+    let mut sequence = 0;
+    let mut write = || {
+        local.append_acked(sequence, AckLevel::Durable, &[&BODY]);
+        sequence += 1;
+    };
+    write();
+    let admin = format!("unix://{}", daemon.setup().admin_socket().display());
+    let status = json(&clactl_ends(0, &["status", "--admin", &admin, "-o", "json"], b"").stdout);
+    assert_eq!(status["owners"][0]["owner"], "network", "{status}");
+    assert!(status["owners"][0]["bytes"].as_u64().is_some_and(|bytes| bytes <= SHARE), "{status}");
+    assert_eq!(status["owners"][1]["owner"], 0, "{status}");
+
+    // What it writes makes retention remove the oldest, which are the network's.
+    let began = Instant::now();
+    loop {
+        write();
+        network.append(taken, AckLevel::Durable, &[&BODY]);
+        match network.answer() {
+            Frame::Accepted(_) => break,
+            Frame::Refused(refused) => assert_eq!(refused.error.code, ErrorCode::NoSpace, "{}", refused.error),
+            other => panic!("{other:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not resume");
+    }
+    assert!(daemon.status().lowest_offset > 0);
+}
