@@ -41,7 +41,7 @@ const DATA_FRAME_BYTES: usize = 16 * 1024;
 /// The longest message that may be handed out without a share.
 const UNSHARED_BYTES_MAX: usize = FLOOR_BYTES + DATA_FRAME_BYTES;
 /// Streams that wait for a share, over all connections.
-const SHARE_WAITERS_MAX: usize = 256;
+const SHARE_WAITERS_MAX: usize = 128;
 /// Time that a refused sender is asked to wait.
 const RETRY_AFTER_MS: u32 = 1000;
 /// Time for the rest of a message whose first byte came.

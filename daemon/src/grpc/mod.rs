@@ -87,10 +87,10 @@ fn window(at_most: usize, budget: usize, nth: usize) -> u32 {
     at_most.min(budget / 4 / nth.saturating_mul(nth + 1)).max(65_535) as u32
 }
 
-/// Calls that the `nth` connection is told that it may have open: a part of a quarter of all, because each one that is
+/// Calls that the `nth` connection is told that it may have open: a part of an eighth of all, because each one that is
 /// opened and refused costs some memory too. All together are bounded by [`streams`].
 fn calls_max(nth: usize) -> u32 {
-    u32::try_from(STREAMS_MAX / 4 / nth.max(1)).unwrap_or(u32::MAX).clamp(MIN_STREAMS, MAX_STREAMS)
+    u32::try_from(STREAMS_MAX / 8 / nth.max(1)).unwrap_or(u32::MAX).clamp(MIN_STREAMS, MAX_STREAMS)
 }
 
 /// Serves on a listener until the daemon stops. What HTTP/2 may buffer of a connection is told once, when it begins, by the

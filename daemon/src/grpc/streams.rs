@@ -77,6 +77,7 @@ mod tests {
             .layer(axum::middleware::from_fn_with_state(quota.clone(), with_place));
         let mut open = Vec::new();
         let refused = loop {
+            assert!(open.len() < 4, "nothing is refused");
             match call(&mut router).await {
                 Ok(response) => open.push(response),
                 Err(status) => break status,
