@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use clad_e2e::raw::{hello_as, payload};
-use clad_e2e::{Daemon, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, open_to_all, stranger};
 use clad_proto::frame::{AppendHead, Frame, encode_append};
 use clad_proto::{AckLevel, ErrorCode, ProducerId};
 
@@ -156,25 +156,20 @@ fn more_than_the_window() {
 
 #[test]
 fn more_producers_than_the_log_remembers() {
-    let daemon = Setup::new().set("limits.max_producers", "3").start();
-    let mut there: Vec<Raw> = (0..3)
+    // Two of four are this user's: the others are left for others.
+    let daemon = open_to_all(Setup::new().set("limits.max_producers", "4").start());
+    let mut there: Vec<Raw> = (0..2)
         .map(|_| {
-            let (mut raw, _) = Raw::producer(&daemon.socket());
+            let mut raw = stranger(&daemon);
             raw.append_acked(0, AckLevel::Durable, &[b"x"]);
             raw
         })
         .collect();
-    let mut raw = Raw::unix(&daemon.socket());
-    let error = match raw.greet(&clad_e2e::raw::hello()) {
-        Err(error) => error,
-        Ok(_) => {
-            raw.append(0, AckLevel::Durable, &[b"one too many"]);
-            raw.refused().error
-        }
-    };
+    let mut raw = stranger(&daemon);
+    raw.append(0, AckLevel::Durable, &[b"one too many"]);
+    let error = raw.refused().error;
     assert_eq!((error.code, error.retryable), (ErrorCode::TooManyProducers, true), "{error}");
     there.pop().expect("one").bye();
-    daemon.wait_until("forgotten", |status| status.producers == 2);
-    let (mut raw, _) = Raw::producer(&daemon.socket());
-    raw.append_acked(0, AckLevel::Durable, &[b"in its place"]);
+    daemon.wait_until("forgotten", |status| status.producers == 1);
+    stranger(&daemon).append_acked(0, AckLevel::Durable, &[b"in its place"]);
 }
