@@ -188,7 +188,7 @@ impl Daemon {
 
     pub(super) fn bye(&self, link: &Link) {
         if self.is_up() {
-            self.stepper().disconnect(&link.producer);
+            self.stepper().disconnect(&link.producer, false);
         }
     }
 
