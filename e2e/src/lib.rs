@@ -89,6 +89,9 @@ pub fn open_to_all(daemon: Daemon) -> Daemon {
     daemon
 }
 
+/// The user of [`stranger`], where the tests are root's.
+const STRANGER: u32 = 60_000;
+
 /// A producer on the Unix socket of [`open_to_all`]: of a user whom nobody knows, where the tests are root's, who may have
 /// more than anybody else.
 ///
@@ -96,7 +99,6 @@ pub fn open_to_all(daemon: Daemon) -> Daemon {
 /// When it cannot connect.
 #[must_use]
 pub fn stranger(daemon: &Daemon) -> Raw {
-    const STRANGER: u32 = 60_000;
     let connect = || Raw::producer(&daemon.socket()).0;
     if is_root() { as_user(STRANGER, connect) } else { connect() }
 }

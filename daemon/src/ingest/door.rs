@@ -174,8 +174,11 @@ impl Door {
             if hello.producer_epoch < state.epoch {
                 return Err(refusal(&AppendError::Fenced { current: state.epoch }));
             }
-            welcome.last =
-                state.last.map(|(sequence, offset)| LastStored { sequence, offset, level: reached(m, offset) });
+            welcome.last = state.last.map(|(sequence, offset)| LastStored {
+                sequence,
+                offset,
+                level: reached(m, offset).min(self.flush_reach),
+            });
         }
         welcome.producer_id = id;
         welcome.producer_epoch = hello.producer_epoch;

@@ -77,7 +77,7 @@ fn the_end_of_an_old_connection_leaves_the_ring_to_the_new_one() {
 /// socket does not wait, and it is stored when there is a place.
 #[test]
 fn a_ring_that_is_refused_for_now_holds_up_nobody() {
-    let mut world = World::new(2);
+    let mut world = World::new(4); // of which one user has two
     let busy = world.program(1);
     busy.push(AckLevel::Written, "first");
     world.append(9);

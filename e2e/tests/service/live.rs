@@ -247,6 +247,29 @@ fn each_rule_of_retention_begins_to_hold_and_ends() {
 }
 
 #[test]
+fn the_share_of_one_owner_in_the_log_changes() {
+    let small = [
+        ("journal.segment_bytes", "128KiB"),
+        ("limits.max_append_bytes", "64KiB"),
+        ("journal.max_record_bytes", "48KiB"),
+    ];
+    let daemon = small.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value)).start();
+    // By the network, which is one owner: root is bound by no share.
+    let mut raw = Raw::tcp(daemon.port("tcp"));
+    raw.greet(&hello()).expect("WELCOME");
+    let body = vec![b'x'; 40_000];
+    for sequence in 0..12 {
+        raw.append_acked(sequence, AckLevel::Written, &[&body]);
+    }
+    reload(&daemon, "[retention]\nmax_bytes = \"1GiB\"\nper_owner_bytes = \"384KiB\"\n");
+    raw.append(12, AckLevel::Written, &[&body]);
+    let error = raw.refused().error;
+    assert!(error.code == ErrorCode::NoSpace && error.text.contains("per_owner_bytes"), "{error}");
+    reload(&daemon, "[retention]\nmax_bytes = \"1GiB\"\n");
+    raw.append_acked(12, AckLevel::Written, &[&body]);
+}
+
+#[test]
 fn the_deadline_of_a_stop_changes() {
     let mut daemon = daemon();
     reload(&daemon, "[daemon]\ndrain_timeout = \"1234ms\"\n");

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{clactl, clactl_ends, is_on_path, run};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, json, not_run, web};
+use clad_e2e::{Daemon, PATIENCE, Raw, Setup, json, not_run, open_to_all, stranger, web};
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
@@ -167,10 +167,10 @@ fn records_that_are_damaged_and_segments_that_are_gone() {
 
 #[test]
 fn records_that_are_refused_or_dropped() {
-    let daemon = Setup::new().set("limits.max_producers", "1").start();
-    let (mut known, _) = Raw::producer(&daemon.socket());
+    let daemon = open_to_all(Setup::new().set("limits.max_producers", "1").start());
+    let mut known = stranger(&daemon);
     known.append_acked(0, AckLevel::Durable, &[b"known"]);
-    let (mut newcomer, _) = Raw::producer(&daemon.socket());
+    let mut newcomer = stranger(&daemon);
     newcomer.append(0, AckLevel::Durable, &[b"one too many"]);
     newcomer.refused();
     says(&daemon, &["1 record refused just now (busy 1)", "told to try again"]);

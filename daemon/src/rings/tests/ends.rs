@@ -176,6 +176,8 @@ fn a_flush_is_told_once_that_what_was_given_back_is_not_in_the_log() {
         world.journal.disconnect(program.producer.as_bytes(), true);
     }
     assert!(world.journal.producer(program.producer.as_bytes(), UID.into()).is_ok_and(|known| known.is_none()));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(world.journal.forgotten(program.producer.as_bytes()));
     let forgotten = world.shared.adopt(kept(ring)).expect("a sound ring");
     assert!(!forgotten.member.take_lost(), "its producer may have been silent for long");
     let next = World::new(16);

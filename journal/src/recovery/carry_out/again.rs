@@ -43,10 +43,11 @@ impl Carrier<'_> {
             let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
             let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
-            let ours_end = end.min(data_end);
-            clear_between(&mut piece[..(ours_end - at) as usize], at, &w.scan.batches);
+            // A file that was cut short may end within the last alignment unit.
+            let ours = piece.len().min((end.min(data_end) - at) as usize);
+            clear_between(&mut piece[..ours], at, &w.scan.batches);
             if w.tail_end.is_none() {
-                piece.set_len((ours_end - at) as usize);
+                piece.set_len(ours);
             }
             piece.pad_to(block as usize);
             w.file.write_at(piece, at, Durability::Written).1?;
