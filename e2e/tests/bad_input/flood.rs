@@ -11,7 +11,7 @@ use clad_e2e::{PATIENCE, Raw, Setup, json};
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode};
 
-const BODY: [u8; 40_000] = [b'x'; 40_000];
+static BODY: [u8; 40_000] = [b'x'; 40_000];
 const SHARE: u64 = 384 << 10;
 
 #[test]
