@@ -103,7 +103,11 @@ impl Committer {
             let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
             match (known, end) {
                 (Some(at), Some(end)) => stored[at].1 = end,
-                (None, Some(end)) => stored.push((of, end)),
+                (None, Some(end)) => {
+                    // Another session of the same producer is judged again: this one may have fenced it.
+                    stored.retain(|(sender, _)| sender.0 != of.0);
+                    stored.push((of, end));
+                }
                 // It may have stored something before what did not go in.
                 (Some(at), None) => drop(stored.swap_remove(at)),
                 (None, None) => {}
@@ -616,6 +620,31 @@ mod tests {
             vec![Err(AppendError::Overlap { expected: 8 }), new(58)],
         ];
         assert_eq!(answers, expected.concat());
+    }
+
+    /// A newer session of a producer between two runs of an older one fences it, also under one lock.
+    #[test]
+    fn a_run_behind_a_newer_session_is_judged_again() {
+        let (mut committer, now) = fresh();
+        let item = |first_sequence| Item {
+            first_sequence,
+            count: 1,
+            gap: false,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload: b"x",
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, vouch: &[] };
+        let (old, new) = (sender(1), sender(2));
+        let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
+        let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut purse, |answer| {
+            answers.push(answer.map(|accepted| accepted.first_offset));
+        });
+        assert_eq!(answers, [Ok(50), Ok(51), Err(AppendError::Fenced { current: 2 })]);
     }
 
     #[test]
