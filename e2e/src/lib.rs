@@ -90,7 +90,7 @@ pub fn open_to_all(daemon: Daemon) -> Daemon {
 }
 
 /// The user of [`stranger`], where the tests are root's.
-const STRANGER: u32 = 60_000;
+pub const STRANGER: u32 = 60_000;
 
 /// A producer on the Unix socket of [`open_to_all`]: of a user whom nobody knows, where the tests are root's, who may have
 /// more than anybody else.

@@ -21,7 +21,7 @@ use crate::ingest::count_refusal;
 use crate::ingest::quota::{Owner, Quota, QuotaGuard};
 
 /// Streams over all connections.
-pub(super) const STREAMS_MAX: usize = 4096;
+pub(super) const STREAMS_MAX: usize = 2048;
 /// Time that a refused caller is asked to wait.
 const RETRY_AFTER_MS: u32 = 1000;
 

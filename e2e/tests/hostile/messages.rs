@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use clad_e2e::tool::resident;
 use clad_e2e::web::metrics;
-use clad_e2e::{PATIENCE, Setup};
+use clad_e2e::{PATIENCE, STRANGER, Setup, as_user, is_root};
 
 use super::http2::{DATA, GOAWAY, Http2, RST_STREAM};
 use super::streams::{append, hello, record, send};
@@ -50,8 +50,10 @@ fn half_messages(connections: usize, opens: Opens) {
         answer(&mut beside);
         let mut crowd: Vec<Http2> = Vec::with_capacity(connections);
         let mut sent = 0;
+        // Of an ordinary user: root may have all that there is.
+        let come = || Http2::connect(address);
         for _ in 0..connections {
-            let mut connection = Http2::connect(address);
+            let mut connection = if is_root() { as_user(STRANGER, come) } else { come() };
             if matches!(opens, Opens::All) {
                 connection.streams = STREAMS;
             }

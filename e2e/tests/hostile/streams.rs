@@ -197,9 +197,9 @@ fn windows(connections: u64) {
     let daemon = daemon();
     let address = daemon.port("grpc");
     // docs/ARCHITECTURE.md: all windows are a quarter of the budget, and HTTP/2's own first window for each connection; and the
-    // calls of all are a part of 4096.
+    // calls of all are a part of 2048.
     let windows = BUDGET / 4 + connections * 65_535;
-    let streams = (connections * u64::from(MAX_STREAMS)).min(4096);
+    let streams = (connections * u64::from(MAX_STREAMS)).min(2048);
     let bound = windows + 2 * BUDGET + connections * EACH + streams * STREAM;
     let (_, sent) = attack(&format!("windows of {connections} connections"), &daemon, bound, || {
         let mut all: Vec<Http2> = (0..connections).map(|_| Http2::connect(address)).collect();
