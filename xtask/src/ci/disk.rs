@@ -199,7 +199,7 @@ fn real_disk(target: &Path) -> Result<tempfile::TempDir> {
     ensure!(disk && ["ext4", "xfs"].contains(&kind), "{} lies on {kind} on {source}", target.display());
     // The daemon rightly refuses one without a journal; that a word changes that is shown elsewhere.
     let device = source.trim().trim_start_matches("/dev/");
-    let journals = std::fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
+    let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
     let has_journal = journals
         .map(|entry| entry.file_name())
         .any(|name| name.to_string_lossy().strip_prefix(device).is_some_and(|rest| rest.starts_with('-')));
