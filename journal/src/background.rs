@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::catalog::Sealed;
-use crate::clock_trust::ClockTrust;
+use crate::clock_trust::{ClockTrust, Doubt};
 use crate::env::{Event, Rule};
 use crate::faults::Fault;
 use crate::format::segment_name;
@@ -121,8 +121,8 @@ fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
 #[derive(Default)]
 pub(crate) struct RetentionState {
     clock: ClockTrust,
-    /// It was reported that retention by age rests.
-    rests: bool,
+    /// What was reported last of why retention by age rests.
+    rests: Option<Doubt>,
     freed: Freed,
     /// Segments below it were found sealed by the start, and counted for the quota of owners.
     counted: u64,
@@ -201,9 +201,10 @@ impl RetentionState {
     fn look_at_the_clock(&mut self, shared: &Arc<Shared>) {
         let env = shared.env();
         let doubt = self.clock.look(env.clock.as_ref()).filter(|_| !shared.retention().max_age.is_zero());
-        match (std::mem::replace(&mut self.rests, doubt.is_some()), doubt) {
-            (false, Some(doubt)) => env.tell(Event::RetentionPaused(doubt)),
-            (true, None) => env.tell(Event::RetentionResumed),
+        match (std::mem::replace(&mut self.rests, doubt), doubt) {
+            // A jump is reported also where it rested since the start.
+            (before, Some(doubt)) if before != Some(doubt) => env.tell(Event::RetentionPaused(doubt)),
+            (Some(_), None) => env.tell(Event::RetentionResumed),
             _ => {}
         }
     }
