@@ -1,14 +1,18 @@
 //! gRPC messages that begin and never end, on as many streams as there can be.
 
-use std::time::Instant;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clad_e2e::tool::resident;
 use clad_e2e::web::metrics;
-use clad_e2e::{PATIENCE, STRANGER, Setup, as_user, is_root};
+use clad_e2e::{Daemon, PATIENCE, Raw, STRANGER, Setup, as_user, is_root};
+use clad_proto::AckLevel;
 
 use super::http2::{DATA, GOAWAY, Http2, RST_STREAM};
 use super::streams::{append, hello, record, send};
-use super::{SLACK, attack};
+use super::{Over, SLACK, attack, p99};
 
 /// Streams that each connection opens.
 const STREAMS: u32 = 100;
@@ -39,37 +43,12 @@ fn half_messages(connections: usize, opens: Opens) {
     let memory = || resident(daemon.pid()).anonymous;
     let before = memory();
     let bound = 2 * INFLIGHT + BESIDE - SLACK - before;
-    let mut first = hello();
-    first.push(0);
-    first.extend(MESSAGE.to_be_bytes());
-    let piece = vec![b'h'; COMES / 4];
     attack(&format!("half messages on {connections} connections, {opens:?}"), &daemon, bound, || {
         let mut beside = Http2::connect(address);
         beside.open(1);
         send(&mut beside, 1, &hello());
         answer(&mut beside);
-        let mut crowd: Vec<Http2> = Vec::with_capacity(connections);
-        let mut sent = 0;
-        // Of an ordinary user: root may have all that there is.
-        let come = || Http2::connect(address);
-        for _ in 0..connections {
-            let mut connection = if is_root() { as_user(STRANGER, come) } else { come() };
-            if matches!(opens, Opens::All) {
-                connection.streams = STREAMS;
-            }
-            for stream in (0..connection.streams).map(|n| 2 * n + 1) {
-                connection.try_open(stream);
-                sent += connection.data_within(stream, &first);
-            }
-            crowd.push(connection);
-        }
-        for _ in 0..COMES / piece.len() {
-            for connection in &mut crowd {
-                for stream in (0..connection.streams).map(|n| 2 * n + 1) {
-                    sent += connection.data_within(stream, &piece);
-                }
-            }
-        }
+        let (_crowd, sent) = begin(address, connections, opens);
         println!("hostile: {sent} bytes of half messages were sent");
         assert!(sent as u64 > INFLIGHT / 4, "{sent} bytes: too few to fill anything");
         // Whoever opens more than it may is thrown out soon, and fills nothing for long.
@@ -85,9 +64,40 @@ fn half_messages(connections: usize, opens: Opens) {
     let began = Instant::now();
     while memory() > before + SLACK {
         assert!(began.elapsed() < PATIENCE, "{} bytes are kept, {before} before", memory());
-        std::thread::yield_now();
+        thread::yield_now();
     }
     println!("hostile: {} bytes afterwards, {before} before", memory());
+}
+
+/// Opens the connections, as an ordinary user where this is root, who may have all that there is. Begins a message on each
+/// stream, and ends none. Returns them with the bytes that were sent.
+fn begin(address: SocketAddr, connections: usize, opens: Opens) -> (Vec<Http2>, usize) {
+    let mut first = hello();
+    first.push(0);
+    first.extend(MESSAGE.to_be_bytes());
+    let piece = vec![b'h'; COMES / 4];
+    let mut crowd: Vec<Http2> = Vec::with_capacity(connections);
+    let mut sent = 0;
+    let come = || Http2::connect(address);
+    for _ in 0..connections {
+        let mut connection = if is_root() { as_user(STRANGER, come) } else { come() };
+        if matches!(opens, Opens::All) {
+            connection.streams = STREAMS;
+        }
+        for stream in (0..connection.streams).map(|n| 2 * n + 1) {
+            connection.try_open(stream);
+            sent += connection.data_within(stream, &first);
+        }
+        crowd.push(connection);
+    }
+    for _ in 0..COMES / piece.len() {
+        for connection in &mut crowd {
+            for stream in (0..connection.streams).map(|n| 2 * n + 1) {
+                sent += connection.data_within(stream, &piece);
+            }
+        }
+    }
+    (crowd, sent)
 }
 
 /// Waits for the next answer on the first stream.
@@ -117,4 +127,55 @@ fn a_hundred_half_messages_on_each_of_two_hundred_connections() {
 fn half_messages_on_a_thousand_connections() {
     half_messages(1000, Opens::WhatItMay);
     half_messages(1000, Opens::All);
+}
+
+/// Appends to a daemon while something runs, at least so many times. Returns how long each took.
+fn appends_during<T>(daemon: &Daemon, least: usize, run: impl FnOnce() -> T) -> (Vec<Duration>, T) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let appends = scope.spawn(|| {
+            let (mut producer, mut took) = (Raw::producer(&daemon.socket()).0, Vec::new());
+            while !over.load(Ordering::Relaxed) || took.len() < least {
+                let began = Instant::now();
+                producer.append_acked(took.len() as u64, AckLevel::Durable, &[b"timed"]);
+                took.push(began.elapsed());
+            }
+            took
+        });
+        let ended = Over(&over);
+        let result = run();
+        drop(ended);
+        (appends.join().expect("every append is acknowledged"), result)
+    })
+}
+
+/// Appends that are timed where nothing else runs.
+const TIMED: usize = 500;
+
+/// How long another client's appends take. The crowd takes processor time wherever it sends: so the same crowd also comes
+/// to a second daemon, and what differs is what it does to the daemon's other clients. The times are printed, not judged.
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn appends_beside_half_messages_on_a_thousand_connections() {
+    const CONNECTIONS: usize = 1000;
+    let start = || Setup::new().set("limits.max_connections", &(CONNECTIONS + 10).to_string()).start();
+    let (attacked, other) = (start(), start());
+    for opens in [Opens::WhatItMay, Opens::All] {
+        let (mut alone, ()) = appends_during(&attacked, TIMED, || ());
+        let (mut elsewhere, crowd) = appends_during(&attacked, TIMED, || begin(other.port("grpc"), CONNECTIONS, opens));
+        drop(crowd);
+        other.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+        let (mut comes, crowd) = appends_during(&attacked, TIMED, || begin(attacked.port("grpc"), CONNECTIONS, opens));
+        let (mut stays, ()) = appends_during(&attacked, TIMED, || ());
+        let counts = [&alone, &elsewhere, &comes, &stays].map(|times| times.len());
+        let [alone, elsewhere, comes, stays] =
+            [&mut alone, &mut elsewhere, &mut comes, &mut stays].map(|times| p99(times));
+        println!(
+            "hostile: p99 of durable appends beside half messages on {CONNECTIONS} connections, {opens:?}: alone {alone:?}, \
+             a crowd that comes to another daemon {elsewhere:?}, one that comes here {comes:?}, one that stays here {stays:?}, \
+             of {counts:?} appends"
+        );
+        drop(crowd.0);
+        attacked.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
+    }
 }
