@@ -17,6 +17,7 @@ use crate::pattern::Pattern;
 use crate::place::Place;
 use crate::results::{Aim, Results};
 use crate::stats::Spread;
+use crate::waiting::Waiting;
 use crate::writers::Limit;
 
 /// At most so many bytes for each record of 128 bytes: its block of 4096, written again for each, and what comes with it.
@@ -78,13 +79,13 @@ impl Plan {
         };
         let journal = Journal::open_dir(dir.path(), config, Arc::new(|_| {}))?;
         let (pattern, mut payload) = (Pattern::new(0, self.size), vec![0; self.size]);
-        let mut appender = journal.appender();
+        let mut waiting = Waiting::on(&journal)?;
         let mut sequence = 0;
         // Appends until that segment is the active one and the next is prepared.
         let mut fill_to = |segment: u64| -> Result<u64> {
             while journal.active_segment().is_none_or(|active| active < segment) {
                 pattern.fill(&mut payload, sequence);
-                appender.append(append(sequence, &payload))?;
+                waiting.append(append(sequence, &payload))?;
                 sequence += 1;
             }
             for _ in 0..PATIENCE {

@@ -45,6 +45,7 @@ pub mod render;
 pub mod results;
 pub mod speed;
 pub mod stats;
+mod waiting;
 pub mod write_sync;
 pub mod writers;
 

@@ -182,20 +182,6 @@ impl AppendError {
     }
 }
 
-/// Why an append that was waited for has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// It was not taken: certainly not stored.
-    #[error(transparent)]
-    Refused(AppendError),
-    /// The journal failed before it had reached its level: maybe stored.
-    #[error("the journal failed before the append had reached its level: it may be stored, or not")]
-    Failed,
-    /// The journal ended before that: maybe stored.
-    #[error("the journal ended before the append had reached its level: it may be stored, or not")]
-    Closed,
-}
-
 /// Why something cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {

@@ -44,7 +44,6 @@ macro_rules! faults {
                 Self::FailureForTheMet,
                 Self::LooksAnew,
                 Self::EndForgotten,
-                Self::EntersAfterALook,
             ];
         }
     };
@@ -125,9 +124,9 @@ faults! {
     WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
-    /// A thread that wrote its own append goes without looking at what came meanwhile.
+    /// A thread that made the write of its own append goes without looking at what came meanwhile.
     LeavesWork,
-    /// A thread that wrote its own append goes though nobody keeps the time.
+    /// A thread that made the write of its own append goes though nobody keeps the time.
     LeavesTheTime,
     /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
     PatienceForgotten,
@@ -141,8 +140,6 @@ faults! {
     LooksAnew,
     /// Who comes to wait when the journal has ended is not told that it has.
     EndForgotten,
-    /// A thread that waits for its own append gives the lock back between its look and its entry.
-    EntersAfterALook,
 }
 
 /// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.

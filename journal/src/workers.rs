@@ -42,8 +42,6 @@ pub(crate) struct Watch {
     sleepers: usize,
     /// The earliest moment at which a sleeper wakes by itself.
     armed_ns: Option<u64>,
-    /// One was woken to look in time, and is on its way.
-    called: bool,
     /// The ring's thread has nothing to do.
     ring_rests: bool,
     /// When it looks by itself.
@@ -111,35 +109,15 @@ impl Shared {
     }
 
     /// A job was taken: if a second one could be begun, somebody is to do that.
-    pub(crate) fn wake_for_more(&self, core: &mut Core, job: &Job, now: Moment) {
-        if matches!(job, Job::Write { .. }) {
-            core.company.left(now.boot_ns);
-        }
+    pub(crate) fn wake_for_more(&self, core: &mut Core, now: Moment) {
         if core.committer.more_to_do() {
             let turn = self.turn(core, now);
             self.wake(core, turn);
         }
     }
 
-    /// Until when the write that could be made waits for those who were in the one before.
-    pub(crate) fn awaited(&self, core: &mut Core, now: Moment) -> Option<u64> {
-        let until = core.company.awaited(now.boot_ns)?;
-        let grouped = self.env().config.policy.grouping().is_some();
-        let waits = grouped && core.committer.has_little() && core.committer.is_lone(now);
-        waits.then(|| core.company.wait(until))
-    }
-
     /// A thread that is none of ours goes: what is to be done now is somebody's, and so is the time.
     pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
-        if let Some(until) = self.awaited(core, now) {
-            // One of those who are to come makes the write; somebody looks then, in case they do not come.
-            let looks = core.watch.armed_ns.is_some_and(|t| (now.boot_ns..=until).contains(&t));
-            if !looks && !core.watch.called && !self.has(Fault::LeavesTheTime) {
-                core.watch.called = core.watch.sleepers > 0;
-                self.wake(core, Turn::Thread);
-            }
-            return;
-        }
         let work = core.committer.wants_somebody() && !self.has(Fault::LeavesWork);
         if work || !(in_time(core, core.watch.armed_ns, now) || self.has(Fault::LeavesTheTime)) {
             let turn = self.turn(core, now);
@@ -184,10 +162,6 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             core = sleep(shared, core, None, now.boot_ns);
             continue;
         }
-        if let Some(until) = shared.awaited(&mut core, now) {
-            core = sleep(shared, core, Some(until), now.boot_ns);
-            continue;
-        }
         match core.committer.step(now) {
             Step::Exit => {
                 drop(core);
@@ -195,7 +169,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 return;
             }
             Step::Run(job) => {
-                shared.wake_for_more(&mut core, &job, now);
+                shared.wake_for_more(&mut core, now);
                 let wake_others = matches!(job, Job::Rotate(_) | Job::Open { .. } | Job::Recover(_) | Job::Close(_));
                 drop(core);
                 shared.at_disk.fetch_add(1, Ordering::Relaxed);
@@ -234,7 +208,6 @@ fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u
         }
     };
     core.watch.sleepers -= 1;
-    core.watch.called = false;
     if until.is_some() {
         core.watch.armed_ns = None;
     }
@@ -263,9 +236,6 @@ impl Source for OnRing {
         if shared.turn(&core, now) == Turn::Ring {
             match core.committer.step(now) {
                 Step::Run(job) => {
-                    if matches!(job, Job::Write { .. }) {
-                        core.company.left(now.boot_ns);
-                    }
                     drop(core);
                     return Next::Begin(begin(shared, job));
                 }

@@ -16,8 +16,7 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, Append, AppendError, CommitError, Faults, Hand, Journal, JournalConfig, Level, Marks, Permit,
-    Policy, Wants,
+    Accepted, Accepting, Append, AppendError, Faults, Hand, Journal, JournalConfig, Level, Marks, Permit, Policy, Wants,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -69,8 +68,6 @@ pub struct Scene {
     pub syncs: usize,
     /// A write into a segment fails, once.
     pub fails: bool,
-    /// Producers wait on their own threads, and write what is alone themselves.
-    pub appenders: bool,
     /// Producers make the writes that they owe.
     pub owing: bool,
     /// When all is done the log falls idle, and time passes.
@@ -105,7 +102,6 @@ const BASE: Scene = Scene {
     rotations: 0,
     syncs: 0,
     fails: false,
-    appenders: false,
     owing: false,
     idles: false,
     rested: false,
@@ -130,62 +126,44 @@ pub const SCENES: &[Scene] = &[
     Scene { name: "fire_and_forget, a ring, syncs", policy: FORGET, syncs: 2, rotations: 1, ..BASE },
     Scene { name: "a failure, a ring", fails: true, ..BASE },
     Scene { name: "a failure, threads", fails: true, ring: false, ..BASE },
-    Scene { name: "appenders, a ring", appenders: true, rotations: 1, ..BASE },
-    Scene { name: "appenders, threads", appenders: true, ring: false, rotations: 1, ..BASE },
-    Scene {
-        name: "appenders, per_message, a ring, a full segment",
-        policy: Policy::PerMessage,
-        appenders: true,
-        producers: &[&[LARGE; 3], &[100, LARGE, 100], &[100]],
-        ..BASE
-    },
-    Scene { name: "appenders, a failure, threads", appenders: true, fails: true, ring: false, ..BASE },
-    Scene { name: "appenders, closed meanwhile, a ring", appenders: true, end: End::ClosedMeanwhile, ..BASE },
-    Scene {
-        name: "appenders, closed meanwhile, threads",
-        appenders: true,
-        ring: false,
-        end: End::ClosedMeanwhile,
-        ..BASE
-    },
     Scene { name: "idle, a ring", idles: true, ..BASE },
     Scene { name: "idle, threads", idles: true, ring: false, ..BASE },
-    Scene { name: "appenders, idle, a ring", appenders: true, idles: true, ..BASE },
-    Scene { name: "appenders, idle, threads", appenders: true, idles: true, ring: false, ..BASE },
-    Scene { name: "appenders, rested, threads", appenders: true, rested: true, ring: false, rotations: 1, ..BASE },
-    Scene {
-        name: "appenders, rested, a failure, threads",
-        appenders: true,
-        rested: true,
-        fails: true,
-        ring: false,
-        ..BASE
-    },
-    Scene {
-        name: "appenders, rested, closed meanwhile, threads",
-        appenders: true,
-        rested: true,
-        ring: false,
-        end: End::ClosedMeanwhile,
-        ..BASE
-    },
     Scene { name: "rested, a slow write, threads", producers: TWO, rested: true, slow: true, ring: false, ..BASE },
-    Scene {
-        name: "appenders, rested, a slow write, threads",
-        producers: TWO,
-        appenders: true,
-        rested: true,
-        slow: true,
-        ring: false,
-        ..BASE
-    },
-    Scene { name: "appenders, given up, threads", appenders: true, ring: false, end: End::GivenUp, ..BASE },
     Scene { name: "owing, a ring", owing: true, rotations: 1, ..BASE },
     Scene { name: "owing, threads", owing: true, ring: false, rotations: 1, ..BASE },
     Scene { name: "owing, fire_and_forget, threads", policy: FORGET, owing: true, ring: false, syncs: 1, ..BASE },
     Scene { name: "owing, a failure, threads", owing: true, fails: true, ring: false, ..BASE },
     Scene { name: "owing, a failure, a ring", owing: true, fails: true, ..BASE },
     Scene { name: "owing, closed meanwhile, a ring", owing: true, end: End::ClosedMeanwhile, ..BASE },
+    Scene { name: "owing, closed meanwhile, threads", owing: true, ring: false, end: End::ClosedMeanwhile, ..BASE },
+    Scene {
+        name: "owing, per_message, a ring, a full segment",
+        policy: Policy::PerMessage,
+        owing: true,
+        producers: &[&[LARGE; 3], &[100, LARGE, 100], &[100]],
+        ..BASE
+    },
+    Scene { name: "owing, idle, a ring", owing: true, idles: true, ..BASE },
+    Scene { name: "owing, idle, threads", owing: true, idles: true, ring: false, ..BASE },
+    Scene { name: "owing, rested, threads", owing: true, rested: true, ring: false, rotations: 1, ..BASE },
+    Scene { name: "owing, rested, a failure, threads", owing: true, rested: true, fails: true, ring: false, ..BASE },
+    Scene {
+        name: "owing, rested, closed meanwhile, threads",
+        owing: true,
+        rested: true,
+        ring: false,
+        end: End::ClosedMeanwhile,
+        ..BASE
+    },
+    Scene {
+        name: "owing, rested, a slow write, threads",
+        producers: TWO,
+        owing: true,
+        rested: true,
+        slow: true,
+        ring: false,
+        ..BASE
+    },
     Scene { name: "owing, given up, threads", owing: true, ring: false, end: End::GivenUp, ..BASE },
     Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
     Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
@@ -226,7 +204,8 @@ pub fn run(scene: &Scene, faults: Faults) {
     let journal = Arc::new(open(scene, machine.clone(), &clock, faults));
     let mut all = Got::default();
     if scene.rested {
-        journal.appender().append(one(0, 0, b"before", true, &permits)).expect("it is taken");
+        let first = take(&journal, scene, one(0, 0, b"before", true, &permits)).expect("it is taken");
+        wait_for(&journal, scene, &first);
         all.accepted += 1;
         vouched(&journal, &clock, &disk);
     }
@@ -310,40 +289,7 @@ fn one<'a>(id: u8, sequence: u64, payload: &'a [u8], durable: bool, permits: &Ar
     }
 }
 
-/// Each append waits on this thread, and is written by it where nothing is under way.
-fn lead(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &Arc<Semaphore>) -> Got {
-    let (mut got, mut appender) = (Got::default(), journal.appender());
-    for (sequence, size) in (0..).zip(sizes) {
-        loop {
-            let body = vec![id; *size];
-            match appender.append(one(id, sequence, &body, scene.all_durable(), permits)) {
-                Ok(accepted) => {
-                    assert!(journal.marks().written > accepted.first_offset, "it is answered when it is written");
-                    got.accepted += 1;
-                    break;
-                }
-                Err(CommitError::Refused(AppendError::Failed { .. })) if scene.fails => thread::yield_now(),
-                // Taken, and maybe written.
-                Err(CommitError::Failed) if scene.fails => {
-                    got.accepted += 1;
-                    break;
-                }
-                Err(CommitError::Closed) if scene.end == End::GivenUp => {
-                    got.accepted += 1;
-                    return got;
-                }
-                Err(CommitError::Refused(AppendError::Closing)) if scene.end != End::Closed => return got,
-                Err(other) => panic!("{other}"),
-            }
-        }
-    }
-    got
-}
-
 fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &Arc<Semaphore>) -> Got {
-    if scene.appenders {
-        return lead(journal, scene, id, sizes, permits);
-    }
     let (mut got, mut sequence, mut last) = (Got::default(), 0, None);
     for (at, size) in sizes.iter().enumerate() {
         loop {

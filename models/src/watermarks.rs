@@ -2,7 +2,7 @@
 //!
 //! Two threads end jobs and a third looks for space; each changes the marks under the lock of a core and tells them when it
 //! has given it back, as the journal's threads do. One write fails and one recovery follows. Beside them are all kinds of
-//! readers: producers that wait for their offsets, as sessions and appenders do; a subscriber, as the metrics; one who
+//! readers: producers that wait for their offsets, as sessions do; a subscriber, as the metrics; one who
 //! sleeps until the listener rings, as the drain of the rings; one who waits for the end.
 //!
 //! What must hold in every order:

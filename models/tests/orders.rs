@@ -72,9 +72,9 @@ fn finds(fault: Fault) -> &'static str {
     match fault {
         Fault::TurnNotPassedOn => "per_message, a ring, a full segment",
         Fault::RotationForgotten => "closed meanwhile, a ring",
-        Fault::LeavesWork | Fault::EntersAfterALook => "appenders, threads",
-        Fault::LeavesTheTime => "appenders, idle, threads",
-        Fault::PatienceForgotten => "appenders, rested, a slow write, threads",
+        Fault::LeavesWork => "owing, threads",
+        Fault::LeavesTheTime => "owing, idle, threads",
+        Fault::PatienceForgotten => "owing, rested, a slow write, threads",
         Fault::WaitsWithoutALook
         | Fault::MarksToldApart
         | Fault::WokenTooEarly

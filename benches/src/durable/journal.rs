@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clad_journal::io::{Engine as InUse, EngineWish};
-use clad_journal::{Append, Appender, Journal, JournalConfig, Level, Policy, Reader};
+use clad_journal::{Append, Journal, JournalConfig, Level, Policy, Reader};
 
 use super::{Contender, Engine, Work};
 use crate::outcome::Outcome;
 use crate::pattern::Pattern;
+use crate::waiting::Waiting;
 use crate::writers;
 
 /// The owner that all appends are made under.
@@ -53,7 +54,7 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
     prepared(&journal)?;
     let offsets = Mutex::new(vec![Vec::new(); work.writers as usize]);
     let done = writers::run(work.writers, work.limit, |writer| {
-        let mut writer = Writer::new(&journal, writer, work.size, &offsets);
+        let mut writer = Writer::new(&journal, writer, work.size, &offsets)?;
         Ok(move |op| writer.append(op))
     })?;
     let offsets = std::mem::take(&mut *offsets.lock().expect("nobody panics with it"));
@@ -75,7 +76,7 @@ fn prepared(journal: &Journal) -> Result<()> {
 }
 
 struct Writer<'a> {
-    appender: Appender<'a>,
+    waiting: Waiting<'a>,
     writer: u32,
     pattern: Pattern,
     buf: Vec<u8>,
@@ -84,11 +85,11 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(journal: &'a Journal, writer: u32, size: usize, all: &'a Mutex<Vec<Vec<u64>>>) -> Self {
+    fn new(journal: &'a Journal, writer: u32, size: usize, all: &'a Mutex<Vec<Vec<u64>>>) -> Result<Self> {
         let pattern = Pattern::new(writer, size);
         let mut buf = vec![0; size];
         pattern.fill(&mut buf, 0);
-        Self { appender: journal.appender(), writer, pattern, buf, offsets: Vec::new(), all }
+        Ok(Self { waiting: Waiting::on(journal)?, writer, pattern, buf, offsets: Vec::new(), all })
     }
 
     fn append(&mut self, op: u64) -> io::Result<()> {
@@ -108,7 +109,7 @@ impl<'a> Writer<'a> {
             payload_checksum: clad_journal::format::checksum::plain(&self.buf),
             permit: None,
         };
-        let offset = self.appender.append(append).map_err(io::Error::other)?.first_offset;
+        let offset = self.waiting.append(append).map_err(io::Error::other)?.first_offset;
         self.offsets.push(offset);
         Ok(())
     }

@@ -17,10 +17,6 @@
 //!   systemd before 246, so the other end lies in the message, too, and is open as long as that is there.
 //! - All rings come back: their names are handed over in one string of the environment, and there is no start where it is
 //!   longer than the kernel takes (128 KiB, which a test counts).
-//!
-//! An earlier version stored the parts one by one (`earlier`). What comes back like that is stored anew.
-
-mod earlier;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -155,19 +151,17 @@ impl Store {
         fds::send(&self.line, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[]).map(drop)
     }
 
-    /// The rings that came back. What cannot be one is let go.
+    /// The rings that came back. What has a ring's name and is none is let go; a name of another form is left alone.
     ///
     /// # Errors
     /// Where this process lacks descriptors: they stay stored.
     pub(super) fn sort(&mut self, stored: Stored) -> io::Result<Vec<Kept>> {
         self.names.extend(stored.0.iter().map(|(name, _)| name.clone()));
-        let (mut kept, mut others) = (Vec::<Kept>::new(), Vec::new());
+        let mut kept = Vec::new();
         for (name, fd) in stored.0 {
             if name == WITNESS {
                 let _ = self.remove(WITNESS); // of a daemon that died just then
-            } else if !is_name_of_ring(&name) {
-                others.push((name, fd));
-            } else {
+            } else if is_name_of_ring(&name) {
                 match unpacked(&fd) {
                     Ok(ring) => kept.push(ring),
                     Err(error) if is_want(&error) => return Err(error),
@@ -178,39 +172,7 @@ impl Store {
                 }
             }
         }
-        self.store_anew(others, &mut kept);
         Ok(kept)
-    }
-
-    /// Takes over what an earlier version had stored.
-    fn store_anew(&mut self, stored: Vec<(String, OwnedFd)>, kept: &mut Vec<Kept>) {
-        let (whole, rest) = earlier::sort(stored);
-        let is_kept = |kept: &[Kept], note: &Note| kept.iter().any(|ring| ring.note.id == note.id);
-        for note in &rest {
-            // A daemon that died while it did this leaves some of the names.
-            if !is_kept(kept, note) {
-                tracing::warn!(ring = %note.id, "a ring came back from the descriptor store in part: it is let go");
-            }
-            self.remove_as_before(note);
-        }
-        for ring in whole {
-            let stored_anew = if is_kept(kept, &ring.note) { Ok(()) } else { self.keep(&ring) };
-            match stored_anew {
-                Ok(()) => self.remove_as_before(&ring.note),
-                Err(error) => {
-                    tracing::warn!(ring = %ring.note.id, %error, "a ring stays stored as an earlier version had it");
-                }
-            }
-            if !is_kept(kept, &ring.note) {
-                kept.push(ring);
-            }
-        }
-    }
-
-    fn remove_as_before(&mut self, note: &Note) {
-        for name in earlier::names(note) {
-            let _ = self.remove(&name);
-        }
     }
 }
 
@@ -425,21 +387,6 @@ mod tests {
                 assert_eq!((back.fds.len(), u64::from_ne_bytes(count)), (PARTS, 1), "its own doorbell");
             }
         }
-    }
-
-    #[test]
-    fn what_an_earlier_version_stored_is_stored_anew() {
-        let [moved, half_moved, half] = [1, 2, 3].map(ring);
-        let as_before = |ring: &Kept| earlier::names(&ring.note).into_iter().zip([pipe(), pipe()]).collect::<Content>();
-        let mut before = as_before(&moved);
-        before.push((name(&half_moved.note), packed(&half_moved).expect("packed")));
-        before.extend(as_before(&half_moved).pop());
-        before.extend(as_before(&half).pop());
-        let handed = handed(&before);
-        let (mut store, stored) = manager(9, before);
-        assert_eq!(notes(&store.sort(handed).expect("there are descriptors")), notes(&[half_moved, moved]));
-        let names: Vec<String> = end(&store, stored).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, [2, 1].map(|uid| name(&ring(uid).note)));
     }
 
     /// All names, and the sockets', are one string of the environment (execve(2), `MAX_ARG_STRLEN`).

@@ -13,9 +13,7 @@
 //! 5. What has an offset fits into segments that are there or can be had ([`room`]).
 //! 6. A rotation begins when nothing is in flight: the footer is synced before a batch goes into the next segment.
 //!
-//! How batches form: with nothing in flight a batch leaves at once (threads that append and wait may hold it for each other,
-//! [`Company`](crate::company)). With a write in flight, a further one is started
-//! only when what gathered is worth it (64 KiB) or has waited `max_delay`; else it waits for the completion and takes
+//! How batches form: with nothing in flight a batch leaves at once. With a write in flight, a further one is started only when what gathered is worth it (64 KiB) or has waited `max_delay`; else it waits for the completion and takes
 //! everything along. The obvious other way, a fixed delay before each sync, makes a lone writer wait for nobody.
 //! Where somebody waits for `written`, the batch is written first and synced after, so that the write alone releases
 //! them.

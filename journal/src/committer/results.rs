@@ -292,11 +292,6 @@ impl Committer {
         (idle && bytes_before == 0) || (crossed && self.writes < self.config.policy.in_flight())
     }
 
-    /// Whether something has gathered, and not enough for a write beside another.
-    pub(crate) fn has_little(&self) -> bool {
-        (1..WORTH_ANOTHER).contains(&self.gather.bytes())
-    }
-
     pub(crate) fn gathered_bytes(&self) -> usize {
         self.gather.bytes()
     }

@@ -142,11 +142,8 @@ impl Journal {
             let left = self.shared.left_until(until);
             if left.is_zero() {
                 core.committer.abandon();
-                let marks = core.committer.marks();
-                let answered = core.threads.answer(&marks, true);
                 drop(core);
                 self.shared.marks.end();
-                answered.wake();
                 self.shared.wake_all();
                 return None;
             }

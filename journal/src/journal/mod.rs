@@ -7,7 +7,6 @@
 //! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
 //! are published after it is released, and an older value never replaces a newer one.
 
-mod appender;
 mod close;
 mod losses;
 #[cfg(feature = "models")]
@@ -15,7 +14,6 @@ mod model;
 mod owed;
 mod shared;
 mod status;
-mod waiting;
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -44,7 +42,6 @@ use crate::watcher::Watcher;
 use crate::workers;
 
 use self::close::Present;
-pub use appender::Appender;
 pub use losses::Losses;
 pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};

@@ -7,8 +7,8 @@
 //!   once, as do rotation, recovery and the end.
 //! - **One job at a time**: who writes looks at what else it has to do between two of them. What gathered meanwhile is
 //!   owed again, so that nobody is woken for it.
-//! - **Somebody keeps the time**, as behind an [`Appender`](super::Appender): before nothing is owed any more, one of the
-//!   journal's threads is awake or will wake by itself.
+//! - **Somebody keeps the time**: before nothing is owed any more, one of the journal's threads is awake or will wake by
+//!   itself, for the vouch of an idle log, the batch that has waited long enough, the segment that is old enough.
 
 use std::sync::Arc;
 
@@ -95,10 +95,9 @@ impl Owed {
         let mut core = shared.core();
         if shared.turn(&core, now) == Turn::Thread
             && core.committer.is_lone(now)
-            && shared.awaited(&mut core, now).is_none()
             && let Step::Run(job) = core.committer.step(now)
         {
-            shared.wake_for_more(&mut core, &job, now);
+            shared.wake_for_more(&mut core, now);
             drop(core);
             let (done, back) = shared.executor.run(job, hand.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
             hand.0 = Some(kept(back));

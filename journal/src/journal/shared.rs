@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use super::close::Crew;
 use super::losses::GivenUp;
-use super::waiting::Threads;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
-use crate::company::Company;
 use crate::config::{JournalConfig, Retention};
 use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
@@ -62,8 +60,6 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// What came of a write that failed in a thread which does not tell it itself.
     pub(crate) failed: Option<Result<Done, Failure>>,
-    pub(crate) company: Company,
-    pub(super) threads: Threads,
     active_header: Option<SegmentHeader>,
     /// Signs of life that were asked for, and the last that a writing thread gave.
     pub(crate) asked: u64,
@@ -191,20 +187,13 @@ impl Shared {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
             _ => Vec::new(),
         };
-        match &result {
-            Ok(Done::Write { .. }) => core.company.answered(now.boot_ns),
-            Ok(_) => {}
-            Err(_) => core.company.forget(),
-        }
         core.committer.complete(result, now);
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
         let (marks, ended) = (core.committer.marks(), core.committer.is_over());
-        let answered = core.threads.answer(&marks, ended);
         drop(core);
         self.marks.tell(marks);
-        answered.wake();
         if ended {
             self.marks.end();
             self.ended.notify_all();
@@ -276,8 +265,7 @@ pub(crate) fn open_shared(
     }
     let marks = committer.marks();
     let active_header = committer.active_header(None);
-    let (watch, company, threads) = (Watch::default(), Company::default(), Threads::default());
-    let core = Core { committer, watch, company, threads, failed: None, active_header, asked: 0, given: 0 };
+    let core = Core { committer, watch: Watch::default(), failed: None, active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),

@@ -12,10 +12,10 @@ use clad_journal::io::{Access, EngineWish, Lock, Storage};
 use clad_journal::{Closed, Event, Journal, Level, OpenError, Wants};
 
 use super::PATIENCE;
-use super::appender::{append, check, payload, until};
 use super::breakable::Writes;
 use super::journal::{World, config};
 use super::open;
+use super::waiting::{append, check, payload, until};
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 

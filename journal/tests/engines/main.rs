@@ -3,17 +3,17 @@
 //! `storage`: what an operation does, by a blocking call and through a ring, around the page cache and through it.
 //! `journal`: that both engines come to the same log, also over a write that fails. (Kills are in `kill.rs`, rotations and
 //! restarts in `basic/`; both run under both engines as well.)
-//! `appender`: threads that append and wait, and write by themselves what they find nothing beside.
+//! `waiting`: threads that append and wait, and write by themselves what they find nothing beside.
 //! `close`: an end on a disk that hangs.
 //! `refused`: kernels that refuse what an engine wants, played by seccomp filters and limits.
 
-mod appender;
 mod breakable;
 mod close;
 mod journal;
 mod owed;
 mod refused;
 mod storage;
+mod waiting;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -7,8 +7,8 @@ use clad_journal::io::EngineWish;
 use clad_journal::{Accepted, Hand, Level, Owed};
 
 use super::PATIENCE;
-use super::appender::{append, check, payload, until};
 use super::journal::World;
+use super::waiting::{append, check, payload, until};
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 

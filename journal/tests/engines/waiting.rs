@@ -1,4 +1,5 @@
-//! Threads that append and wait: who writes, who is told what, and that the journal's own threads keep the time.
+//! Threads that append, make the write that they owe, and wait: what they are told, and that the journal's own threads keep
+//! the time. (Who writes: `owed`.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -6,10 +7,57 @@ use std::time::{Duration, Instant};
 
 use clad_journal::io::uring::Ring;
 use clad_journal::io::{EngineWish, Storage};
-use clad_journal::{Append, AppendError, CommitError, Event, Journal, JournalConfig, Level};
+use clad_journal::{Accepted, Append, AppendError, Event, Hand, Journal, JournalConfig, Level, Wants};
 
 use super::PATIENCE;
 use super::journal::{World, config};
+
+/// Why an append that was waited for has not reached its level.
+#[derive(Debug, PartialEq)]
+pub(crate) enum NotReached {
+    Refused(AppendError),
+    Failed,
+    Closed,
+}
+
+/// Appends one thing after the other, as a thread of the daemon does: it makes the write that it owes, and waits.
+pub(crate) struct Waiting<'a> {
+    journal: &'a Journal,
+    hand: Hand,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn on(journal: &'a Journal) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        Self { journal, hand: Hand::default(), runtime }
+    }
+
+    pub(crate) fn append(&mut self, append: Append<'_>) -> Result<Accepted, NotReached> {
+        let level = append.level;
+        let taken = self.journal.append_owing(append, self.journal.now());
+        let (accepted, mut owed) = taken.map_err(NotReached::Refused)?;
+        while let Some(due) = owed {
+            owed = due.write(&mut self.hand);
+        }
+        let end = accepted.first_offset + u64::from(accepted.count);
+        let mut watcher = self.journal.watcher();
+        loop {
+            let marks = watcher.now();
+            if marks.failures > accepted.failures {
+                return Err(NotReached::Failed);
+            }
+            if marks.of(level) >= end {
+                return Ok(accepted);
+            }
+            let (written, durable) = if level == Level::Written { (end, u64::MAX) } else { (u64::MAX, end) };
+            let waited = self.runtime.block_on(watcher.reached(Wants { written, durable }));
+            if waited.is_err() && watcher.now().of(level) < end {
+                return Err(NotReached::Closed);
+            }
+        }
+    }
+}
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 
@@ -65,28 +113,6 @@ pub(crate) fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
 }
 
 #[test]
-fn the_thread_that_brings_a_lone_append_writes_it() {
-    for wish in ENGINES {
-        let world = World::new(wish);
-        let mut appender = world.journal.appender();
-        for sequence in 0..20 {
-            let level = if sequence % 5 == 4 { Level::Written } else { Level::Durable };
-            let payload = payload(0, sequence);
-            let accepted = appender.append(append(0, sequence, level, &payload)).unwrap();
-            assert!(world.journal.marks().of(level) > accepted.first_offset, "{wish:?}: {sequence}");
-            // What was split for `written` has a sync to come; then nothing is under way again.
-            world.until("durable", |w| w.journal.marks().durable > accepted.first_offset);
-        }
-        let by = world.writes.by.lock().unwrap().clone();
-        assert_eq!(by, vec![thread::current().id(); 20], "{wish:?}: nobody else wrote");
-        assert_eq!(world.journal.status().inline_batches, 20, "{wish:?}");
-        assert_eq!(world.storage.ring().map_or(0, Ring::begun), 0, "{wish:?}: no write went to the ring");
-        drop(appender);
-        assert!(world.journal.close(PATIENCE), "{wish:?}");
-    }
-}
-
-#[test]
 fn many_threads_at_every_level_over_rotations() {
     const THREADS: u8 = 12;
     for wish in ENGINES {
@@ -102,7 +128,7 @@ fn many_threads_at_every_level_over_rotations() {
                 .map(|producer| {
                     let (journal, rotate) = (&world.journal, &rotate);
                     scope.spawn(move || {
-                        let mut appender = journal.appender();
+                        let mut appender = Waiting::on(journal);
                         let levels = [Level::Durable, Level::Written, Level::Durable, Level::Received];
                         (0..300)
                             .map(|sequence| {
@@ -122,9 +148,9 @@ fn many_threads_at_every_level_over_rotations() {
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) > 0, "{wish:?}: nothing was rotated");
         check(&world.journal, THREADS, &offsets);
         // What is there already is told where, at its level.
-        let payload = payload(5, 7);
-        let again = world.journal.appender().append(append(5, 7, Level::Durable, &payload)).unwrap();
-        assert!(again.duplicate && again.first_offset == offsets[5][7], "{wish:?}");
+        let payload = payload(5, 298);
+        let again = Waiting::on(&world.journal).append(append(5, 298, Level::Durable, &payload)).unwrap();
+        assert!(again.duplicate && again.first_offset == offsets[5][298], "{wish:?}");
         assert!(world.journal.close(PATIENCE), "{wish:?}");
     }
 }
@@ -137,20 +163,20 @@ fn a_slow_write_holds_up_nobody_else() {
     let world = World::with(EngineWish::Blocking, JournalConfig { rotate_after, ..config() });
     let lone = payload(0, 0);
     world.until("the next segment", |w| w.journal.status().prepared);
-    world.journal.appender().append(append(0, 0, Level::Durable, &lone)).unwrap();
+    Waiting::on(&world.journal).append(append(0, 0, Level::Durable, &lone)).unwrap();
     vouches(&world, 2);
     world.writes.hold_one();
     let written = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let slow = payload(0, 1);
-            world.journal.appender().append(append(0, 1, Level::Durable, &slow)).unwrap();
+            Waiting::on(&world.journal).append(append(0, 1, Level::Durable, &slow)).unwrap();
         });
         until("the slow write", || world.writes.are_held() == 1);
         let before = world.writes.by.lock().unwrap().len();
         scope.spawn(|| {
             let beside = payload(1, 0);
-            let accepted = world.journal.appender().append(append(1, 0, Level::Durable, &beside)).unwrap();
+            let accepted = Waiting::on(&world.journal).append(append(1, 0, Level::Durable, &beside)).unwrap();
             written.store(accepted.first_offset, Ordering::SeqCst);
         });
         until("a write beside it", || world.writes.by.lock().unwrap().len() > before);
@@ -177,7 +203,7 @@ fn an_idle_log_vouches() {
         world.until("the next segment", |w| w.journal.status().prepared);
         for sequence in 0..6 {
             let payload = payload(0, sequence);
-            world.journal.appender().append(append(0, sequence, Level::Durable, &payload)).unwrap();
+            Waiting::on(&world.journal).append(append(0, sequence, Level::Durable, &payload)).unwrap();
             vouches(&world, 2 * sequence + 2);
         }
         assert!(world.journal.close(PATIENCE), "{wish:?}");
@@ -189,15 +215,15 @@ fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
     for wish in ENGINES {
         let world = World::new(wish);
         let payloads: Vec<Vec<u8>> = (0..2).map(|sequence| payload(0, sequence)).collect();
-        let mut appender = world.journal.appender();
+        let mut appender = Waiting::on(&world.journal);
         world.until("the next segment", |w| w.journal.status().prepared);
         appender.append(append(0, 0, Level::Durable, &payloads[0])).unwrap();
         vouches(&world, 2); // from here on nobody would wake by himself
         world.broken.store(true, Ordering::SeqCst);
         let failed = appender.append(append(0, 1, Level::Durable, &payloads[1]));
-        assert_eq!(failed.unwrap_err(), CommitError::Failed, "{wish:?}");
+        assert_eq!(failed.unwrap_err(), NotReached::Failed, "{wish:?}");
         let refused = appender.append(append(0, 2, Level::Durable, b"x"));
-        assert!(matches!(refused, Err(CommitError::Refused(AppendError::Failed { .. }))), "{wish:?}: {refused:?}");
+        assert!(matches!(refused, Err(NotReached::Refused(AppendError::Failed { .. }))), "{wish:?}: {refused:?}");
         world.broken.store(false, Ordering::SeqCst);
         world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
         // Whether it was stored or not: sent again, it is, once.
@@ -221,7 +247,7 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
                 .map(|producer| {
                     let journal = &world.journal;
                     scope.spawn(move || {
-                        let mut appender = journal.appender();
+                        let mut appender = Waiting::on(journal);
                         (0u64..)
                             .find_map(|sequence| {
                                 let payload = payload(producer, sequence);
@@ -235,7 +261,7 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
             assert!(world.journal.close(PATIENCE), "{wish:?}: a clean end");
             for thread in threads {
                 let why = thread.join().unwrap();
-                assert!(matches!(why, CommitError::Refused(AppendError::Closing)), "{wish:?}: {why}");
+                assert!(matches!(why, NotReached::Refused(AppendError::Closing)), "{wish:?}: {why:?}");
             }
         });
         let marks = world.journal.marks();
@@ -248,17 +274,17 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
 fn an_end_that_is_given_up_is_told_to_who_waits() {
     let world = World::new(EngineWish::Blocking);
     world.until("the next segment", |w| w.journal.status().prepared);
-    world.journal.appender().append(append(0, 0, Level::Durable, &payload(0, 0))).unwrap();
+    Waiting::on(&world.journal).append(append(0, 0, Level::Durable, &payload(0, 0))).unwrap();
     vouches(&world, 2);
     world.writes.hold_one();
     thread::scope(|scope| {
-        let held = scope.spawn(|| world.journal.appender().append(append(0, 1, Level::Durable, &payload(0, 1))));
+        let held = scope.spawn(|| Waiting::on(&world.journal).append(append(0, 1, Level::Durable, &payload(0, 1))));
         until("the held write", || world.writes.are_held() == 1);
-        let beside = scope.spawn(|| world.journal.appender().append(append(1, 0, Level::Durable, &payload(1, 0))));
+        let beside = scope.spawn(|| Waiting::on(&world.journal).append(append(1, 0, Level::Durable, &payload(1, 0))));
         until("one behind it", || world.journal.marks().received == 3);
         assert!(!world.journal.close(Duration::ZERO), "it cannot end cleanly");
-        assert_eq!(beside.join().unwrap(), Err(CommitError::Closed));
+        assert_eq!(beside.join().unwrap(), Err(NotReached::Closed));
         world.writes.let_go();
-        assert_eq!(held.join().unwrap(), Err(CommitError::Closed));
+        assert_eq!(held.join().unwrap(), Err(NotReached::Closed));
     });
 }
