@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[command(bin_name = "cargo xtask")]
 enum Task {
     /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
-    Tidy,
+    Tidy(tidy::Options),
     /// Build a package: `deb`
     Package {
         /// Kind of package
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
-        Task::Tidy => tidy::run(&root()),
+        Task::Tidy(options) => tidy::run(&root(), options),
         Task::Mixin(Mixin { to, options }) => mixin::run(&to.unwrap_or_else(|| mixin::folder(&root())), &options),
         Task::Package { kind } => {
             println!("{}", package::run(&root(), &kind)?.display());

@@ -53,7 +53,7 @@ pub(super) fn check(file: &File) -> Vec<Finding> {
 }
 
 /// Files that hold tests as a whole.
-fn is_test(file: &File) -> bool {
+pub(super) fn is_test(file: &File) -> bool {
     let in_folder = file.path.iter().any(|part| part == "tests" || part == "benches" || part == "examples");
     in_folder || file.name() == "tests.rs" || file.ends_with(&["_test.rs", "_tests.rs"])
 }

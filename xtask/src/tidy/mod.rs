@@ -9,6 +9,7 @@ mod code;
 mod imports;
 mod lex;
 mod links;
+mod ratchet;
 mod text;
 mod walk;
 
@@ -43,6 +44,7 @@ impl fmt::Display for Finding {
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
     findings.extend(links::check(files));
+    findings.extend(ratchet::check(files));
     for file in files {
         findings.extend(text::check(file));
         findings.extend(code::check(file));
@@ -51,9 +53,27 @@ fn findings(files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// `tidy`
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Write down the counts that got better (xtask/ratchets.toml)
+    #[arg(long)]
+    write: bool,
+    /// Show what ties the circles between files
+    #[arg(long)]
+    circles: bool,
+}
+
 /// `cargo xtask tidy`
-pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    let files = walk(root)?;
+pub(crate) fn run(root: &Path, options: Options) -> Result<ExitCode> {
+    let mut files = walk(root)?;
+    if options.circles {
+        ratchet::print_circles(&files)?;
+    }
+    if options.write {
+        ratchet::write(root, &files)?;
+        files = walk(root)?;
+    }
     for (path, lines) in text::long(&files) {
         println!("long: {} has {lines} lines", path.display());
     }
