@@ -1,5 +1,5 @@
 //! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`,
-//! `cargo xtask proof quick`, `cargo xtask mixin`.
+//! `cargo xtask proof quick`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
 mod ci;
@@ -31,18 +31,6 @@ enum Task {
         /// `quick`: minutes, as any user; `slow`: hours, as root
         which: String,
     },
-    /// Render the dashboards and rules of deploy/mixin
-    Mixin(Mixin),
-}
-
-/// `mixin`
-#[derive(clap::Args)]
-struct Mixin {
-    /// Folder to render into [default: deploy/mixin]
-    #[arg(long, value_name = "FOLDER")]
-    to: Option<PathBuf>,
-    #[command(flatten)]
-    options: mixin::Options,
 }
 
 /// `ci`
@@ -70,7 +58,6 @@ fn main() -> ExitCode {
 fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
         Task::Tidy(options) => tidy::run(&root(), options),
-        Task::Mixin(Mixin { to, options }) => mixin::run(&to.unwrap_or_else(|| mixin::folder(&root())), &options),
         Task::Package { kind } => {
             println!("{}", package::run(&root(), &kind)?.display());
             Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! The dashboards and alerts of `deploy/mixin` on a real Prometheus (`CLAD_PROMETHEUS`) with the rules rendered for
-//! haste (`CLAD_PROMETHEUS_RULES`). `cargo xtask ci prometheus` calls them, one by one, and nobody else.
+//! The dashboards and alerts of `deploy/mixin` on a real Prometheus (`CLAD_PROMETHEUS`), the rules with shorter
+//! times (`CLAD_PROMETHEUS_RULES`). `cargo xtask ci prometheus` calls them, one by one, and nobody else.
 
 mod clock;
 mod disks;

@@ -1,6 +1,6 @@
 //! Dashboards and alerts on a real Prometheus that scrapes a real clad.
 //!
-//! What must hold: the rules are those of the mixin, rendered with shorter times; each query gives data, each alert is
+//! What must hold: the rules are those of the mixin, with shorter times; each query gives data, each alert is
 //! raised by its fault in earnest and ends after it; each case has a Prometheus and a clad of its own, on ports of the
 //! loopback that they find themselves. The cases are the tests in `e2e/tests/prometheus`. Where Prometheus is not
 //! installed, its package is unpacked below the build folder: installing it would start a service.
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::disk::{EXT4, Kind, WRITE_BACK, built_tests, call, faketime, is_root, on, passes};
 use super::{Run, has, need, output, target};
-use crate::mixin::{self, Options, Pace};
+use crate::mixin;
 
 /// A case: what is shown, the test that shows it, and what that wants for itself.
 struct Case {
@@ -71,14 +71,11 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let root = run.root.clone();
     let programs = Programs::find(&root)?;
     let rules = tempfile::Builder::new().prefix("clad-mixin-").tempdir().context("no temporary folder")?;
-    mixin::write(rules.path(), &Options { pace: Pace::Test, ..Options::default() })?;
-    run.case("promtool takes the rules, at either pace", || {
+    mixin::write_shorter(&root, rules.path())?;
+    run.case("promtool takes the rules, as they are and with shorter times", || {
         for folder in [mixin::folder(&root), rules.path().to_owned()] {
-            let mut check = Command::new(&programs.promtool);
-            for name in ["clad-recording.yaml", "clad-alerts.yaml"] {
-                check.args(["check", "rules"]).arg(folder.join("rules").join(name));
-                output(&mut check)?;
-                check = Command::new(&programs.promtool);
+            for name in mixin::RULES {
+                output(Command::new(&programs.promtool).args(["check", "rules"]).arg(folder.join(name)))?;
             }
         }
         Ok(())

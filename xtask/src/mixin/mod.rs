@@ -1,89 +1,75 @@
-//! The mixin: Grafana dashboards, and recording and alert rules for Prometheus, made from what stands in this folder.
+//! The mixin of `deploy/mixin/`: Grafana dashboards, and recording and alert rules for Prometheus, edited by hand.
 //!
-//! What must hold: what is checked in below `deploy/mixin/` is what this makes; every panel has a description, a unit
-//! and the variables of its dashboard; every alert has a severity, a summary, a description, and a section in the
-//! runbook. That each metric exists in the daemon, with its type, is a test of the daemon's
-//! (`daemon/tests/mixin.rs`); that each query gives data and each alert fires, `cargo xtask ci prometheus` shows.
+//! What must hold: the rules of the tests are those that operators load, with shorter times. What is shown of a rule in
+//! seconds so holds of it in hours; names, and all else, stay. A time without a shorter one is an error.
 //!
-//! The files: `alerts` and `recording` the rules, `throughput` and `disk` the dashboards, `grafana` how a dashboard is
-//! written, `yaml` how rules are, `pace` how long things take.
+//! That dashboards and rules are complete, `tests` says. That each metric exists in the daemon, with its type, is a
+//! test of the daemon's (`daemon/tests/mixin.rs`). That each query gives data and each alert fires, `cargo xtask ci
+//! prometheus` shows.
 
-mod alerts;
-mod disk;
-mod grafana;
-mod pace;
-mod recording;
 #[cfg(test)]
 mod tests;
-mod throughput;
-mod yaml;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-pub(crate) use pace::Pace;
+/// The files of rules, below the mixin's folder.
+pub(crate) const RULES: [&str; 2] = ["rules/clad-recording.yaml", "rules/clad-alerts.yaml"];
 
-const JOB: &str = "clad";
-/// Where a package puts the manual.
-const RUNBOOK: &str = "file:///usr/share/doc/clad/OPERATIONS.md";
-
-/// What a rendering may differ in.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// The scrape job of clad in the Prometheus that loads the rules
-    #[arg(long, default_value = JOB, value_name = "NAME")]
-    pub(crate) job: String,
-    /// Where the runbook is read; the alert's section follows behind a `#`
-    #[arg(long, default_value = RUNBOOK, value_name = "URL")]
-    pub(crate) runbook: String,
-    /// Windows and waits: `real`, or `test` for a Prometheus that looks twice a second
-    #[arg(long, value_enum, default_value_t = Pace::Real)]
-    pub(crate) pace: Pace,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { job: JOB.to_owned(), runbook: RUNBOOK.to_owned(), pace: Pace::Real }
-    }
-}
-
-/// A rendered file: its path below the mixin's folder, and its text.
-pub(crate) type File = (&'static str, String);
-
-/// Everything that the mixin holds.
-pub(crate) fn render(options: &Options) -> Vec<File> {
-    vec![
-        ("dashboards/clad-throughput.json", throughput::dashboard().json()),
-        ("dashboards/clad-disk.json", disk::dashboard().json()),
-        ("rules/clad-recording.yaml", yaml::recording(&recording::rules(options))),
-        ("rules/clad-alerts.yaml", yaml::alerts(&alerts::alerts(options), &options.runbook)),
-    ]
-}
+/// Each time in the rules, and what the tests have in its place: their Prometheus scrapes and evaluates twice a second.
+const SHORTER: [(&str, &str); 11] = [
+    // Windows: 16 samples at least, and soon over.
+    ("[5m]", "[8s]"),
+    ("[15m]", "[15s]"),
+    ("[1h]", "[16s]"),
+    // A window, and how far ahead is looked: CladDiskFullSoon.
+    ("[6h], 86400)", "[16s], 24)"),
+    // Waits.
+    ("for: 1m\n", "for: 1s\n"),
+    ("for: 2m\n", "for: 2s\n"),
+    ("for: 5m\n", "for: 2s\n"),
+    ("for: 10m\n", "for: 2s\n"),
+    ("for: 15m\n", "for: 2s\n"),
+    ("for: 1h\n", "for: 2s\n"),
+    // An age: CladDurableLag.
+    ("clad_oldest_undurable_age_seconds{job=\"clad\"} > 30\n", "clad_oldest_undurable_age_seconds{job=\"clad\"} > 3\n"),
+];
+/// No time of the tests is longer, in seconds.
+const LONGEST: u64 = 16;
 
 /// Where the mixin is.
 pub(crate) fn folder(root: &Path) -> PathBuf {
     root.join("deploy/mixin")
 }
 
-/// Writes everything below a folder.
-pub(crate) fn write(to: &Path, options: &Options) -> Result<()> {
-    for (name, text) in render(options) {
-        let path = to.join(name);
-        let folder = path.parent().context("a file has a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+/// Writes the rules with the times of the tests below another folder.
+pub(crate) fn write_shorter(root: &Path, to: &Path) -> Result<()> {
+    for name in RULES {
+        let (from, to) = (folder(root).join(name), to.join(name));
+        let text = fs::read_to_string(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        let text = shorter(&text).with_context(|| from.display().to_string())?;
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::write(&to, text).with_context(|| format!("cannot write {}", to.display()))?;
     }
     Ok(())
 }
 
-/// `cargo xtask mixin`
-pub(crate) fn run(to: &Path, options: &Options) -> Result<ExitCode> {
-    write(to, options)?;
-    for (name, _) in render(options) {
-        println!("{}", to.join(name).display());
+/// These rules with the times of the tests.
+fn shorter(rules: &str) -> Result<String> {
+    let text = SHORTER.iter().fold(rules.to_owned(), |text, (real, short)| text.replace(real, short));
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    if let Some(word) =
+        words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit())).find(|word| takes_long(word))
+    {
+        bail!("{word} has no shorter time for the tests: give it one in xtask/src/mixin/mod.rs");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(text)
+}
+
+/// Whether this is a time, as Prometheus writes it, that no test waits for. A number without a unit is none.
+fn takes_long(word: &str) -> bool {
+    let seconds = word.strip_suffix('s').and_then(|number| number.parse::<u64>().ok());
+    !word.bytes().all(|byte| byte.is_ascii_digit()) && seconds.is_none_or(|seconds| seconds > LONGEST)
 }
