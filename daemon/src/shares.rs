@@ -15,7 +15,7 @@ use crate::metrics::{Label, Share};
 use crate::read::Reads;
 use crate::rings::Rings;
 use clad_journal::Journal;
-use clad_journal::owner_bytes::NETWORK;
+use clad_journal::owner_bytes::{NETWORK, OTHERS};
 
 /// So long after the last refusal the daemon is degraded.
 const TOLD_FOR: Duration = Duration::from_secs(60);
@@ -60,6 +60,7 @@ fn words(share: Share) -> &'static str {
         Share::Producers => "a place in [limits] max_producers",
         Share::Reads => "a READ",
         Share::Rings => "a ring",
+        Share::LogBytes => "room in [retention] per_owner_bytes",
     }
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// As the status tells it.
     pub(crate) fn told(&self, journal: &Journal) -> Vec<v1::Share> {
-        vec![
+        let mut all = vec![
             share(Share::Connections.as_str(), self.connections.holders()),
             share(Share::InflightBytes.as_str(), self.inflight.holders()),
             share("assembly_bytes", self.assembly.holders()),
@@ -84,7 +85,12 @@ impl Shares {
             producers(journal.producers_by_owner()),
             share(Share::Reads.as_str(), self.reads.holders()),
             share(Share::Rings.as_str(), self.rings.holders()),
-        ]
+        ];
+        let retention = journal.retention();
+        if retention.per_owner_bytes > 0 {
+            all.push(log_bytes(&journal.status(), retention.max_bytes));
+        }
+        all
     }
 }
 
@@ -95,6 +101,16 @@ fn producers((by_owner, total): (Vec<(u64, usize)>, usize)) -> v1::Share {
     let users = users.into_iter().map(|(owner, count)| (Owner::Uid(owner as u32), count));
     let held = sorted(users.chain([network]).filter(|(_, count)| *count > 0));
     share(Share::Producers.as_str(), Holders { total, held })
+}
+
+/// The same of the kept log, beside `max_bytes`, or where there is no such rule beside all that it has.
+fn log_bytes(status: &clad_journal::Status, max_bytes: u64) -> v1::Share {
+    let owner = |owner: u64| if owner & NETWORK != 0 { Owner::Network } else { Owner::Uid(owner as u32) };
+    // Those that found no place in the table are no one's.
+    let named = status.owners.iter().filter(|(id, _)| *id != OTHERS);
+    let held = sorted(named.map(|&(id, bytes)| (owner(id), usize::try_from(bytes).unwrap_or(usize::MAX))));
+    let total = if max_bytes > 0 { max_bytes } else { status.bytes };
+    share(Share::LogBytes.as_str(), Holders { total: usize::try_from(total).unwrap_or(usize::MAX), held })
 }
 
 fn share(what: &str, holders: Holders) -> v1::Share {
@@ -122,13 +138,13 @@ mod tests {
             refusals.look(counted, began + Duration::from_secs(after), &health);
             health.state().summary()
         };
-        assert_eq!(look([0; 5], 0), "ok");
-        let told = look([1, 0, 0, 0, 0], 1);
+        assert_eq!(look([0; 6], 0), "ok");
+        let told = look([1, 0, 0, 0, 0, 0], 1);
         assert!(told.starts_with("degraded: ") && told.contains("a connection"), "{told}");
-        assert!(look([1, 0, 2, 0, 0], 59).contains("a connection, a place in [limits] max_producers"));
-        assert!(!look([1, 0, 2, 0, 0], 61).contains("a connection"), "a minute after its last one");
-        assert_eq!(look([1, 0, 2, 0, 0], 119), "ok");
-        assert!(look([1, 0, 3, 0, 0], 500) != "ok");
+        assert!(look([1, 0, 2, 0, 0, 0], 59).contains("a connection, a place in [limits] max_producers"));
+        assert!(!look([1, 0, 2, 0, 0, 0], 61).contains("a connection"), "a minute after its last one");
+        assert_eq!(look([1, 0, 2, 0, 0, 0], 119), "ok");
+        assert!(look([1, 0, 3, 0, 0, 1], 500) != "ok");
     }
 
     #[test]

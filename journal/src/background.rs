@@ -151,8 +151,12 @@ impl RetentionState {
             // What it held of whom, while it is there to say so.
             let owners = self.has_counted(shared, sealed.number).then(|| owners_of(shared, sealed));
             let gone = remove(shared, sealed, following, rule);
-            if let Some(owners) = owners.filter(|_| gone.is_some()) {
-                shared.with(|c| c.quota.held.take_all(owners));
+            if gone.is_some() {
+                let lowest_offset = shared.lowest_offset();
+                shared.with(|c| {
+                    c.forget_recent_below(lowest_offset);
+                    c.quota.held.take_all(owners.unwrap_or_default());
+                });
             }
             if gone.is_some() && rule == Rule::MaxAge {
                 self.clock.removed();

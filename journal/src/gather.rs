@@ -32,7 +32,7 @@ pub struct Batch {
     pub max_time_ns: i64,
     /// Counted while it gathered.
     pub(crate) payload_bytes: Option<u64>,
-    /// Of which owner how much of that is, counted while it gathered: one entry for appends of one owner in a row.
+    /// Bytes that it stores for which owner, counted while it gathered: one entry for appends of one owner in a row.
     pub(crate) owners: Vec<(u64, u64)>,
     /// The chunks.
     pub body: Body,
@@ -50,11 +50,11 @@ impl Batch {
         self.payload_bytes.unwrap_or_else(|| chunks(&self.body).flatten().map(|chunk| chunk.payload.len() as u64).sum())
     }
 
-    /// Adds these bytes to those of their owners. Of a batch that was read they are counted now.
+    /// Adds its bytes to those of their owners. Of a batch that was read they are counted now.
     pub(crate) fn add_owners(&self, owners: &mut OwnerBytes) {
         match self.payload_bytes {
             Some(_) => owners.add_all(self.owners.iter().copied()),
-            None => owners.add_all(chunks(&self.body).flatten().map(|c| (c.header.owner, c.payload.len() as u64))),
+            None => owners.add_body(&self.body),
         }
     }
 
@@ -219,13 +219,22 @@ impl Gather {
         }
     }
 
-    /// Takes an append in, at the offset it was given. [`Self::settle`] follows after the last one of a purse.
-    pub(crate) fn push(&mut self, e: Entering<'_>, epoch: u32, first_offset: u64, now: Moment, purse: &mut Purse) {
+    /// Takes an append in, at the offset it was given. Returns the bytes that it takes in the file: the header of its batch,
+    /// too, where it is the first. [`Self::settle`] follows after the last one of a purse.
+    pub(crate) fn push(
+        &mut self,
+        e: Entering<'_>,
+        epoch: u32,
+        first_offset: u64,
+        now: Moment,
+        purse: &mut Purse,
+    ) -> u64 {
         let len = ChunkHeader::encoded_len(e.vouch.len(), e.payload.len());
         if self.open.as_ref().is_some_and(|o| o.body.len() + len > self.max_bytes || o.batch.epoch != epoch) {
             self.settle(purse);
             self.close_open();
         }
+        let stored = (len + if self.open.is_none() { batch::LEN } else { 0 }) as u64;
         let (spare, expected) = (&mut self.spare, self.expected);
         let open = self.open.get_or_insert_with(|| Open {
             batch: Batch {
@@ -245,14 +254,15 @@ impl Gather {
         open.batch.count += e.header.count;
         *open.batch.payload_bytes.get_or_insert(0) += e.payload.len() as u64;
         match open.batch.owners.last_mut() {
-            Some((owner, bytes)) if *owner == e.header.owner => *bytes += e.payload.len() as u64,
-            _ => open.batch.owners.push((e.header.owner, e.payload.len() as u64)),
+            Some((owner, bytes)) if *owner == e.header.owner => *bytes += stored,
+            _ => open.batch.owners.push((e.header.owner, stored)),
         }
         open.batch.min_time_ns = open.batch.min_time_ns.min(e.min_time_ns);
         open.batch.max_time_ns = open.batch.max_time_ns.max(e.max_time_ns);
         open.wants_written |= e.wants_written;
         purse.owed += e.share;
         self.bytes += len;
+        stored
     }
 
     /// Leaves with the open batch what its appends owe.

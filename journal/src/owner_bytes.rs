@@ -1,4 +1,8 @@
-//! Bytes of payload in the kept log, by owner: so that the flood of one user does not remove the history of another.
+//! Bytes in the kept log, by owner: so that the flood of one user does not remove the history of another.
+//!
+//! An append counts as it lies in the file, with all that the journal puts around it; the header of a batch counts for the
+//! owner of its first append. A flood of empty records is bounded like one of long ones. What is nobody's is not counted:
+//! headers and footers of segments, commit markers, fill to the next block.
 //!
 //! An owner is a user id; all of the network is one. Each footer says how much of whom its segment holds. The sum over the
 //! kept log is in memory: appends add to it, retention takes away what a footer says. Segments that a start found sealed are
@@ -7,6 +11,9 @@
 //!
 //! What must hold: an append that would take its owner above the quota is refused before it has an offset; root never is. The
 //! tables are bounded: [`OWNERS_MAX`] in memory and [`FOOTER_OWNERS_MAX`] in a footer, and the rest is one owner.
+
+use crate::format::batch;
+use crate::format::chunk::{ChunkHeader, chunks};
 
 /// Owners of which a table in memory says how much they hold.
 pub(crate) const OWNERS_MAX: usize = 4096;
@@ -31,6 +38,15 @@ impl OwnerBytes {
             Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(bytes),
             Err(at) if self.0.len() < OWNERS_MAX || owner == OTHERS => self.0.insert(at, (owner, bytes)),
             Err(_) => self.add(OTHERS, bytes),
+        }
+    }
+
+    /// Adds a batch, by its body: each chunk to its owner, the header to that of the first chunk.
+    pub(crate) fn add_body(&mut self, body: &[u8]) {
+        let mut header = batch::LEN;
+        for chunk in chunks(body).flatten() {
+            let bytes = std::mem::take(&mut header) + ChunkHeader::encoded_len(chunk.vouch.len(), chunk.payload.len());
+            self.add(chunk.header.owner, bytes as u64);
         }
     }
 

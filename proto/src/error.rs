@@ -68,6 +68,8 @@ pub enum ErrorCode {
     Internal,
     /// No ring of shared memory for this client: what it has to say goes over the socket.
     RingUnavailable,
+    /// The sender's owner has as much in the kept log as one may have; retention makes room.
+    QuotaExceeded,
     /// A code of a newer version.
     Other(u16),
 }
@@ -75,7 +77,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 27] = {
+const ROWS: [Row; 28] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -105,6 +107,7 @@ const ROWS: [Row; 27] = {
         (TooManyConnections, 25, "too_many_connections", true, false),
         (Internal, 26, "internal", true, true),
         (RingUnavailable, 27, "ring_unavailable", false, false),
+        (QuotaExceeded, 28, "quota_exceeded", true, false),
     ]
 };
 

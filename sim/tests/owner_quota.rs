@@ -8,10 +8,12 @@
 
 mod scenes;
 
+use clad_journal::format::batch;
+use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::Footer;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::owner_bytes::NETWORK;
-use clad_journal::{Append, AppendError, Faults, Retention};
+use clad_journal::{Append, AppendError, Faults, Level, ReadError, Retention};
 use clad_sim::SimClock;
 use clad_sim::disk::Survival;
 use scenes::{Stage, one};
@@ -34,6 +36,11 @@ fn append(stage: &Stage, owner: u64, sequence: u64) -> Result<u64, AppendError> 
     let taken = stage.journal().append(append).map(|accepted| accepted.first_offset);
     stage.run();
     taken
+}
+
+/// Bytes in a file of an append that is a batch of its own.
+fn stored(payload_bytes: usize) -> u64 {
+    (batch::LEN + ChunkHeader::encoded_len(one(0, &[]).vouch.len(), payload_bytes)) as u64
 }
 
 fn refused(stage: &Stage, owner: u64, sequence: u64) {
@@ -87,6 +94,44 @@ fn retention_makes_room_for_it() {
     refused(&stage, 7, 6);
 }
 
+/// What the journal puts around an append counts: a flood of empty records takes no more of the log than one of long ones.
+#[test]
+fn empty_records_fill_a_share_as_well() {
+    let stage = stage();
+    let empty = |sequence| {
+        let append = Append { producer: [7; 16], owner: 7, gap: true, ..one(sequence, &[]) };
+        let taken = stage.journal().append(append);
+        stage.run();
+        taken
+    };
+    let taken = (0..QUOTA).find(|n| empty(*n).is_err()).expect("it is refused");
+    assert_eq!(taken, QUOTA / stored(0), "each is a batch of its own");
+    assert!(append(&stage, 8, 0).is_ok());
+    let mut stage = stage;
+    stage.die();
+    stage.start();
+    stage.journal().retain(); // a look of the background thread counts the footers
+    refused(&stage, 7, taken);
+}
+
+/// A reader that comes behind the retention is told what is gone, also while batches of it are in memory.
+#[test]
+fn what_was_removed_is_not_read_from_memory() {
+    let stage = stage();
+    for n in 0..3 {
+        append(&stage, 7, n).expect("room");
+        rotate(&stage);
+    }
+    stage.journal().set_retention(Retention { max_bytes: 1, ..Retention::default() });
+    stage.journal().retain();
+    let lowest = stage.journal().meta().lowest_offset;
+    assert!(lowest > 0, "something was removed");
+    let first = stage.journal().reader(0, Level::Written).next_batch();
+    assert!(matches!(first, Err(ReadError::Gap { from: 0, to, damaged: false }) if to == lowest), "{first:?}");
+    let kept = stage.journal().reader(lowest, Level::Written).next_batch().expect("it is there").expect("a batch");
+    assert_eq!(kept.first_offset, lowest);
+}
+
 /// Sealed by a rotation, by a clean end, or by the next start behind a power cut or a kill.
 #[test]
 fn it_holds_over_a_start() {
@@ -114,7 +159,7 @@ fn it_holds_over_a_start() {
         }
         let footers = || stage.disk.names().into_iter().filter_map(|name| footer(&stage.disk.peek(&name)?));
         if how < 2 {
-            assert_eq!(footers().map(|footer| footer.owners[0].1).sum::<u64>(), 9000);
+            assert_eq!(footers().map(|footer| footer.owners[0].1).sum::<u64>(), 3 * stored(RECORD_BYTES));
         }
         stage.start();
         stage.journal().retain(); // a look of the background thread counts the footers

@@ -170,6 +170,9 @@ impl Port {
         let code = ErrorCode::from_number(u16::try_from(self.ring.waits()?).unwrap_or(u16::MAX));
         let text = match code {
             ErrorCode::NoSpace => "the log has no room for what is in the ring: it waits until there is",
+            ErrorCode::QuotaExceeded => {
+                "this user's records fill their share of the log: what is in the ring waits until retention has removed some"
+            }
             ErrorCode::JournalFailed => {
                 "a write or sync of the log has failed: what is in the ring waits until it has recovered"
             }

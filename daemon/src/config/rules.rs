@@ -285,6 +285,12 @@ fn share_of_an_owner() -> Rule {
                 "nothing would ever remove what fills it: set `{}`, `{}` or `{}` as well; 0 is off",
                 bytes.key, age.key, free.key
             )),
+            _ if (bytes.of)(config) > 0 && value > (bytes.of)(config) => Some(format!(
+                "{} is more than `{}` = {}: one user could remove everybody's history; set it below that",
+                show_size(value),
+                bytes.key,
+                show_size((bytes.of)(config))
+            )),
             _ => (value < least).then(|| {
                 format!(
                     "{} is too little to keep: the least is {MIN_RETAINED_SEGMENTS} × `{}` = {}; 0 is off",
@@ -299,8 +305,8 @@ fn share_of_an_owner() -> Rule {
         key: share.key,
         beside: vec![segment.key, bytes.key, age.key, free.key],
         must: format!(
-            "0, or at least {MIN_RETAINED_SEGMENTS} × `{}`, with `{}`, `{}` or `{}` set",
-            segment.key, bytes.key, age.key, free.key
+            "0, or at least {MIN_RETAINED_SEGMENTS} × `{}`, with `{}`, `{}` or `{}` set, and not above `{}`",
+            segment.key, bytes.key, age.key, free.key, bytes.key
         ),
         broken: Box::new(broken),
     }

@@ -113,7 +113,9 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         retention.per_owner_bytes,
         LIVE,
-        "Refuse appends (no_space, retryable) of a user, or of the network as a whole, whose payloads in the kept log would take more than this, until retention has removed enough of them; 0 is off. Root is not bound."
+        "Refuse appends (quota_exceeded, retryable) of a user, or of the network as a whole, \
+         whose records in the kept log would take more than this, until retention has removed enough of them; 0 is off. Root \
+         is not bound. Records count as they lie in the files, with what stands around an append and a batch."
     ),
     key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
     key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),

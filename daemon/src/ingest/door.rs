@@ -381,13 +381,16 @@ impl Door {
 /// Counts a refusal: told to the sender, or, where it wants no answer, as dropped.
 pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
     let records = u64::from(records.max(1));
-    if code == ErrorCode::TooManyProducers {
-        metrics::refused_for_share(Share::Producers);
+    match code {
+        ErrorCode::TooManyProducers => metrics::refused_for_share(Share::Producers),
+        ErrorCode::QuotaExceeded => metrics::refused_for_share(Share::LogBytes),
+        _ => {}
     }
     if level == AckLevel::None {
         let reason = match code {
             ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Dropped::Busy,
             ErrorCode::NoSpace => Dropped::NoSpace,
+            ErrorCode::QuotaExceeded => Dropped::Quota,
             ErrorCode::JournalFailed => Dropped::JournalFailed,
             ErrorCode::ShuttingDown => Dropped::Stopping,
             _ => Dropped::Invalid,
@@ -405,6 +408,7 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
         }
         ErrorCode::HandshakeTimeout | ErrorCode::IdleTimeout => Rejected::Timeout,
         ErrorCode::NoSpace => Rejected::NoSpace,
+        ErrorCode::QuotaExceeded => Rejected::Quota,
         ErrorCode::JournalFailed => Rejected::JournalFailed,
         ErrorCode::ShuttingDown => Rejected::Stopping,
         _ => Rejected::Malformed,
@@ -452,7 +456,8 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Forgetting => ErrorCode::Busy,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
-        AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::OwnerQuota { .. } => ErrorCode::NoSpace,
+        AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
+        AppendError::OwnerQuota { .. } => ErrorCode::QuotaExceeded,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
         AppendError::Closing => ErrorCode::ShuttingDown,
     };

@@ -93,6 +93,8 @@ label! {
         Timeout = "timeout",
         /// No space on the disk.
         NoSpace = "no_space",
+        /// The owner's share of the kept log is used up.
+        Quota = "quota",
         /// The journal has failed and recovers.
         JournalFailed = "journal_failed",
         /// The daemon is stopping.
@@ -113,6 +115,8 @@ label! {
         Reads = "reads",
         /// Rings of shared memory.
         Rings = "rings",
+        /// Bytes of the kept log, where `[retention] per_owner_bytes` bounds them.
+        LogBytes = "log_bytes",
     }
 }
 
@@ -125,6 +129,8 @@ label! {
         Busy = "busy",
         /// No space on the disk.
         NoSpace = "no_space",
+        /// The owner's share of the kept log is used up.
+        Quota = "quota",
         /// The journal has failed.
         JournalFailed = "journal_failed",
         /// The daemon is stopping.

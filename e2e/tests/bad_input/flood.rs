@@ -37,9 +37,13 @@ fn is_refused_at_its_share_of_the_log() {
         taken += 1;
         assert!(taken * (BODY.len() as u64) < SHARE, "it is not refused");
     };
-    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::NoSpace, true, false), "{error}");
+    assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::QuotaExceeded, true, false), "{error}");
     assert!(error.text.contains("per_owner_bytes") && error.retry_after_ms.is_some(), "{error}");
     assert_eq!(taken, SHARE / BODY.len() as u64, "{error}");
+    let refusals = |name: &str| daemon.metric(&format!("clad_{name}"));
+    assert_eq!(refusals("rejected_records_total{reason=\"quota\"}"), 1.0);
+    assert_eq!(refusals("rejected_records_total{reason=\"no_space\"}"), 0.0);
+    assert_eq!(refusals("refused_for_share_total{what=\"log_bytes\"}"), 1.0);
 
     // Somebody on this host notices nothing, and is root, whom no share binds.
     let (mut local, _) = Raw::producer(&daemon.socket());
@@ -54,6 +58,9 @@ fn is_refused_at_its_share_of_the_log() {
     assert_eq!(status["owners"][0]["owner"], "network", "{status}");
     assert!(status["owners"][0]["bytes"].as_u64().is_some_and(|bytes| bytes <= SHARE), "{status}");
     assert_eq!(status["owners"][1]["owner"], 0, "{status}");
+    let log = status["shares"].as_array().and_then(|all| all.iter().find(|share| share["what"] == "log_bytes"));
+    let largest = log.map(|share| &share["largest"][0]["owner"]);
+    assert_eq!(largest, Some(&serde_json::json!("network")), "{status}");
 
     // What it writes makes retention remove the oldest, which are the network's.
     let began = Instant::now();
@@ -62,7 +69,7 @@ fn is_refused_at_its_share_of_the_log() {
         network.append(taken, AckLevel::Durable, &[&BODY]);
         match network.answer() {
             Frame::Accepted(_) => break,
-            Frame::Refused(refused) => assert_eq!(refused.error.code, ErrorCode::NoSpace, "{}", refused.error),
+            Frame::Refused(refused) => assert_eq!(refused.error.code, ErrorCode::QuotaExceeded, "{}", refused.error),
             other => panic!("{other:?}"),
         }
         assert!(began.elapsed() < PATIENCE, "it does not resume");

@@ -264,7 +264,7 @@ fn the_share_of_one_owner_in_the_log_changes() {
     reload(&daemon, "[retention]\nmax_bytes = \"1GiB\"\nper_owner_bytes = \"384KiB\"\n");
     raw.append(12, AckLevel::Written, &[&body]);
     let error = raw.refused().error;
-    assert!(error.code == ErrorCode::NoSpace && error.text.contains("per_owner_bytes"), "{error}");
+    assert!(error.code == ErrorCode::QuotaExceeded && error.text.contains("per_owner_bytes"), "{error}");
     reload(&daemon, "[retention]\nmax_bytes = \"1GiB\"\n");
     raw.append_acked(12, AckLevel::Written, &[&body]);
 }

@@ -39,6 +39,14 @@ impl Committer {
         self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
     }
 
+    /// Forgets the batches in memory that retention has removed from the log: nobody reads them any more.
+    pub(crate) fn forget_recent_below(&mut self, lowest_offset: u64) {
+        while let Some(batch) = self.recent.pop_front_if(|batch| batch.end_offset() <= lowest_offset) {
+            self.recent_bytes -= batch.body.len();
+            self.gather.let_go(batch);
+        }
+    }
+
     /// The batch that holds an offset, if it is written and still in memory.
     pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
         if offset >= self.marks.written {

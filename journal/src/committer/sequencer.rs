@@ -3,6 +3,7 @@
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
+use crate::format::batch;
 use crate::format::chunk::ChunkHeader;
 use crate::format::tombstone::Tombstone;
 use crate::gather::{Entering, Purse, Row};
@@ -154,7 +155,8 @@ impl Committer {
         let first_offset = self.marks.received;
         let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
         let quota = |committer: &Self| {
-            committer.quota.check(from.owner, item.payload.len()).map_err(|limit| AppendError::OwnerQuota { limit })
+            // Whether it begins a batch is known only when it is in.
+            committer.quota.check(from.owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })
         };
         match row {
             Some(row) if row.follows(&header, first_offset) => {
@@ -188,8 +190,8 @@ impl Committer {
             wants_written: item.level == Level::Written,
             share: item.share,
         };
-        self.quota.held.add(from.owner, item.payload.len() as u64);
-        self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
+        let stored = self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
+        self.quota.held.add(from.owner, stored);
         self.marks.received += u64::from(item.count);
         self.marks.version += 1;
         Ok(self.given(item.count, first_offset, false))

@@ -141,7 +141,7 @@ pub struct Footer {
     pub max_append_ns: i64,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// Bytes of payload by owner, in the order of the owners; none where it was sealed before footers said it.
+    /// Bytes of batches by owner, in the order of the owners; none where it was sealed before footers said it.
     pub owners: Vec<(u64, u64)>,
     /// Sparse index.
     pub index: Vec<IndexEntry>,

@@ -52,7 +52,7 @@ pub struct Status {
     pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
-    /// Owners that have most bytes of payload in the kept log, as far as it was counted ([`crate::owner_bytes`]), and how many.
+    /// Owners that have most bytes in the kept log, as far as it was counted ([`crate::owner_bytes`]), and how many.
     pub owners: Vec<(u64, u64)>,
     /// Room in the file system.
     pub space: crate::io::Space,

@@ -581,8 +581,8 @@ impl Carrier<'_> {
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
-                owners.add(chunk.header.owner, chunk.payload.len() as u64);
             }
+            owners.add_body(body);
         }
         if !self.producers_known {
             footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));

@@ -42,6 +42,7 @@ fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::WindowExceeded
         | ErrorCode::Busy
         | ErrorCode::NoSpace
+        | ErrorCode::QuotaExceeded
         | ErrorCode::TooManyConnections => Code::ResourceExhausted,
         ErrorCode::JournalFailed | ErrorCode::ShuttingDown => Code::Unavailable,
         ErrorCode::CursorAbandoned => Code::OutOfRange,

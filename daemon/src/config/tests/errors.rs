@@ -245,6 +245,13 @@ fn values_that_cannot_work_together() {
           `journal.segment_bytes` = 192MiB; 0 is off"
         ]
     );
+    assert_eq!(
+        Fixture::new().set("retention.max_bytes=1GiB").set("retention.per_owner_bytes=2GiB").errors(),
+        [
+            "flag --set retention.per_owner_bytes=2GiB: `retention.per_owner_bytes`: 2GiB is more than `retention.max_bytes` = 1GiB: one \
+          user could remove everybody's history; set it below that"
+        ]
+    );
     let long = format!("journal.dir=/{}", "x".repeat(100));
     assert_eq!(
         of_set(&long),
