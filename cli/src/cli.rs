@@ -41,7 +41,8 @@ enum Command {
     /// It ends with 1 at the first line that is longer than the daemon takes ([journal] max_record_bytes): no line behind it
     /// is sent, and the last one that reached its level is named. A daemon that cannot be reached at first, or that refuses the
     /// connection (too_many_connections), ends it with 1 at once: nothing was sent then, and it may be called again. Once
-    /// connected, it waits for the daemon by itself, 5 minutes for each line, and sends again.
+    /// connected, it waits for the daemon by itself, also on a full disk, 5 minutes for each line, and sends again. To wait for
+    /// less call `timeout 30 clactl append`: it then says whether a line may be stored.
     Append(AppendArgs),
     /// Show records
     Query(QueryArgs),

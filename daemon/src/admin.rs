@@ -31,6 +31,8 @@ pub(crate) struct Desk {
     pub(crate) reach: AckLevel,
     /// What the policy's promise rests on.
     pub(crate) grounds: String,
+    /// Why no level above `written` is honest, and what to do; empty where one is.
+    pub(crate) not_durable: String,
     /// The operator states it.
     pub(crate) power_loss_protected: bool,
     pub(crate) started: Instant,
@@ -76,6 +78,7 @@ impl Desk {
             disk_total_bytes: s.space.total,
             substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
             policy_reason: self.grounds.clone(),
+            not_durable_reason: self.not_durable.clone(),
             segments_recycled: s.recycled,
             recovery: Some(v1::Recovery {
                 summary: report.to_string(),

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use clad_journal::io::device::{Obstacle, Reach};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, Group, Uid, User, access};
 
@@ -63,6 +64,26 @@ fn missing(dir: &Path) -> String {
         ),
         None => format!("; nothing can be made where {shown} would lie: set journal.dir to a folder on a disk"),
     }
+}
+
+/// The same about a log for which no level above `written` is honest; empty where `durable` is.
+pub(crate) fn on_reach(reach: &Reach) -> String {
+    const MOVE: &str = "set journal.dir to a folder on ext4 with a journal, xfs or btrfs, on a disk";
+    let Reach::Written { because } = reach else { return String::new() };
+    match because.iter().all(Obstacle::yields_to_word) {
+        true => format!(
+            "; {MOVE}; or state journal.power_loss_protected = true, if it is so that what has been taken here is safe when \
+             the power fails"
+        ),
+        false => format!("; {MOVE}: journal.power_loss_protected = true does not help against this"),
+    }
+}
+
+/// Why `durable` is not to be had here, and the same; empty where it is.
+pub(crate) fn not_durable(reach: &Reach) -> String {
+    let Reach::Written { because } = reach else { return String::new() };
+    let because: Vec<_> = because.iter().map(Obstacle::to_string).collect();
+    format!("{}{}", because.join("; "), on_reach(reach))
 }
 
 /// The same about a folder in which nothing could be made just now, by how it looks; empty where there is nothing to see.
@@ -134,6 +155,23 @@ fn group(id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_operators_word_is_named_where_it_helps() {
+        let journal = || Obstacle::NoJournal { filesystem: "ext4".to_owned() };
+        let memory = || Obstacle::MemoryFilesystem { filesystem: "tmpfs".to_owned() };
+        let advice = |because| on_reach(&Reach::Written { because });
+        let text = advice(vec![journal()]);
+        assert!(text.contains("set journal.dir") && text.contains("or state journal.power_loss_protected"), "{text}");
+        for because in [vec![memory()], vec![journal(), memory()]] {
+            let text = advice(because);
+            assert!(text.contains("set journal.dir") && text.contains("does not help"), "{text}");
+        }
+        let durable = Reach::Durable { by_word: vec![journal()] };
+        assert_eq!((on_reach(&durable), not_durable(&durable)), (String::new(), String::new()));
+        let whole = not_durable(&Reach::Written { because: vec![memory()] });
+        assert!(whole.starts_with("tmpfs keeps its files in memory; set journal.dir"), "{whole}");
+    }
 
     #[test]
     fn each_error_that_an_operator_can_mend_says_how() {

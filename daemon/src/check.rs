@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
-use crate::config::{Config, Durability, Loaded, Source};
+use crate::config::{Config, Durability, Loaded, Source, show_duration, show_size};
 use crate::exit::Exit;
 use crate::holder::{Holder, holder};
 use crate::text::printable;
@@ -207,7 +207,10 @@ fn policy(config: &Config, report: &mut Report) {
     report.note("stands on", substrate.summary());
     let highest = match journal.durability {
         Durability::FireAndForget => "written".to_owned(),
-        _ => substrate.reach(journal.power_loss_protected).to_string(),
+        _ => {
+            let reach = substrate.reach(journal.power_loss_protected);
+            format!("{reach}{}", advice::on_reach(&reach))
+        }
     };
     report.note("policy", format!("{}, io engine {}, highest ack {highest}", journal.durability, journal.io_engine));
     match setup::grounds(config, &substrate) {
@@ -326,10 +329,17 @@ fn group_exists(name: &str) -> bool {
 
 fn retention(config: &Config, report: &mut Report) {
     let rules = &config.retention;
-    let off = rules.max_bytes == 0 && rules.max_age.is_zero() && rules.min_free == 0;
-    let finding =
-        if off { "off: nothing is ever removed" } else { "on: the oldest sealed segments are removed by rule" };
-    report.note("retention", finding.to_owned());
+    let size = |key, bytes| (bytes > 0).then(|| format!("{key} = {}", show_size(bytes)));
+    let age = (!rules.max_age.is_zero()).then(|| format!("max_age = {}", show_duration(rules.max_age)));
+    let removing = [size("max_bytes", rules.max_bytes), age, size("min_free", rules.min_free)];
+    let beside = [size("keep_bytes", rules.keep_bytes), size("per_owner_bytes", rules.per_owner_bytes)];
+    let beside: String = beside.into_iter().flatten().map(|rule| format!("; {rule}")).collect();
+    let removing: Vec<_> = removing.into_iter().flatten().collect();
+    let finding = match removing.is_empty() {
+        true => "off: nothing is ever removed".to_owned(),
+        false => format!("on: the oldest sealed segments are removed by {}{}", removing.join(", "), beside),
+    };
+    report.note("retention", finding);
 }
 
 #[cfg(test)]
@@ -409,7 +419,11 @@ mod tests {
             return;
         };
         let text = report(base.path(), &[&format!("journal.dir={}/log", base.path().display())]).to_string();
-        assert!(text.contains("highest ack written, because tmpfs keeps its files in memory"), "{text}");
+        assert!(
+            text.contains("highest ack written, because tmpfs keeps its files in memory; set journal.dir"),
+            "{text}"
+        );
+        assert!(text.contains("journal.power_loss_protected = true does not help"), "{text}");
         assert!(text.contains("\nstands on "), "{text}");
     }
 
@@ -461,6 +475,16 @@ mod tests {
         let (exit, unsure, text) = judged(Owner::NotKnown, None);
         assert!((exit, unsure) == (Exit::Done, true) && text.ends_with("turns out well\n"), "{text}");
         assert!(!judged(Owner::NotKnown, Some(7)).1);
+    }
+
+    #[test]
+    fn the_rules_of_retention_are_said_with_their_values() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = format!("journal.dir={}", base.path().display());
+        let rules = ["retention.max_bytes=1GiB", "retention.max_age=14d", "retention.keep_bytes=512MiB"];
+        let text = report(base.path(), &[&[&*dir], &rules[..]].concat()).to_string();
+        let says = "retention      on: the oldest sealed segments are removed by max_bytes = 1GiB, max_age = 14d; keep_bytes = 512MiB\n";
+        assert!(text.contains(says), "{text}");
     }
 
     #[test]

@@ -143,8 +143,9 @@ fn tell(health: &Health, event: &Event) {
                 Doubt::Jump => "the wall clock jumped against boot time",
                 Doubt::Start => "nothing has synchronised the wall clock since the start",
             };
-            health.degraded("clock", format!("{why}: retention by age rests"));
-            tracing::warn!("{why}: retention by age rests until the clock is synchronised, 10 minutes at most");
+            let rests = "retention by age rests until the clock is synchronised, 10 minutes at most; max_bytes and min_free go on";
+            health.degraded("clock", format!("{why}: {rests}"));
+            tracing::warn!("{why}: {rests}");
         }
         Event::RetentionResumed => {
             health.restored("clock");

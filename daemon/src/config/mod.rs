@@ -45,4 +45,5 @@ pub use types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
     Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
+pub(crate) use units::{show_duration, show_size};
 pub use value::BadValue;

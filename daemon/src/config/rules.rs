@@ -172,9 +172,8 @@ fn is_segment(bytes: u64) -> bool {
 }
 
 fn journal() -> Vec<Rule> {
-    let (step, most, slack) = (show_size(SEGMENT_STEP), show_size(MAX_SEGMENT_BYTES), show_size(SEGMENT_SLACK));
+    let (step, most) = (show_size(SEGMENT_STEP), show_size(MAX_SEGMENT_BYTES));
     let segment = format!("a multiple of {step} from {step} to {most}");
-    let other = field!(limits.max_append_bytes);
     let delay = show_duration(MAX_GROUP_DELAY);
     vec![
         alone(
@@ -183,21 +182,7 @@ fn journal() -> Vec<Rule> {
             |bytes| is_segment(*bytes),
             move |bytes| format!("{} is not {segment}", show_size(*bytes)),
         ),
-        beside(
-            (field!(journal.segment_bytes), other),
-            format!("at least `{}` + {slack}, for header and footer", other.key),
-            // What is no segment at all was told.
-            |segment, append| !is_segment(*segment) || *segment >= append.saturating_add(SEGMENT_SLACK),
-            move |segment, append| {
-                format!(
-                    "{} does not hold one append of `{}` = {} with {slack} for header and footer; raise the one or lower \
-                     the other",
-                    show_size(*segment),
-                    other.key,
-                    show_size(*append),
-                )
-            },
-        ),
+        append_in_a_segment(),
         alone(
             field!(journal.group_commit.in_flight),
             format!("from 1 to {MAX_IN_FLIGHT}"),
@@ -239,6 +224,33 @@ fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>
         must: format!("0, or at least `{}` + `{}`", reserve.key, segment.key),
         broken: Box::new(broken),
     }
+}
+
+/// Lowering the one limit alone would end at the other.
+fn append_in_a_segment() -> Rule {
+    let (segment, slack) = (field!(journal.segment_bytes), show_size(SEGMENT_SLACK));
+    let (append, record) = (field!(limits.max_append_bytes), field!(journal.max_record_bytes));
+    let must = format!("at least `{}` + {slack}, for header and footer", append.key);
+    let broken = move |config: &Config| {
+        let (bytes, largest, longest) = ((segment.of)(config), (append.of)(config), (record.of)(config));
+        // What is no segment at all was said.
+        if !is_segment(bytes) || bytes >= largest.saturating_add(SEGMENT_SLACK) {
+            return None;
+        }
+        let holds = bytes - SEGMENT_SLACK;
+        let beside = match longest > holds {
+            true => format!(" to {}, and with it `{}` = {}", show_size(holds), record.key, show_size(longest)),
+            false => String::new(),
+        };
+        Some(format!(
+            "{} does not hold one append of `{}` = {} with {slack} for header and footer; raise the one or lower the \
+             other{beside}",
+            show_size(bytes),
+            append.key,
+            show_size(largest),
+        ))
+    };
+    Rule { key: segment.key, beside: vec![append.key], must, broken: Box::new(broken) }
 }
 
 fn retention() -> Vec<Rule> {

@@ -78,7 +78,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.power_loss_protected,
         RESTART,
-        "You state that every disk below the data folder keeps what it has taken through a power cut, whatever it reports."
+        "You state that what the file system and every disk below have taken is safe when the power fails, names of files too. It does not help in memory (tmpfs), or where flushes are switched off."
     ),
     key!(
         journal.recycle,
@@ -88,7 +88,7 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.group_commit.max_delay,
         LIVE,
-        "Longest that a gathered batch waits for company while another write is in flight."
+        "Longest that a batch waits for more records while another write is in flight."
     ),
     key!(
         journal.group_commit.max_bytes,
@@ -103,7 +103,11 @@ pub(super) const KEYS: &[Key] = &[
         LIVE,
         "Remove the oldest sealed segments while these together take more than this; 0 is off. The active and the prepared one come on top, 2 x journal.segment_bytes."
     ),
-    key!(retention.max_age, LIVE, "Remove sealed segments whose newest record is older than this; 0 is off."),
+    key!(
+        retention.max_age,
+        LIVE,
+        "Remove sealed segments whose newest record is older than this; 0 is off. It may rest for 10 minutes after a start (CladRetentionPaused)."
+    ),
     key!(
         retention.min_free,
         LIVE,

@@ -44,7 +44,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// The shortest exact text: in the largest binary unit that divides the value, else in bytes.
-pub(super) fn show_size(bytes: u64) -> String {
+pub(crate) fn show_size(bytes: u64) -> String {
     SIZES[..4]
         .iter()
         .find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor))
@@ -69,7 +69,7 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// The value in its units, longest first: `1h30m`; nothing at all is `0`.
-pub(super) fn show_duration(duration: Duration) -> String {
+pub(crate) fn show_duration(duration: Duration) -> String {
     // Weeks are read but not shown: `7d` is what people expect to see for a week.
     let mut nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut shown = String::new();

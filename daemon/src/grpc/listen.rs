@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
-use clad_proto::{AckLevel, ErrorCode};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -27,7 +27,7 @@ use tonic::transport::server::Connected;
 
 use crate::ingest::quota::Owner;
 use crate::ingest::slots::{Owing, Seat};
-use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room, sock_diag};
+use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room, no_place, sock_diag};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -106,7 +106,7 @@ pub(super) fn accept(
             };
             let owner = sock_diag::owner(&stream, address).await;
             let Some(place) = listeners.place(owner, metrics::Transport::Grpc) else {
-                tokio::spawn(too_many(stream));
+                tokio::spawn(too_many(stream, no_place(&listeners.holders(), owner)));
                 continue;
             };
             let service = current.service();
@@ -122,13 +122,13 @@ pub(super) fn accept(
 
 /// An empty SETTINGS frame, and GOAWAY with ENHANCE_YOUR_CALM: no call of this connection was looked at, so a client
 /// may make all of them again elsewhere or later.
-async fn too_many(mut stream: TcpStream) {
-    count_refusal(AckLevel::Received, ErrorCode::TooManyConnections, 1);
-    let text = b"as many connections as [limits] max_connections allows are open";
+async fn too_many(mut stream: TcpStream, error: ErrorInfo) {
+    count_refusal(AckLevel::Received, error.code, 1);
+    let [high, low] = u16::try_from(8 + error.text.len()).unwrap_or(8).to_be_bytes();
     let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-    frames.extend([0, 0, 8 + text.len() as u8, 7, 0, 0, 0, 0, 0]);
+    frames.extend([0, high, low, 7, 0, 0, 0, 0, 0]);
     frames.extend([0, 0, 0, 0, 0, 0, 0, 0x0B]);
-    frames.extend_from_slice(text);
+    frames.extend_from_slice(error.text.as_bytes());
     let tell = async {
         stream.write_all(&frames).await?;
         stream.shutdown().await?;

@@ -108,7 +108,10 @@ impl Connection {
     fn answer(&mut self, head: &AppendHead, bytes: usize, verdict: Result<Accepted, AppendError>) {
         match verdict {
             Ok(accepted) => self.taken(head, &accepted, bytes, self.arrival.since),
-            Err(e) => self.refused(head, refusal(&e)),
+            Err(e) => {
+                let error = self.producer.as_ref().map_or_else(|| refusal(&e), |producer| producer.refusal(&e));
+                self.refused(head, error);
+            }
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct Producer {
     pub(crate) id: ProducerId,
     pub(crate) owner: u64,
     pub(crate) epoch: u32,
+    /// Whose share of all producers it is of.
+    part: Owner,
     forget: bool,
 }
 
@@ -60,14 +62,25 @@ impl Producer {
         id: ProducerId,
         owner: u64,
         epoch: u32,
-        counted: Owner,
+        part: Owner,
     ) -> Result<Self, AppendError> {
-        let counted = match counted {
+        let counted = match part {
             Owner::Uid(uid) => uid.into(),
             Owner::Network => NETWORK,
         };
         journal.connect(id.as_bytes(), owner, epoch, counted)?;
-        Ok(Self { journal, id, owner, epoch, forget: false })
+        Ok(Self { journal, id, owner, epoch, part, forget: false })
+    }
+
+    /// A refusal of the journal in the protocol's words. Where there is no place for this producer it names whose share is
+    /// used up.
+    pub(crate) fn refusal(&self, e: &AppendError) -> ErrorInfo {
+        let mut info = refusal(e);
+        if *e == AppendError::TooManyProducers {
+            let (known, total) = self.journal.producers_by_owner();
+            info.text = no_place_among(&known, total, self.part);
+        }
+        info
     }
 
     /// The client said that it is done with its producer, and has nothing unanswered.
@@ -351,7 +364,8 @@ impl Door {
             payload_checksum: head.payload_crc,
             permit: Some(admitted.permit),
         };
-        let (accepted, owed) = self.journal.append_owing(append, admitted.at.moment).map_err(|e| refusal(&e))?;
+        let (accepted, owed) =
+            self.journal.append_owing(append, admitted.at.moment).map_err(|e| producer.refusal(&e))?;
         owed.into_iter().for_each(crew::owe);
         match accepted.duplicate {
             true => metrics::deduplicated(u64::from(accepted.count)),
@@ -378,8 +392,32 @@ impl Door {
     }
 }
 
+/// Why there is no place for a further producer of this owner; `known` is how many are remembered of whom.
+fn no_place_among(known: &[(u64, usize)], total: usize, part: Owner) -> String {
+    let is_his = |counted: u64| match part {
+        Owner::Uid(uid) => counted == u64::from(uid),
+        Owner::Network => counted & NETWORK != 0,
+    };
+    let all: usize = known.iter().map(|(_, count)| count).sum();
+    let his: usize = known.iter().filter(|(counted, _)| is_his(*counted)).map(|(_, count)| count).sum();
+    let why = match all < total {
+        true => format!(
+            "the share that {} has of [limits] max_producers is used up: {his} of {total}, and the rest is for others",
+            part.in_words()
+        ),
+        false => format!(
+            "the log remembers as many producers as [limits] max_producers allows, {total}; {his} of {all} are of {}",
+            part.in_words()
+        ),
+    };
+    format!("{why}. End producers with BYE, wait until some were silent for 10 minutes, or raise the limit")
+}
+
 /// Counts a refusal: told to the sender, or, where it wants no answer, as dropped.
 pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
+    if code == ErrorCode::TooManyConnections {
+        return metrics::refused_for_share(Share::Connections); // no record was in it
+    }
     let records = u64::from(records.max(1));
     match code {
         ErrorCode::TooManyProducers => metrics::refused_for_share(Share::Producers),
@@ -403,9 +441,7 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
         ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Rejected::Sequence,
         ErrorCode::ProducerFenced => Rejected::Fenced,
         ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Rejected::Denied,
-        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded | ErrorCode::TooManyConnections => {
-            Rejected::Busy
-        }
+        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Rejected::Busy,
         ErrorCode::HandshakeTimeout | ErrorCode::IdleTimeout => Rejected::Timeout,
         ErrorCode::NoSpace => Rejected::NoSpace,
         ErrorCode::QuotaExceeded => Rejected::Quota,
@@ -486,4 +522,24 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         _ => {}
     }
     info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_used_up_his_share_of_the_producers_is_named() {
+        let known = [(7, 2), (NETWORK | 1, 1), (NETWORK | 2, 1)];
+        let text = |total, part| no_place_among(&known, total, part);
+        let his = text(5, Owner::Uid(7));
+        assert!(his.starts_with("the share that uid 7 has of [limits] max_producers is used up: 2 of 5"), "{his}");
+        let network = text(5, Owner::Network);
+        assert!(
+            network.starts_with("the share that the network has of [limits] max_producers is used up: 2 of 5"),
+            "{network}"
+        );
+        let all = text(4, Owner::Uid(7));
+        assert!(all.contains("as [limits] max_producers allows, 4; 2 of 4 are of uid 7"), "{all}");
+    }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use clad_proto::ErrorInfo;
 use clad_proto::frame::{ErrorFrame, Transport};
-use clad_proto::{ErrorCode, ErrorInfo};
 use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::io::AsyncWriteExt;
@@ -25,7 +25,7 @@ use super::current::Current;
 use super::door::count_refusal;
 use super::framed::serve;
 use super::peer::{Peer, start_time_of_peer};
-use super::places::{Listeners, Place};
+use super::places::{Listeners, Place, no_place};
 use super::quota::Owner;
 use super::sock_diag;
 use crate::access::Access;
@@ -69,9 +69,7 @@ fn bound(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener>
     Ok(socket.into())
 }
 
-async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W) {
-    let text = "as many connections as [limits] max_connections allows are open";
-    let error = ErrorInfo::new(ErrorCode::TooManyConnections, text).retry_after_ms(1000);
+async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo) {
     count_refusal(clad_proto::AckLevel::Received, error.code, 1);
     let mut out = BytesMut::new();
     ErrorFrame { request_id: 0, error }.encode(&mut out);
@@ -125,7 +123,7 @@ pub(crate) async fn unix(
         };
         let Ok(cred) = stream.peer_cred() else { continue };
         let Some(place) = listeners.place(Owner::Uid(cred.uid()), metrics::Transport::Unix) else {
-            tokio::spawn(too_many(stream));
+            tokio::spawn(too_many(stream, no_place(&listeners.holders(), Owner::Uid(cred.uid()))));
             continue;
         };
         let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
@@ -166,7 +164,7 @@ pub(crate) async fn tcp(
         };
         let owner = sock_diag::owner(&stream, address).await;
         let Some(place) = listeners.place(owner, metrics::Transport::Tcp) else {
-            tokio::spawn(too_many(stream));
+            tokio::spawn(too_many(stream, no_place(&listeners.holders(), owner)));
             continue;
         };
         let _ = stream.set_nodelay(true);

@@ -31,7 +31,7 @@ pub(crate) use door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_r
 pub(crate) use framed::{Patience, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
 pub(crate) use peer::{Peer, start_time};
-pub(crate) use places::{LEAVING, Listeners, Place, ROOT_RESERVE, makes_room};
+pub(crate) use places::{LEAVING, Listeners, Place, ROOT_RESERVE, makes_room, no_place};
 pub(crate) use quota::Owner;
 pub(crate) use session::{Answer, Session};
 

@@ -34,8 +34,8 @@ pub(crate) struct Place {
 
 /// Why a connection ends that makes room.
 pub(crate) fn makes_room() -> ErrorInfo {
-    let text = "as many connections as [limits] max_connections allows are open, most of them of this user (or of the \
-                network), and others want a place: the one that was silent for longest makes room";
+    let text = "this user (or the network) has more connections than others, who want a place ([limits] max_connections): \
+                the one that was silent for longest makes room";
     ErrorInfo::new(ErrorCode::TooManyConnections, text).retry_after_ms(1000)
 }
 
@@ -70,13 +70,26 @@ impl Listeners {
 
     /// A place for one more connection, while its owner may have one, or somebody makes room.
     pub(crate) fn place(self: &Arc<Self>, owner: Owner, transport: metrics::Transport) -> Option<Place> {
-        let Some(slot) = self.slots.take(owner) else {
-            metrics::refused_for_share(metrics::Share::Connections);
-            return None;
-        };
+        let slot = self.slots.take(owner)?;
         self.by_transport[transport.index()].fetch_add(1, Ordering::Relaxed);
         Some(Place { listeners: self.clone(), transport, slot })
     }
+}
+
+/// Why there is none for this owner.
+pub(crate) fn no_place(holders: &Holders, owner: Owner) -> ErrorInfo {
+    let Holders { total, held } = holders;
+    let in_use: usize = held.iter().map(|(_, count)| count).sum();
+    let his = held.iter().find(|(holder, _)| *holder == owner).map_or(0, |(_, count)| *count);
+    let text = match in_use < *total {
+        true => format!(
+            "the share that {} has of [limits] max_connections is used up: {his} of {total}, and the rest is for others. \
+             Close connections, or raise the limit",
+            owner.in_words()
+        ),
+        false => "as many connections as [limits] max_connections allows are open".to_owned(),
+    };
+    ErrorInfo::new(ErrorCode::TooManyConnections, text).retry_after_ms(1000)
 }
 
 impl Place {
@@ -107,6 +120,24 @@ mod tests {
         assert_eq!((open().iter().sum::<usize>(), listeners.open()), (2, 2));
         drop((unix, grpc));
         assert_eq!((open(), listeners.open()), (none, 0));
+    }
+
+    #[test]
+    fn who_has_used_up_his_share_is_not_sent_after_the_limit() {
+        let listeners = Listeners::new(4);
+        let place = |uid| listeners.place(Owner::Uid(uid), metrics::Transport::Unix);
+        let mine = [place(7).unwrap(), place(7).unwrap()];
+        assert!(place(7).is_none());
+        let error = no_place(&listeners.holders(), Owner::Uid(7));
+        assert_eq!((error.code, error.retryable), (ErrorCode::TooManyConnections, true));
+        assert!(
+            error.text.starts_with("the share that uid 7 has of [limits] max_connections is used up: 2 of 4"),
+            "{error}"
+        );
+        let _others = [place(8).unwrap(), place(9).unwrap()];
+        let text = no_place(&listeners.holders(), Owner::Network).text;
+        assert_eq!(text, "as many connections as [limits] max_connections allows are open");
+        drop(mine);
     }
 
     #[test]

@@ -40,6 +40,14 @@ impl Owner {
     pub(crate) fn is_root(self) -> bool {
         self == Self::Uid(0)
     }
+
+    /// Within a sentence.
+    pub(crate) fn in_words(self) -> String {
+        match self {
+            Self::Network => "the network".to_owned(),
+            Self::Uid(_) => self.to_string(),
+        }
+    }
 }
 
 impl std::fmt::Display for Owner {

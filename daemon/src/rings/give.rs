@@ -142,8 +142,8 @@ impl Shared {
         let refused = |e| crate::ingest::refusal(&e);
         let producer = self.session(&note).map_err(refused)?;
         // What would hold up its first record is told now, where the client can still go another way.
-        let known =
-            self.journal.may_append(asker.producer.as_bytes(), asker.owner, note.producer_epoch).map_err(refused)?;
+        let known = self.journal.may_append(asker.producer.as_bytes(), asker.owner, note.producer_epoch);
+        let known = known.map_err(|e| producer.refusal(&e))?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let marks = self.journal.marks();
         let mut drain = Drain::create(shape, first, self.journal.meta().log_id, marks.epoch).map_err(&made)?;

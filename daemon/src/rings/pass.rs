@@ -308,7 +308,7 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
                         let until = Instant::now() + PAUSE;
                         handed.hold.get_or_insert_with(|| Hold { until, why: refusal(&why) });
                     }
-                    false => ring.hold(refusal(&why)),
+                    false => ring.hold(ring.producer.refusal(&why)),
                 }
                 continue;
             }

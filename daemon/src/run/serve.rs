@@ -127,7 +127,7 @@ impl World {
         let (policy, mut highest) = setup::policy(config);
         let reach = self.substrate.reach(config.journal.power_loss_protected);
         if !reach.is_durable() && highest > AckLevel::Written {
-            tracing::warn!("the highest ack level here is {reach}");
+            tracing::warn!("the highest ack level here is {reach}{}", advice::on_reach(&reach));
             highest = AckLevel::Written;
         }
         let budget_bytes = config.limits.max_inflight_bytes as usize;
@@ -261,6 +261,7 @@ impl World {
             highest,
             reach,
             grounds: self.grounds.clone(),
+            not_durable: advice::not_durable(&self.substrate.reach(self.config.journal.power_loss_protected)),
             power_loss_protected: self.config.journal.power_loss_protected,
             started: self.started,
             recent: self.recent.clone(),

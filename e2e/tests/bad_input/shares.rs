@@ -60,7 +60,13 @@ fn a_user_is_one_owner_by_whatever_he_comes_and_leaves_places_for_others() {
     let mut one = [unix_of(&daemon, ONE), tcp_of(&daemon, ONE), unix_of(&daemon, ONE), tcp_of(&daemon, ONE)];
     assert_eq!(refused(&daemon, ONE), FULL, "half of them, though the others are free");
     assert_eq!(holders(&daemon), [(format!("uid {ONE}"), 4)]);
-    // That he was refused is seen.
+    let why = as_user(ONE, || Raw::unix(&daemon.socket()).end().text);
+    assert!(
+        why.starts_with(&format!("the share that uid {ONE} has of [limits] max_connections is used up: 4 of 8")),
+        "{why}"
+    );
+    // That he was refused is seen, and no record was.
+    assert!(daemon.metric("clad_rejected_records_total{reason=\"busy\"}") < 1.0);
     assert!(daemon.metric("clad_refused_for_share_total{what=\"connections\"}") >= 2.0);
     daemon.wait_until("it is degraded", |status| status.degraded.contains_key("shares"));
     let (code, said) = page(daemon.port("metrics"), "/healthz");
@@ -180,6 +186,7 @@ fn who_stores_under_many_ids_leaves_others_some() {
     };
     assert_eq!((refused.code, refused.retryable), (ErrorCode::TooManyProducers, true), "{refused}");
     assert_eq!(stored, PRODUCERS / 2, "as many as are left for others");
+    assert!(refused.text.contains(&format!("is used up: {} of {PRODUCERS}", PRODUCERS / 2)), "{refused}");
     if is_root() {
         Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[b"there is a place for others"]);
     } else {

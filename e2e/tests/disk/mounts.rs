@@ -119,6 +119,7 @@ fn is_in_memory() {
 fn has_no_journal() {
     let daemon = Setup::new().set("journal.power_loss_protected", "false").start();
     daemon.wait_said("shows no journal");
+    daemon.wait_said("or state journal.power_loss_protected = true");
     let (mut raw, welcome) = Raw::producer(&daemon.socket());
     assert_eq!(welcome.highest_ack, AckLevel::Written);
     raw.append(0, AckLevel::Durable, &[b"more than there is"]);
@@ -129,6 +130,7 @@ fn has_no_journal() {
     drop(daemon);
     let check = Setup::new().set("journal.power_loss_protected", "false").arguments(&["check"]).run_to_end();
     assert!(check.printed.contains("shows no journal"), "{}{}", check.printed, check.said);
+    assert!(check.printed.contains("or state journal.power_loss_protected = true"), "{}", check.printed);
     let daemon = Setup::new().set("journal.power_loss_protected", "true").start();
     let (mut raw, welcome) = Raw::producer(&daemon.socket());
     assert_eq!(welcome.highest_ack, AckLevel::Durable);

@@ -183,7 +183,10 @@ fn records_that_are_refused_or_dropped() {
 fn a_log_in_memory() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return not_run("a log in memory", "no /dev/shm") };
     let daemon = Setup::in_folder(&folder.path().join("log")).start();
-    says(&daemon, &["`durable` is not offered", "move [journal] dir to a disk"]);
+    says(
+        &daemon,
+        &["`durable` is not offered", "set journal.dir", "journal.power_loss_protected = true does not help"],
+    );
     assert!(screen(&daemon).contains("highest ack written"), "{}", screen(&daemon));
 }
 

@@ -50,6 +50,12 @@ pub(in crate::admin) fn words(status: &v1::StatusResponse, sample: Option<&Sampl
     words
 }
 
+/// The same for who has called `clactl status`: what it names is in the same answer, under `shares`.
+pub(super) fn within_status(status: &v1::StatusResponse, sample: Option<&Sample>) -> Vec<String> {
+    let text = |word: Word| word.text.replace("`clactl status` names", "`shares` names");
+    words(status, sample).into_iter().map(text).collect()
+}
+
 fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String)) {
     if status.failed {
         let why = &status.failure;
@@ -76,11 +82,11 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
         say(weight, format!("{}.", capital(line)));
     }
     if !is_durable_offered(status) {
-        say(
-            Weight::Mind,
-            "`durable` is not offered on what the log stands on: move [journal] dir to a disk that can keep it."
-                .to_owned(),
-        );
+        let why = match status.not_durable_reason.as_str() {
+            "" => "move [journal] dir to a disk that can keep it",
+            why => why,
+        };
+        say(Weight::Mind, format!("`durable` is not offered on what the log stands on: {why}."));
     }
 }
 

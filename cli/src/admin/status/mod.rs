@@ -19,6 +19,7 @@ use clad_proto::LogId;
 use clad_proto::grpc::v1;
 use serde_json::{Value, json};
 
+use self::attention::within_status;
 pub(super) use self::attention::{Weight, words};
 pub(super) use self::sample::Sample;
 use self::sample::{Quantile, mean, observations, quantile};
@@ -32,7 +33,6 @@ pub(super) fn lately(status: &v1::StatusResponse) -> Option<Sample> {
 pub(super) fn json(status: &v1::StatusResponse) -> Value {
     let offsets = status.offsets.unwrap_or_default();
     let sample = lately(status);
-    let words = words(status, sample.as_ref());
     let mut object = json!({
         "version": status.version,
         "pid": status.pid,
@@ -47,6 +47,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "io_fallbacks": status.io_fallbacks,
         "inline_batches": status.inline_batches,
         "highest_ack": highest_ack(status),
+        "not_durable_reason": absent_if_empty(&status.not_durable_reason),
         "offsets": {
             "received": offsets.received,
             "written": offsets.written,
@@ -82,7 +83,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
     });
     object["owners"] = status.owners.iter().map(owner_json).collect();
     object["degraded"] = json!(sorted(&status.degraded));
-    object["attention"] = words.iter().map(|word| word.text.as_str()).collect();
+    object["attention"] = json!(within_status(status, sample.as_ref()));
     object["shares"] = status.shares.iter().map(share_json).collect();
     object["totals"] = status.counters.as_ref().map(totals).into();
     object["recent"] = sample.as_ref().map(recent).into();

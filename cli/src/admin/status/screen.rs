@@ -7,7 +7,9 @@ use std::time::Duration;
 use clad_proto::grpc::v1;
 
 use super::attention::is_durable_offered;
-use super::{Quantile, Sample, durability, highest_ack, lately, log_id, mean, observations, quantile, sorted, words};
+use super::{
+    Quantile, Sample, durability, highest_ack, lately, log_id, mean, observations, quantile, sorted, within_status,
+};
 use crate::format::human::{bytes, count, counted, duration};
 use crate::output::table::Sheet;
 
@@ -23,7 +25,7 @@ pub(in crate::admin) fn still(status: &v1::StatusResponse, now_ns: u64, columns:
         .row("listens on", listed(&status.listeners))
         .row("configured by", configured(status))
         .row("last start", status.recovery.as_ref().map(|recovery| recovery.summary.clone()).unwrap_or_default());
-    let words: Vec<String> = words(status, sample.as_ref()).into_iter().map(|word| word.text).collect();
+    let words = within_status(status, sample.as_ref());
     sheet.row("attention", if words.is_empty() { "nothing".to_owned() } else { words.join("\n") });
     sheet.show(columns)
 }

@@ -247,9 +247,25 @@ fn damage_losses_and_refusals() {
 #[test]
 fn a_level_that_is_not_offered() {
     let weak = v1::StatusResponse { highest_ack: v1::AckLevel::Written.into(), ..at_rest() };
-    assert!(said(&weak)[0].1.starts_with("`durable` is not offered"));
+    assert!(said(&weak)[0].1.ends_with("stands on: move [journal] dir to a disk that can keep it."), "an older daemon");
+    let reasoned = v1::StatusResponse { not_durable_reason: "it is memory; set journal.dir".into(), ..weak.clone() };
+    assert_eq!(
+        said(&reasoned)[0].1,
+        "`durable` is not offered on what the log stands on: it is memory; set journal.dir."
+    );
     let by_choice = v1::StatusResponse { policy: v1::DurabilityPolicy::FireAndForget.into(), ..weak };
     assert_eq!(said(&by_choice), []);
+}
+
+#[test]
+fn status_sends_nobody_to_status() {
+    let mut status = loaded();
+    let line = "clients were refused in the last minute for want of a connection: `clactl status` names who holds most";
+    status.degraded = [("shares".to_owned(), line.to_owned())].into();
+    assert!(said(&status)[0].1.ends_with("`clactl status` names who holds most."), "for `top`, which has no such row");
+    let screen = screen::still(&status, NOW, 200);
+    assert!(screen.contains("for want of a connection: `shares` names who holds most."), "{screen}");
+    assert!(!json(&status)["attention"].to_string().contains("clactl status"));
 }
 
 #[test]

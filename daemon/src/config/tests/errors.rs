@@ -208,6 +208,10 @@ fn values_that_cannot_work_together() {
             "`journal.segment_bytes`: 4MiB does not hold one append of `limits.max_append_bytes` = 4MiB with 32KiB for header and footer; raise the one or lower the other",
         ),
         (
+            "journal.segment_bytes=64KiB",
+            "`journal.segment_bytes`: 64KiB does not hold one append of `limits.max_append_bytes` = 4MiB with 32KiB for header and footer; raise the one or lower the other to 32KiB, and with it `journal.max_record_bytes` = 2MiB",
+        ),
+        (
             "retention.max_bytes=64MiB",
             "`retention.max_bytes`: 64MiB is too little to keep: the least is 3 × `journal.segment_bytes` = 192MiB; 0 is off",
         ),

@@ -63,6 +63,7 @@ fn table(loaded: &Loaded) -> String {
         let live = if key.live { "yes" } else { "restart" };
         let default = default_of(key, loaded);
         let what = std::iter::once(key.about.to_owned()).chain(musts(key)).collect::<Vec<_>>().join(" ");
+        let what = what.replace("CladRetentionPaused", "[CladRetentionPaused](#cladretentionpaused)");
         text.push_str(&format!("| `{}` | `{default}` | {live} | {what} |\n", key.name));
     }
     text
