@@ -280,6 +280,10 @@ mod tests {
         assert_eq!((unix(Path::new(SOCKET)), unix(&ours)), (None, None), "nobody listens there");
         let found = unix(&theirs).expect("it listens").owner;
         assert!(matches!(found, Owner::Process { pid, .. } if pid == child.id()), "{found}");
+        // A kernel that does not say which file it is.
+        let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let (inode, name) = table.lines().filter_map(unix_in).find(|(_, name)| *name == Path::new(SOCKET)).unwrap();
+        assert!(is_named(name, inode, &theirs) && !is_named(name, inode, &ours));
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
