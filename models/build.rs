@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-const QUEUE: &str = "../daemon/src/ingest/crew/queue.rs";
+const QUEUE: &str = "../daemon/src/ingest/reactor/queue.rs";
 
 /// A wrong version: its name in docs/TESTING.md, the place, and what stands there instead.
 const WRONG: &[(&str, &str, &str)] = &[
@@ -19,8 +19,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("NobodyHearsWithoutALeader", "        self.help.watch(&self.sockets, true);\n", ""),
     ("GlanceTakesTheBell", "        if ready.leader != Leader::None {\n            return;\n        }\n", ""),
     ("HelpCalledOnce", "        ready.rung = false;\n", ""),
-    ("EventsToldAgain", "        events.clear(); // what was waited for before is not told again\n", ""),
-    ("NextOneNotToldOfTheEnd", "            self.help.ring(); // the next one\n", ""),
+    ("EventsReturnedAgain", "        events.clear(); // what was waited for before is not told again\n", ""),
+    ("NextThreadNotStopped", "            self.help.ring(); // the next one\n", ""),
 ];
 
 fn main() {

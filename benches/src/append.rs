@@ -139,7 +139,7 @@ impl Cell {
             buf.iter_mut().for_each(|buf| pattern.fill(buf, 0));
             Ok(move |op| {
                 let mut own = buf.take().unwrap_or_else(|| unreachable!("it is given back below"));
-                pattern.stamp(&mut own, op);
+                pattern.tag(&mut own, op);
                 let (back, result) = self.operation(file.as_ref(), own, op * BLOCK as u64);
                 buf = Some(back);
                 result

@@ -183,7 +183,7 @@ struct Disk {
 }
 
 /// What a block says: its number, and how often it was written.
-fn stamp(block: u64, times: u32) -> u64 {
+fn tag(block: u64, times: u32) -> u64 {
     block << 32 | u64::from(times)
 }
 
@@ -195,7 +195,7 @@ impl Disk {
         let mut piece = vec![0; BLOCK * DEPTH as usize];
         for first in (0..blocks).step_by(DEPTH as usize) {
             for (number, block) in piece.chunks_mut(BLOCK).enumerate() {
-                pattern.fill(block, stamp(first + number as u64, 0));
+                pattern.fill(block, tag(first + number as u64, 0));
             }
             file.write_all_at(&piece, first * BLOCK as u64)?;
         }
@@ -251,7 +251,7 @@ impl Disk {
             Ok(move |op| {
                 let next = slot.next(op);
                 if next.write {
-                    slot.pattern.fill(&mut buf, next.stamp());
+                    slot.pattern.fill(&mut buf, next.tag());
                     file.write_all_at(&buf, next.at())?;
                     slot.wrote(next);
                     Ok(())
@@ -302,10 +302,7 @@ impl Disk {
             let is = is.load(Ordering::Relaxed);
             if *was != is {
                 file.read_exact_at(&mut block, (number * BLOCK) as u64)?;
-                ensure!(
-                    self.pattern.holds(&block, stamp(number as u64, is)),
-                    "block {number} is not its {is}th version"
-                );
+                ensure!(self.pattern.holds(&block, tag(number as u64, is)), "block {number} is not its {is}th version");
                 verified += 1;
             }
         }
@@ -336,8 +333,8 @@ impl Next {
         self.block * BLOCK as u64
     }
 
-    fn stamp(self) -> u64 {
-        stamp(self.block, self.times)
+    fn tag(self) -> u64 {
+        tag(self.block, self.times)
     }
 }
 
@@ -362,7 +359,7 @@ impl Slot {
     }
 
     fn check(&self, next: Next, block: &[u8]) -> io::Result<()> {
-        match self.pattern.begins(block, next.stamp()) {
+        match self.pattern.begins(block, next.tag()) {
             true => Ok(()),
             false => Err(io::Error::other(format!("block {} is not its version {}", next.block, next.times))),
         }
@@ -406,7 +403,7 @@ async fn write(
     next: Next,
     mut buf: Slice<Vec<u8>>,
 ) -> (io::Result<()>, Slice<Vec<u8>>) {
-    slot.pattern.fill(&mut buf, next.stamp());
+    slot.pattern.fill(&mut buf, next.tag());
     let (result, back) = file.write_at(buf, next.at()).submit().await;
     let result = result.and_then(whole);
     if result.is_ok() {

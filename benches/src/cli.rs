@@ -293,7 +293,7 @@ struct Report {
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
-    match carry_out(Cli::parse().bench) {
+    match execute(Cli::parse().bench) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("clad-benches: {error:#}");
@@ -302,7 +302,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn carry_out(bench: Bench) -> Result<()> {
+fn execute(bench: Bench) -> Result<()> {
     match bench {
         Bench::Durable(args) => {
             let one = &args.one;
@@ -315,11 +315,11 @@ fn carry_out(bench: Bench) -> Result<()> {
                 file: durable::FILE,
             };
             let place = args.common.place()?;
-            tell(work.run(place.path())?)
+            print_outcome(work.run(place.path())?)
         }
         Bench::Bulk(args) => {
             let place = args.common.place()?;
-            tell(args.one.work().run(args.by, place.path())?)
+            print_outcome(args.one.work().run(args.by, place.path())?)
         }
         Bench::Append(args) => {
             let limit = Limit { time: seconds(args.seconds)?, ops: u64::MAX };
@@ -387,7 +387,7 @@ fn seconds(seconds: f64) -> Result<Duration> {
 /// # Errors
 /// Something in it failed: then that is all there is to tell.
 #[expect(clippy::print_stdout, reason = "the line that a driver reads")]
-pub fn tell(outcome: Outcome) -> Result<()> {
+pub fn print_outcome(outcome: Outcome) -> Result<()> {
     println!("{}", serde_json::to_string(&outcome.checked()?)?);
     Ok(())
 }

@@ -21,13 +21,13 @@ use crate::waiting::Waiting;
 use crate::writers::Limit;
 
 /// At most so many bytes for each record of 128 bytes: its block of 4096, written again for each, and what comes with it.
-const AT_MOST: f64 = 4800.0;
+const DEVICE_BYTES_MAX: f64 = 4800.0;
 /// Bytes of a segment.
 const SEGMENT: u64 = 4 << 20;
 /// A sector of `/proc/diskstats`, whatever the device's own are.
 const SECTOR: u64 = 512;
 /// Looks, a millisecond apart, for a prepared segment.
-const PATIENCE: u32 = 60_000;
+const WAIT_POLLS_MAX: u32 = 60_000;
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +61,14 @@ impl Plan {
         results.aims.push(Aim {
             work: format!("bytes that reach the device for a durable record of {} B", self.size),
             of: "group_commit, 1 writer".to_owned(),
-            beside: vec![format!("{AT_MOST} bytes, to these")],
+            beside: vec![format!("{DEVICE_BYTES_MAX} bytes, to these")],
             missing: Vec::new(),
             at_least: 1.0,
-            ratio: Spread { median: AT_MOST / cost.median, min: AT_MOST / cost.max, max: AT_MOST / cost.min },
+            ratio: Spread {
+                median: DEVICE_BYTES_MAX / cost.median,
+                min: DEVICE_BYTES_MAX / cost.max,
+                max: DEVICE_BYTES_MAX / cost.min,
+            },
         });
         Ok(results)
     }
@@ -88,7 +92,7 @@ impl Plan {
                 waiting.append(append(sequence, &payload))?;
                 sequence += 1;
             }
-            for _ in 0..PATIENCE {
+            for _ in 0..WAIT_POLLS_MAX {
                 if journal.status().prepared {
                     return Ok(sequence);
                 }
@@ -100,7 +104,7 @@ impl Plan {
         let (before, begun) = (written(place)?, clock::now());
         let records = fill_to(1 + self.segments)? - first;
         let (took, bytes) = (clock::now() - begun, written(place)? - before);
-        let durable = journal.marks().durable;
+        let durable = journal.watermarks().durable;
         ensure!(journal.close(Duration::from_secs(60)), "the journal did not come to a clean end");
         let outcome = Outcome {
             work: "device_bytes".to_owned(),
@@ -127,7 +131,7 @@ fn append(sequence: u64, payload: &[u8]) -> Append<'_> {
         level: Level::Durable,
         min_time_ns: 1,
         max_time_ns: 1,
-        vouch: &[],
+        peer_meta: &[],
         payload,
         payload_checksum: clad_journal::format::checksum::plain(payload),
         permit: None,

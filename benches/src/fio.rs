@@ -183,13 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_is_told() {
-        let told = Job::BULK.with(3.0, 1 << 30).arguments(Path::new("/x/file"));
+    fn the_arguments_of_fio() {
+        let arguments = Job::BULK.with(3.0, 1 << 30).arguments(Path::new("/x/file"));
         for word in ["--filename=/x/file", "--size=1073741824", "--end_fsync=1", "--direct=1", "--bs=1048576"] {
-            assert!(told.iter().any(|it| it == word), "{word}: {told:?}");
+            assert!(arguments.iter().any(|it| it == word), "{word}: {arguments:?}");
         }
-        assert!(!told.iter().any(|it| it.contains("time_based")));
-        let told = Job::DURABLE_8.with(0.5, 0).arguments(Path::new("/x/file"));
-        assert!(told.contains(&"--runtime=500ms".to_owned()) && told.contains(&"--sync=dsync".to_owned()), "{told:?}");
+        assert!(!arguments.iter().any(|it| it.contains("time_based")));
+        let arguments = Job::DURABLE_8.with(0.5, 0).arguments(Path::new("/x/file"));
+        assert!(
+            arguments.contains(&"--runtime=500ms".to_owned()) && arguments.contains(&"--sync=dsync".to_owned()),
+            "{arguments:?}"
+        );
     }
 }

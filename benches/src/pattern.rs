@@ -7,7 +7,7 @@
 /// A stamp stands at the start of each of these.
 const SECTOR: usize = 512;
 /// Bytes of a stamp: operation, writer, number of the sector in its block.
-const STAMP: usize = 16;
+const TAG_BYTES: usize = 16;
 
 /// The bytes of one writer's operations.
 #[derive(Clone, Debug)]
@@ -44,26 +44,26 @@ impl Pattern {
     /// The bytes of an operation, in memory of the caller's.
     pub fn fill(&self, into: &mut [u8], op: u64) {
         into.copy_from_slice(&self.body);
-        self.stamp(into, op);
+        self.tag(into, op);
     }
 
     /// Turns the bytes of another operation of this writer into those of this one.
-    pub fn stamp(&self, into: &mut [u8], op: u64) {
+    pub fn tag(&self, into: &mut [u8], op: u64) {
         for (number, sector) in into.chunks_mut(SECTOR).enumerate() {
-            if let Some(stamp) = sector.first_chunk_mut() {
-                *stamp = self.stamp_of(op, number);
+            if let Some(tag) = sector.first_chunk_mut() {
+                *tag = self.tag_of(op, number);
             }
         }
     }
 
-    fn stamp_of(&self, op: u64, sector: usize) -> [u8; STAMP] {
+    fn tag_of(&self, op: u64, sector: usize) -> [u8; TAG_BYTES] {
         (u128::from(op) | u128::from(self.writer) << 64 | (sector as u128) << 96).to_le_bytes()
     }
 
     /// Whether they begin as those of that operation: a look that costs nothing.
     #[must_use]
     pub fn begins(&self, bytes: &[u8], op: u64) -> bool {
-        bytes.first_chunk() == Some(&self.stamp_of(op, 0))
+        bytes.first_chunk() == Some(&self.tag_of(op, 0))
     }
 
     /// Whether these are the bytes of that operation.
@@ -72,7 +72,7 @@ impl Pattern {
         bytes.len() == self.body.len()
             && bytes.chunks(SECTOR).zip(self.body.chunks(SECTOR)).enumerate().all(|(number, (is, body))| {
                 match is.split_first_chunk() {
-                    Some((stamp, rest)) => *stamp == self.stamp_of(op, number) && rest == &body[STAMP..],
+                    Some((tag, rest)) => *tag == self.tag_of(op, number) && rest == &body[TAG_BYTES..],
                     None => is == body,
                 }
             })
@@ -84,18 +84,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_other_block_is_told() {
+    fn any_other_block_is_detected() {
         for size in [1, 100, 128, 512, 520, 4096, 5000] {
             let (mine, his) = (Pattern::new(1, size), Pattern::new(2, size));
             let (mut block, mut other) = (vec![0; size], vec![0; size]);
             mine.fill(&mut block, 7);
             assert!(mine.holds(&block, 7), "{size}");
             assert!(!his.holds(&block, 7) && !mine.holds(&block[..size - 1], 7), "{size}");
-            if size >= STAMP {
+            if size >= TAG_BYTES {
                 assert!(!mine.holds(&block, 8), "{size}");
             }
             mine.fill(&mut other, 8);
-            mine.stamp(&mut other, 7);
+            mine.tag(&mut other, 7);
             assert_eq!(block, other, "a stamp is all that differs");
             for at in 0..size {
                 block[at] ^= 1;

@@ -166,8 +166,9 @@ pub fn said(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");
     let output = command.output().with_context(|| format!("cannot run {shown}"))?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-        bail!("{shown} ended with {}: {}", output.status, told.trim());
+        let output_text =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        bail!("{shown} ended with {}: {}", output.status, output_text.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

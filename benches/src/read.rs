@@ -30,7 +30,7 @@ use crate::writers::Limit;
 /// Bytes of a plain read.
 const PIECE: usize = 1 << 20;
 /// Left free at the end of the segment that is to be full and not sealed: the largest append, and a footer.
-const SLACK: u64 = 1 << 20;
+const SEGMENT_HEADROOM_BYTES: u64 = 1 << 20;
 /// The largest append: where there is no room for one, the journal goes on in the next segment.
 const MAX_APPEND: u32 = 64 << 10;
 
@@ -86,7 +86,7 @@ impl Plan {
         let journal = Journal::open_dir(dir.path(), config, Arc::new(|_| {}))?;
         let pattern = Pattern::new(0, self.size);
         let mut payload = vec![0; self.size];
-        let full = self.segment - SLACK.min(self.segment / 4);
+        let full = self.segment - SEGMENT_HEADROOM_BYTES.min(self.segment / 4);
         let mut records = 0;
         loop {
             for _ in 0..256 {
@@ -95,7 +95,7 @@ impl Plan {
                 records += 1;
             }
             // One batch after the other, so that there is room for the last.
-            while journal.marks().durable < records {
+            while journal.watermarks().durable < records {
                 ensure!(journal.status().failure.is_none(), "the journal failed: {:?}", journal.status().failure);
                 std::thread::yield_now();
             }
@@ -143,7 +143,7 @@ fn append(sequence: u64, payload: &[u8]) -> Append<'_> {
         level: Level::Durable,
         min_time_ns: 1,
         max_time_ns: 1,
-        vouch: &[],
+        peer_meta: &[],
         payload,
         payload_checksum: clad_journal::format::checksum::plain(payload),
         permit: None,

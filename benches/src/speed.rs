@@ -148,13 +148,13 @@ const BULK_4096: [(&str, How); 5] = [
     ("BufWriter, 2 MiB", How::Ours("bulk --by bufwriter_2m --chunk 4096")),
     ("fio, direct, 1 MiB, depth 8", How::Fio(fio::Job::BULK)),
 ];
-const BESIDE_AGAVE: Wanted = Wanted { of: "file writer, direct", beside: &["agave-fs 4.2.0, direct"], at_least: 1.0 };
-const BESIDE_STANDARD: Wanted =
+const AIM_AGAVE: Wanted = Wanted { of: "file writer, direct", beside: &["agave-fs 4.2.0, direct"], at_least: 1.0 };
+const AIM_STANDARD: Wanted =
     Wanted { of: "file writer, direct", beside: &["BufWriter, 8 KiB", "BufWriter, 2 MiB"], at_least: 1.6 };
-const AIMS_BULK: [Wanted; 2] = [BESIDE_AGAVE, BESIDE_STANDARD];
+const AIMS_BULK: [Wanted; 2] = [AIM_AGAVE, AIM_STANDARD];
 const AIMS_BULK_4096: [Wanted; 3] = [
-    BESIDE_AGAVE,
-    BESIDE_STANDARD,
+    AIM_AGAVE,
+    AIM_STANDARD,
     Wanted { of: "file writer, direct", beside: &["fio, direct, 1 MiB, depth 8"], at_least: 0.9 },
 ];
 

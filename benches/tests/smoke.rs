@@ -185,8 +185,8 @@ fn the_program_prints_what_a_driver_reads_and_refuses_memory() {
         assert_eq!((outcome.ops, outcome.failed, said.status.code()), (ops, 0, Some(0)), "{said:?}");
         assert_eq!(outcome.verified, ops);
         let said = program(arguments, Path::new("/dev/shm"));
-        let told = String::from_utf8_lossy(&said.stderr);
-        assert!(said.status.code() == Some(1) && said.stdout.is_empty() && told.contains("in memory"), "{said:?}");
+        let stderr = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.code() == Some(1) && said.stdout.is_empty() && stderr.contains("in memory"), "{said:?}");
     }
     assert!(empty(dir.path()));
 }

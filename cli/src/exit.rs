@@ -33,7 +33,7 @@ pub enum Stop {
     #[error("the reader of the output has gone")]
     ReaderGone,
     /// It failed.
-    #[error("{}", told(.0))]
+    #[error("{}", error_text(.0))]
     Failed(#[from] anyhow::Error),
 }
 
@@ -55,7 +55,7 @@ impl Stop {
 }
 
 /// An error with its causes, each said once: some of ours already say their cause themselves.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
@@ -79,6 +79,6 @@ mod tests {
     fn each_cause_is_said_once() {
         let inner = std::io::Error::other("disk on fire");
         let error = anyhow::Error::new(clad_journal::OpenError::Io { what: "read x".into(), source: inner });
-        assert_eq!(told(&error.context("verify")), "verify: read x: disk on fire");
+        assert_eq!(error_text(&error.context("verify")), "verify: read x: disk on fire");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Interrupt(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     came: AtomicBool,
-    told: Notify,
+    signalled: Notify,
 }
 
 impl Interrupt {
@@ -36,7 +36,7 @@ impl Interrupt {
                 }
             });
             set.0.came.store(true, Relaxed);
-            set.0.told.notify_one();
+            set.0.signalled.notify_one();
         })?;
         Ok(interrupt)
     }
@@ -55,7 +55,7 @@ impl Interrupt {
     pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let asked = async {
             while !self.came() {
-                self.0.told.notified().await;
+                self.0.signalled.notified().await;
             }
         };
         tokio::select! {

@@ -35,7 +35,7 @@ pub(crate) struct RepairArgs {
 pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
     let report = clad_journal::repair::repair(&args.dir, args.dry_run).map_err(refused)?;
     // What was changed is told first, whatever becomes of the check behind it.
-    let told = match args.output {
+    let report_json = match args.output {
         Form::Text => context.output.write(text(&report).as_bytes()).and_then(|()| context.output.flush()),
         Form::Json => Ok(()),
     };
@@ -48,16 +48,16 @@ pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
         Ok(checked) => checked,
         Err(stop) => {
             if matches!(args.output, Form::Json) {
-                let mut told = json(&report, None);
-                told["failure"] = format!("the check behind it: {stop}").into();
+                let mut report_json = json(&report, None);
+                report_json["failure"] = format!("the check behind it: {stop}").into();
                 context.output.fail();
-                context.output.write(format!("{told}\n").as_bytes())?;
+                context.output.write(format!("{report_json}\n").as_bytes())?;
             }
             return Err(stop);
         }
     };
     let exit = context.output.ends(exit(&report, checked.as_ref().map(|(checked, _)| checked)));
-    told?;
+    report_json?;
     let text = match (args.output, checked) {
         (Form::Text, None) => String::new(),
         (Form::Text, Some((checked, took))) => {
@@ -128,21 +128,21 @@ fn json(report: &RepairReport, checked: Option<&VerifyReport>) -> Value {
 /// Its kind, its fields, and the sentence.
 fn action(action: &Action) -> Value {
     let mut value = match action {
-        Action::SetAsideForeign { name } => json!({ "action": "set_aside_foreign", "name": name }),
-        Action::SetAsideOtherLog { segment, log_id } => {
+        Action::QuarantinedForeign { name } => json!({ "action": "set_aside_foreign", "name": name }),
+        Action::QuarantinedOtherLog { segment, log_id } => {
             let log_id = LogId::from_bytes(*log_id).to_string();
             json!({ "action": "set_aside_other_log", "segment": segment, "log_id": log_id })
         }
-        Action::SetAsideOtherMeta { log_id } => {
+        Action::QuarantinedOtherMeta { log_id } => {
             json!({ "action": "set_aside_other_meta", "log_id": LogId::from_bytes(*log_id).to_string() })
         }
         Action::RewroteSlot => json!({ "action": "rewrote_slot" }),
         Action::NamedSegments { said, highest } => {
             json!({ "action": "named_segments", "last_segment_before": said, "last_segment": highest })
         }
-        Action::SetAsideCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
-        Action::SetAsideNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
-        Action::SetAsideUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),
+        Action::QuarantinedCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
+        Action::QuarantinedNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
+        Action::QuarantinedUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),
         Action::PutBack { segment, to } => json!({ "action": "put_back", "segment": segment, "to": to }),
         Action::CorrectedHeader { segment, byte } => {
             json!({ "action": "corrected_header", "segment": segment, "position": byte })
@@ -186,7 +186,7 @@ mod tests {
             log_id: [0xAB; 16],
             dry_run,
             actions: vec![
-                Action::SetAsideForeign { name: "notes.txt".into() },
+                Action::QuarantinedForeign { name: "notes.txt".into() },
                 Action::Resealed { segments: (3, 3), lost },
             ],
             left: vec![Left::Missing(5)],

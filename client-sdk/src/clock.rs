@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Stands for ever.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Now, on the monotonic clock of the runtime (so that a test can stop it).
 pub(crate) fn now() -> Instant {
@@ -13,5 +13,5 @@ pub(crate) fn now() -> Instant {
 
 /// A wait that can be added to any moment: who says `Duration::MAX` means that it never ends.
 pub(crate) fn bounded(wait: Duration) -> Duration {
-    wait.min(LONGEST)
+    wait.min(DURATION_MAX)
 }

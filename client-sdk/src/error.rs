@@ -125,9 +125,9 @@ pub enum AppendError {
         /// It may be in the log all the same.
         maybe_written: bool,
     },
-    /// No daemon for longer than `give_up_after`, or one that takes nothing.
+    /// No daemon for longer than `delivery_timeout`, or one that takes nothing.
     #[error("given up after {waited:?} ({reason}){}", perhaps(*.maybe_written))]
-    GivenUp {
+    DeliveryTimeout {
         /// How long was waited.
         waited: Duration,
         /// What the last try ended with: the newest reason that was heard.
@@ -194,7 +194,7 @@ impl AppendError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { error, .. } => error.retryable,
-            Self::GivenUp { .. } | Self::Forgotten | Self::LogChanged { .. } | Self::Lost => true,
+            Self::DeliveryTimeout { .. } | Self::Forgotten | Self::LogChanged { .. } | Self::Lost => true,
             Self::TooLarge { .. } | Self::Failed { .. } | Self::Forked | Self::Closed { .. } => false,
         }
     }
@@ -205,7 +205,7 @@ impl AppendError {
     pub const fn maybe_written(&self) -> bool {
         match self {
             Self::Refused { maybe_written, .. }
-            | Self::GivenUp { maybe_written, .. }
+            | Self::DeliveryTimeout { maybe_written, .. }
             | Self::Failed { maybe_written, .. }
             | Self::Closed { maybe_written } => *maybe_written,
             Self::Forgotten | Self::LogChanged { .. } | Self::Forked => true,
@@ -233,7 +233,7 @@ impl AppendError {
                 return Self::Refused { error, maybe_written: true };
             }
             Self::Refused { maybe_written, .. }
-            | Self::GivenUp { maybe_written, .. }
+            | Self::DeliveryTimeout { maybe_written, .. }
             | Self::Failed { maybe_written, .. }
             | Self::Closed { maybe_written } => *maybe_written |= maybe,
             _ => {}

@@ -20,7 +20,7 @@
 //! What it promises: records of one producer are stored in the order in which they were submitted; each append is
 //! stored once, also when it was sent several times over several connections; a receipt is never given ahead of the
 //! daemon's word; an error says whether the records may be in the log. Where exactly-once ends is said at
-//! [`ProducerBuilder::give_up_after`].
+//! [`ProducerBuilder::delivery_timeout`].
 //!
 //! # Reading
 //! A [`Reader`] gives [`Event`]s: chunks of records as they were appended, gaps with their reason, and a cursor from
@@ -40,7 +40,7 @@
 //! makes one of its own.
 //!
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
-//! `give_up_after`, `linger`, `drop_timeout`.
+//! `delivery_timeout`, `linger`, `drop_timeout`.
 
 mod address;
 mod backoff;
@@ -63,5 +63,5 @@ pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
 pub use clad_proto::{
     AckLevel, AnyValue, Body, Cursor, DurabilityPolicy, EncodeError, ErrorCode, ErrorInfo, Group, GroupView, KeyValue,
     LogId, ProducerId, Record, RecordView, Resource, Scope, Severity, ValueRef,
-    frame::{GapReason, Transport, Vouched},
+    frame::{GapReason, PeerMeta, Transport},
 };

@@ -87,8 +87,8 @@ impl Daemon {
         }
         let accepted = v1::Accepted { first_seq, first_offset: first_seq, count, epoch: 1, duplicate };
         let level = v1::AckLevel::Durable.into();
-        let mark = v1::Watermark { epoch: 1, epoch_first_offset: 0, level, offset: state.end, flush_id: 0 };
-        [Response::Accepted(accepted), Response::Watermark(mark)]
+        let watermark = v1::Watermark { epoch: 1, epoch_first_offset: 0, level, offset: state.end, flush_id: 0 };
+        [Response::Accepted(accepted), Response::Watermark(watermark)]
     }
 }
 
@@ -177,7 +177,7 @@ impl Log for Daemon {
                     first_offset: append.first_seq,
                     first_seq: append.first_seq,
                     producer_id: vec![1; 16].into(),
-                    vouched: Some(v1::Vouched { transport: Some(3), ..Default::default() }),
+                    peer_meta: Some(v1::PeerMeta { transport: Some(3), ..Default::default() }),
                     resource_logs: append.resource_logs,
                     ..Default::default()
                 };
@@ -226,7 +226,7 @@ async fn the_same_rules_as_framed() {
     while let Some(event) = reader.next().await.expect("good") {
         let Event::Records(chunk) = event else { panic!("{event:?}") };
         assert_eq!((chunk.first_offset(), chunk.component()), (offset, Some("over http")));
-        assert_eq!(chunk.vouched().transport, Some(Transport::Grpc));
+        assert_eq!(chunk.peer_meta().transport, Some(Transport::Grpc));
         offset = chunk.end_offset();
         assert_eq!(reader.cursor(), Some(Cursor { log_id: LogId::from_bytes(LOG), epoch: 1, offset }));
         bodies.extend(

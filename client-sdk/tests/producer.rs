@@ -69,7 +69,7 @@ async fn what_was_not_answered_is_sent_again_the_same() {
 }
 
 #[tokio::test]
-async fn a_refusal_for_good_is_told_and_jumped_over() {
+async fn a_permanent_refusal_is_reported_and_skipped() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
     let submit = |text: &str| producer.try_reserve(100).expect("room").submit(&record(text)).expect("handed over");
@@ -94,23 +94,23 @@ async fn a_refusal_for_good_is_told_and_jumped_over() {
 }
 
 #[tokio::test]
-async fn a_new_epoch_brings_back_what_it_gave_up() {
+async fn a_new_epoch_resends_what_it_abandoned() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
     let ticket = producer.reserve(100).await.expect("room").submit(&record("x")).expect("handed over");
     let append = peer.append().await;
     peer.accepted(&append, 5, 1).await;
-    peer.mark(0, AckLevel::Durable, 9, 2, 5).await;
+    peer.watermark(0, AckLevel::Durable, 9, 2, 5).await;
     let again = peer.append().await;
     assert_eq!(again, append);
     peer.accepted(&again, 9, 2).await;
-    peer.mark(0, AckLevel::Durable, 10, 2, 5).await;
+    peer.watermark(0, AckLevel::Durable, 10, 2, 5).await;
     let receipt = soon(ticket).await.expect("durable");
     assert_eq!((receipt.epoch, receipt.first_offset), (2, Some(9)));
 }
 
 #[tokio::test]
-async fn who_was_forgotten_is_told_so() {
+async fn a_forgotten_producer_gets_an_error() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
     let submit = |text: &str| producer.try_reserve(100).expect("room").submit(&record(text)).expect("handed over");
@@ -172,7 +172,7 @@ async fn fire_and_forget_waits_for_nobody() {
     };
     let flush = peer.flush().await;
     assert_eq!(flush.level, AckLevel::Written);
-    peer.mark(flush.request_id, AckLevel::Written, 3, 1, 0).await;
+    peer.watermark(flush.request_id, AckLevel::Written, 3, 1, 0).await;
     soon(flushing).await.expect("ran").expect("written");
     assert_eq!((producer.stats().acked, producer.stats().buffered_bytes), (3, 0));
 }
@@ -198,7 +198,7 @@ async fn records_are_grouped_on_demand_and_each_has_its_ticket() {
 }
 
 #[tokio::test]
-async fn an_error_that_nobody_heard_is_told_by_the_next_flush_once() {
+async fn an_undelivered_error_is_reported_once_by_the_next_flush() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
     drop(producer.reserve(100).await.expect("room").submit(&record("x")).expect("handed over"));
@@ -228,7 +228,7 @@ async fn the_last_handle_brings_home_what_was_submitted() {
 #[tokio::test]
 async fn time_is_bounded_when_there_is_nobody() {
     let fake = Fake::new();
-    let builder = fake.builder().max_in_flight_appends(1).give_up_after(Duration::from_secs(2));
+    let builder = fake.builder().max_in_flight_appends(1).delivery_timeout(Duration::from_secs(2));
     let (producer, mut peer) = fake.producer(builder).await;
     let submit = |text: &str| producer.try_reserve(100).expect("room").submit(&record(text)).expect("handed over");
     let sent = submit("sent");
@@ -367,7 +367,7 @@ async fn who_may_come_back_does_not_say_good_bye() {
     assert_eq!(peer.append().await.head.first_seq, 42);
     let closing = tokio::spawn(producer.close());
     let flush = peer.flush().await;
-    peer.mark(flush.request_id, AckLevel::Durable, 101, 1, 0).await;
+    peer.watermark(flush.request_id, AckLevel::Durable, 101, 1, 0).await;
     assert!(peer.try_next().await.is_none(), "it just goes");
     drop(peer);
     soon(closing).await.expect("ran").expect("durable");
@@ -386,7 +386,7 @@ async fn who_closes_does_not_wait_for_a_daemon_that_hangs() {
 
 /// A flush that its caller has given up is told of a loss, and so is nobody: the next one is. `kill -9` between.
 #[tokio::test]
-async fn flushes_that_were_given_up_do_not_pile_up() {
+async fn expired_flushes_do_not_pile_up() {
     const FLUSHES: usize = 1500;
     let fake = Fake::new();
     let builder = fake.builder().connect_timeout(Duration::from_secs(600));
@@ -398,8 +398,8 @@ async fn flushes_that_were_given_up_do_not_pile_up() {
     drop(peer);
     // A program that asks again and again, each time not for long, beside a daemon that is down.
     for n in 0..FLUSHES {
-        let given_up = tokio::time::timeout(Duration::ZERO, producer.flush(AckLevel::Durable)).await;
-        assert!(given_up.is_err(), "there is nobody to ask");
+        let abandoned = tokio::time::timeout(Duration::ZERO, producer.flush(AckLevel::Durable)).await;
+        assert!(abandoned.is_err(), "there is nobody to ask");
         if n % 50 == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -412,14 +412,14 @@ async fn flushes_that_were_given_up_do_not_pile_up() {
     while !last.is_finished() {
         let Ok(flush) = tokio::time::timeout(Duration::from_millis(500), peer.flush()).await else { continue };
         asked += 1;
-        peer.mark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
+        peer.watermark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
     }
     soon(last).await.expect("a task").expect("durable");
     assert!((1..200).contains(&asked), "{asked} of {FLUSHES} were asked");
 }
 
 #[tokio::test]
-async fn what_a_flush_was_to_tell_that_was_given_up_the_next_one_tells() {
+async fn the_report_of_an_abandoned_flush_passes_to_the_next_one() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
     let received = producer.reserve(9).await.expect("room").at(AckLevel::Received);
@@ -428,8 +428,8 @@ async fn what_a_flush_was_to_tell_that_was_given_up_the_next_one_tells() {
     peer.accepted(&append, 0, 1).await;
     soon(ticket).await.expect("received");
     drop(peer);
-    let given_up = tokio::time::timeout(Duration::from_millis(50), producer.flush(AckLevel::Durable)).await;
-    assert!(given_up.is_err(), "there is nobody to ask");
+    let abandoned = tokio::time::timeout(Duration::from_millis(50), producer.flush(AckLevel::Durable)).await;
+    assert!(abandoned.is_err(), "there is nobody to ask");
     let restarted = |welcome: &mut Welcome| {
         (welcome.epoch, welcome.epoch_first_offset) = (2, 0);
         welcome.earlier = vec![EpochStart { epoch: 1, first_offset: 0 }];
@@ -438,11 +438,11 @@ async fn what_a_flush_was_to_tell_that_was_given_up_the_next_one_tells() {
     let answers = tokio::spawn(async move {
         loop {
             let flush = peer.flush().await;
-            peer.mark(flush.request_id, AckLevel::Durable, 0, 2, 0).await;
+            peer.watermark(flush.request_id, AckLevel::Durable, 0, 2, 0).await;
         }
     });
-    let told = soon(producer.flush(AckLevel::Durable)).await;
-    assert!(matches!(told, Err(AppendError::Lost)), "{told:?}");
+    let flushed = soon(producer.flush(AckLevel::Durable)).await;
+    assert!(matches!(flushed, Err(AppendError::Lost)), "{flushed:?}");
     soon(producer.flush(AckLevel::Durable)).await.expect("it was told once");
     answers.abort();
 }
@@ -451,7 +451,7 @@ async fn what_a_flush_was_to_tell_that_was_given_up_the_next_one_tells() {
 #[tokio::test]
 async fn who_waits_for_ever_waits_for_long() {
     let fake = Fake::new();
-    let builder = fake.builder().give_up_after(Duration::MAX).drop_timeout(Duration::MAX);
+    let builder = fake.builder().delivery_timeout(Duration::MAX).drop_timeout(Duration::MAX);
     let (producer, mut peer) = fake.producer(builder.linger(Duration::MAX).max_append_records(2)).await;
     let submit = |text: &str| producer.try_reserve(100).expect("room").submit(&record(text)).expect("handed over");
     let tickets = [submit("a"), submit("b")];

@@ -11,7 +11,7 @@ fn records(first_offset: u64, bodies: &[&str], skip: u32) -> Records {
     let mut builder = PayloadBuilder::new(&Group::component_named("app")).expect("fits");
     bodies.iter().for_each(|body| builder.push(&record(*body)).expect("fits"));
     let payload = builder.finish();
-    let vouched = Vouched { transport: Some(Transport::Unix), pid: Some(42), ..Vouched::default() };
+    let peer_meta = PeerMeta { transport: Some(Transport::Unix), pid: Some(42), ..PeerMeta::default() };
     let head = RecordsHead {
         epoch: 1,
         count: payload.count,
@@ -24,7 +24,7 @@ fn records(first_offset: u64, bodies: &[&str], skip: u32) -> Records {
         skip,
         take: payload.count - skip,
     };
-    Records { request_id: 0, head, vouched: vouched.to_bytes().into(), payload: payload.bytes }
+    Records { request_id: 0, head, peer_meta: peer_meta.to_bytes().into(), payload: payload.bytes }
 }
 
 async fn read(peer: &mut Peer) -> Read {
@@ -75,7 +75,7 @@ async fn records_gaps_and_the_end() {
         chunk.records().map(|(offset, record)| (offset, record.body_bytes().expect("text").to_vec())).collect();
     assert_eq!(got, [(11, b"b".to_vec()), (12, b"c".to_vec())]);
     assert_eq!((chunk.first_offset(), chunk.end_offset(), chunk.count(), chunk.first_sequence()), (11, 13, 2, 1001));
-    assert_eq!((chunk.component(), chunk.append_time(), chunk.vouched().pid), (Some("app"), 99, Some(42)));
+    assert_eq!((chunk.component(), chunk.append_time(), chunk.peer_meta().pid), (Some("app"), 99, Some(42)));
     assert_eq!(reader.cursor(), Some(cursor(13)));
     let Some(Event::Gap(gap)) = soon(reader.next()).await.expect("good") else { panic!("a gap") };
     assert_eq!((gap.from, gap.to, gap.reason, reader.cursor()), (13, 20, GapReason::Damage, Some(cursor(20))));
@@ -134,7 +134,7 @@ async fn what_comes_damaged_is_not_given() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_is_told_so() {
+async fn a_reader_without_permission_is_refused() {
     let fake = Fake::new();
     let meeting = fake.accept_with(|welcome| welcome.may_read = false);
     let (reader, _peer) = soon(async { tokio::join!(Reader::builder(fake.address.clone()).open(), meeting) }).await;

@@ -41,7 +41,7 @@ impl Drained {
     /// What a client gets: `known` is its own ring's new board.
     fn fds(&self, known: bool) -> Vec<OwnedFd> {
         let fds = self.drain.client_fds();
-        let all = [fds.board, fds.ring, fds.waker];
+        let all = [fds.completion_page, fds.ring, fds.waker];
         let wanted = if known { &all[..1] } else { &all[..] };
         wanted.iter().map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect()
     }
@@ -128,7 +128,7 @@ fn submit(producer: &Producer, level: AckLevel, text: &str) -> Ticket {
 }
 
 #[tokio::test]
-async fn who_asked_once_before_there_was_a_ring_is_told() {
+async fn a_ticket_polled_once_before_there_was_a_ring_is_woken() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let levels = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
@@ -147,7 +147,7 @@ async fn who_asked_once_before_there_was_a_ring_is_told() {
 }
 
 #[tokio::test]
-async fn who_asked_once_and_waited_for_room_is_told() {
+async fn a_ticket_polled_once_is_woken_after_waiting_for_room() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let mut ring = Drained::new();
@@ -167,7 +167,7 @@ async fn who_asked_once_and_waited_for_room_is_told() {
 }
 
 #[tokio::test]
-async fn who_asked_once_is_told_by_the_daemon_that_comes_after() {
+async fn a_ticket_polled_once_is_woken_by_the_next_daemon() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let ring = Drained::new();
@@ -190,7 +190,7 @@ fn code(error: &AppendError) -> Option<ErrorCode> {
 
 /// No mark has to pass it: a log that does not offer the level, or a disk that stands still, never moves one.
 #[tokio::test]
-async fn a_refusal_is_told_at_once() {
+async fn a_refusal_is_reported_at_once() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let mut peer = fake.accept().await;
@@ -228,7 +228,7 @@ async fn a_level_that_the_log_does_not_offer_is_refused_before_it_is_posted() {
 }
 
 /// A daemon takes one and refuses the other, gives the space back and dies before its client has met it. The next one has
-/// the marks, and no answers.
+/// the watermarks, and no answers.
 #[tokio::test]
 async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged() {
     let fake = Fake::with_ring();
@@ -256,10 +256,10 @@ async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged
 
 /// What is in the ring is nobody's to give up; who waits for it is told after a while that there is no daemon.
 #[tokio::test]
-async fn who_flushes_or_closes_without_a_daemon_is_told() {
+async fn a_flush_or_close_without_a_daemon_returns_an_error() {
     let fake = Fake::with_ring();
-    let patience = Duration::from_secs(2); // also for the ring itself, at first
-    let producer = fake.builder().give_up_after(patience).start().expect("a producer");
+    let timeout = Duration::from_secs(2); // also for the ring itself, at first
+    let producer = fake.builder().delivery_timeout(timeout).start().expect("a producer");
     let mut peer = fake.accept().await;
     let mut ring = Drained::new();
     give(&mut peer, &ring).await;
@@ -276,12 +276,12 @@ async fn who_flushes_or_closes_without_a_daemon_is_told() {
     drop((peer, fake));
     for flushed in [asked, flushing(AckLevel::Written), flushing(AckLevel::Durable)] {
         let error = soon(flushed).await.expect("a task").expect_err("nobody has answered");
-        assert!(matches!(&error, AppendError::GivenUp { waited, .. } if *waited == patience), "{error}");
+        assert!(matches!(&error, AppendError::DeliveryTimeout { waited, .. } if *waited == timeout), "{error}");
         assert!(error.maybe_written(), "a daemon that comes takes it");
     }
     assert!(!waits.is_finished(), "it is posted");
     let error = soon(producer.close()).await.expect_err("nobody has answered");
-    assert!(matches!(error, AppendError::GivenUp { .. }), "{error}");
+    assert!(matches!(error, AppendError::DeliveryTimeout { .. }), "{error}");
     assert!(soon(waits).await.expect("a task").expect_err("it was closed").maybe_written());
     // It is there for whoever comes.
     ring.judges(2, |_| true).await;
@@ -296,7 +296,7 @@ async fn have_none(peer: &mut Peer) {
 }
 
 #[tokio::test]
-async fn a_flush_tells_of_a_ring_that_was_lost_and_does_not_wait_for_it() {
+async fn a_flush_reports_a_lost_ring_and_does_not_wait_for_it() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let mut peer = fake.accept().await;
@@ -319,24 +319,24 @@ async fn a_flush_tells_of_a_ring_that_was_lost_and_does_not_wait_for_it() {
     let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "by the next ring"));
     let again = peer.flush().await;
     assert_eq!((again.request_id, again.level), (asked.request_id, AckLevel::Durable));
-    peer.mark(again.request_id, AckLevel::Durable, 0, 1, 0).await;
+    peer.watermark(again.request_id, AckLevel::Durable, 0, 1, 0).await;
     // The record of the next ring came after the flush: the flush does not wait for it.
-    let told = soon(flushing).await.expect("a task").expect_err("five appends were lost with the ring");
-    assert!(matches!(told, AppendError::Forgotten), "{told}");
+    let error = soon(flushing).await.expect("a task").expect_err("five appends were lost with the ring");
+    assert!(matches!(error, AppendError::Forgotten), "{error}");
     ring.answers(1).await;
     soon(waits).await.expect("a task").expect("an ack");
     // Told once.
     let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
     let flush = peer.flush().await;
-    peer.mark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
+    peer.watermark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
     soon(flushing).await.expect("a task").expect("nothing since");
 }
 
 /// Nobody waits for what is posted; with its ring it is gone all the same, and no flush says that it is in the log. Where its
 /// space was given back it is there.
 #[tokio::test]
-async fn a_flush_tells_of_what_was_posted_in_a_ring_that_is_gone() {
-    for given_back in [false, true] {
+async fn a_flush_reports_what_was_posted_in_a_lost_ring() {
+    for released in [false, true] {
         let fake = Fake::with_ring();
         let producer = fake.builder().start().expect("a producer");
         let mut peer = fake.accept().await;
@@ -345,7 +345,7 @@ async fn a_flush_tells_of_what_was_posted_in_a_ring_that_is_gone() {
         for _ in 0..3 {
             soon(submit(&producer, AckLevel::Posted, "posted")).await.expect("in the ring");
         }
-        if given_back {
+        if released {
             first.answers(3).await;
         }
         drop(peer);
@@ -356,10 +356,10 @@ async fn a_flush_tells_of_what_was_posted_in_a_ring_that_is_gone() {
             let producer = producer.clone();
             let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
             let flush = peer.flush().await;
-            peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
-            match (soon(flushing).await.expect("a task"), given_back || again) {
+            peer.watermark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+            match (soon(flushing).await.expect("a task"), released || again) {
                 (Ok(()), true) | (Err(AppendError::Forgotten), false) => {}
-                (told, _) => panic!("{told:?}, given back: {given_back}, asked again: {again}"),
+                (flushed, _) => panic!("{flushed:?}, given back: {released}, asked again: {again}"),
             }
         }
     }
@@ -390,7 +390,7 @@ async fn a_daemon_that_is_busy_has_not_lost_the_ring() {
 
 /// The daemon says once that it has lost what it had given back.
 #[tokio::test]
-async fn a_flush_tells_of_what_the_log_has_lost() {
+async fn a_flush_reports_what_the_log_has_lost() {
     let fake = Fake::with_ring();
     let producer = fake.builder().start().expect("a producer");
     let mut peer = fake.accept().await;
@@ -408,11 +408,11 @@ async fn a_flush_tells_of_what_the_log_has_lost() {
     let mut error = ErrorInfo::new(ErrorCode::JournalFailed, "it is lost");
     (error.retryable, error.maybe_written) = (false, false);
     peer.send(Frame::Error(ErrorFrame { request_id, error })).await;
-    let told = soon(flushed).await.expect("a task").expect_err("it is lost");
-    assert!(matches!(told, AppendError::Lost), "{told}");
+    let error = soon(flushed).await.expect("a task").expect_err("it is lost");
+    assert!(matches!(error, AppendError::Lost), "{error}");
     let flushed = flushing();
     let request_id = peer.flush().await.request_id;
-    peer.mark(request_id, AckLevel::Durable, 1, 1, 0).await;
+    peer.watermark(request_id, AckLevel::Durable, 1, 1, 0).await;
     soon(flushed).await.expect("a task").expect("nothing since");
 }
 
@@ -493,9 +493,9 @@ async fn what_is_counted_adds_up() {
 }
 
 #[tokio::test]
-async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
+async fn a_flush_reports_what_expired_before_it_was_in_the_ring() {
     let fake = Fake::with_ring();
-    let builder = fake.builder().give_up_after(Duration::from_secs(2)); // also for the ring itself, at first
+    let builder = fake.builder().delivery_timeout(Duration::from_secs(2)); // also for the ring itself, at first
     let producer = builder.start().expect("a producer");
     let ring = Drained::new();
     let mut peer = fake.accept().await;
@@ -509,19 +509,19 @@ async fn a_flush_tells_of_what_was_given_up_before_it_was_in_the_ring() {
     }
     let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
     let flush = peer.flush().await;
-    peer.mark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
-    let told = soon(flushing).await.expect("a task").expect_err("it was given up");
+    peer.watermark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+    let error = soon(flushing).await.expect("a task").expect_err("it was given up");
     assert!(
-        matches!(&told, AppendError::GivenUp { maybe_written: false, reason, .. } if reason == "the ring is full"),
-        "{told}"
+        matches!(&error, AppendError::DeliveryTimeout { maybe_written: false, reason, .. } if reason == "the ring is full"),
+        "{error}"
     );
 }
 
 /// A daemon whose disk is full takes nothing of the ring: the board says why, and so does who waits, or was given up.
 #[tokio::test]
-async fn why_the_drain_takes_nothing_is_told() {
+async fn the_reason_for_a_stalled_drain_is_reported() {
     let fake = Fake::with_ring();
-    let builder = fake.builder().give_up_after(Duration::from_secs(2));
+    let builder = fake.builder().delivery_timeout(Duration::from_secs(2));
     let producer = builder.start().expect("a producer");
     let mut ring = Drained::new();
     let mut peer = fake.accept().await;
@@ -540,9 +540,9 @@ async fn why_the_drain_takes_nothing_is_told() {
     for _ in 2..ring.drain.shape().slots() {
         soon(submit(&producer, AckLevel::Posted, "fills it")).await.expect("in the ring");
     }
-    let told = soon(submit(&producer, AckLevel::Durable, "has no room")).await.expect_err("it was given up");
-    assert!(matches!(&told, AppendError::Refused { maybe_written: false, .. }), "{told}");
-    assert_eq!((code(&told), told.is_retryable()), (Some(ErrorCode::NoSpace), true));
+    let error = soon(submit(&producer, AckLevel::Durable, "has no room")).await.expect_err("it was given up");
+    assert!(matches!(&error, AppendError::Refused { maybe_written: false, .. }), "{error}");
+    assert_eq!((code(&error), error.is_retryable()), (Some(ErrorCode::NoSpace), true));
     ring.drain.set_waits(0);
     ring.take();
     ring.drain.raise(Level::Received, ring.drain.next());

@@ -2,7 +2,7 @@
 //!
 //! What must hold: the peer's uid and gid come from the kernel; a group that does not exist lets nobody in; looking a
 //! user's groups up may ask a name service, which may hang: it is asked by a thread of the runtime that may block, once for
-//! each user at a time, waited for as long as [`LONGEST`] by him alone, and its answer is remembered for [`REMEMBER`].
+//! each user at a time, waited for as long as [`GROUP_LOOKUP_TIMEOUT`] by him alone, and its answer is remembered for [`GROUP_CACHE_TTL`].
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tokio::sync::watch;
 
-const REMEMBER: Duration = Duration::from_secs(60);
+const GROUP_CACHE_TTL: Duration = Duration::from_secs(60);
 /// Without an answer by then one may not read, on this connection.
-const LONGEST: Duration = Duration::from_secs(2);
+const GROUP_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a user with this primary gid is in a group.
 type Lookup = fn(u32, u32, Gid) -> bool;
@@ -48,12 +48,12 @@ impl Access {
             return true;
         }
         let mut answer = self.ask(uid, gid, group);
-        match tokio::time::timeout(LONGEST, answer.wait_for(Option::is_some)).await {
+        match tokio::time::timeout(GROUP_LOOKUP_TIMEOUT, answer.wait_for(Option::is_some)).await {
             Ok(answer) => answer.is_ok_and(|answer| *answer == Some(true)),
             Err(_) => {
                 tracing::warn!(
                     uid,
-                    "the groups of a user are not known within {LONGEST:?} (does a name service hang?): he may not read"
+                    "the groups of a user are not known within {GROUP_LOOKUP_TIMEOUT:?} (does a name service hang?): he may not read"
                 );
                 false
             }
@@ -66,12 +66,12 @@ impl Access {
         // One that was not answered is not asked again beside itself; where nobody will answer it is.
         known.retain(|_, (since, answer)| match answer.has_changed() {
             Ok(_) if answer.borrow().is_none() => true,
-            _ => answer.borrow().is_some() && since.elapsed() < REMEMBER,
+            _ => answer.borrow().is_some() && since.elapsed() < GROUP_CACHE_TTL,
         });
         let begin = || {
-            let (tell, answer) = watch::channel(None);
+            let (sender, answer) = watch::channel(None);
             let lookup = self.lookup;
-            tokio::task::spawn_blocking(move || tell.send_replace(Some(lookup(uid, gid, group))));
+            tokio::task::spawn_blocking(move || sender.send_replace(Some(lookup(uid, gid, group))));
             (Instant::now(), answer)
         };
         known.entry((uid, gid)).or_insert_with(begin).1.clone()
@@ -115,7 +115,7 @@ mod tests {
         let lookup: Lookup = |uid, _, _| {
             ASKED.fetch_add(1, Ordering::SeqCst);
             let began = Instant::now();
-            while uid == HANGS && !ANSWERS.load(Ordering::SeqCst) && began.elapsed() < REMEMBER {
+            while uid == HANGS && !ANSWERS.load(Ordering::SeqCst) && began.elapsed() < GROUP_CACHE_TTL {
                 std::thread::sleep(Duration::from_millis(1));
             }
             true

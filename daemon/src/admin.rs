@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::io::device::{Substrate, WriteCache};
-use clad_journal::{Accepting, Journal, Marks};
+use clad_journal::{Accepting, Journal, Watermarks};
 use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::{AckLevel, DurabilityPolicy};
@@ -18,10 +18,10 @@ use crate::rings::Rings;
 use crate::shares::Shares;
 
 /// Longest that a sync or a rotation is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the service tells of.
-pub(crate) struct Desk {
+pub(crate) struct AdminService {
     pub(crate) journal: Arc<Journal>,
     pub(crate) health: Health,
     pub(crate) substrate: Substrate,
@@ -46,14 +46,14 @@ pub(crate) struct Desk {
 }
 
 /// Implements the generated trait; a newtype because the trait cannot stand on an `Arc`.
-pub(crate) struct Service(pub(crate) Arc<Desk>);
+pub(crate) struct AdminHandler(pub(crate) Arc<AdminService>);
 
-impl Desk {
+impl AdminService {
     fn status(&self) -> v1::StatusResponse {
         let s = self.journal.status();
         let report = self.journal.report();
-        let m = s.marks;
-        let origin = self.origin.told();
+        let m = s.watermarks;
+        let origin = self.origin.snapshot();
         let crate::health::State { not_ready, degraded } = self.health.state();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -84,7 +84,7 @@ impl Desk {
                 summary: report.to_string(),
                 clean: report.clean,
                 duration_ms: report.took_ns / 1_000_000,
-                truncated_bytes: report.set_aside_bytes,
+                truncated_bytes: report.quarantined_bytes,
                 rewritten_bytes: report.rewritten_bytes,
                 records: report.rewritten_records,
             }),
@@ -108,7 +108,7 @@ impl Desk {
             retention: self.journal.retention() != clad_journal::Retention::default(),
             inflight_limit_bytes: self.shares.inflight.total() as u64,
             rings: Some(rings(&self.shares.rings)),
-            shares: self.shares.told(&self.journal),
+            shares: self.shares.snapshot(&self.journal),
             owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
     }
@@ -122,7 +122,7 @@ fn rings(rings: &Rings) -> v1::Rings {
         data_bytes: usage.data_bytes,
         used_bytes: usage.used_bytes,
         waiting_appends: usage.waiting,
-        aside: rings.aside() as u64,
+        aside: rings.stalled() as u64,
     }
 }
 
@@ -154,15 +154,15 @@ fn substrate(s: &Substrate, power_loss_protected: bool) -> v1::Substrate {
 }
 
 #[tonic::async_trait]
-impl Admin for Service {
+impl Admin for AdminHandler {
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
-        let desk = self.0.clone();
-        let status = tokio::task::spawn_blocking(move || desk.status()).await;
+        let admin_service = self.0.clone();
+        let status = tokio::task::spawn_blocking(move || admin_service.status()).await;
         status.map(Response::new).map_err(|e| Status::internal(e.to_string()))
     }
 
     async fn rotate(&self, _: Request<v1::RotateRequest>) -> Result<Response<v1::RotateResponse>, Status> {
-        let answer = tokio::time::timeout(PATIENCE, self.0.journal.rotate()).await;
+        let answer = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, self.0.journal.rotate()).await;
         let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
         let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
         let active = self.0.journal.active_segment();
@@ -179,12 +179,12 @@ impl Admin for Service {
             let text = "nothing can be made durable on what this log stands on (`clactl status`); what is `written` is with the kernel";
             return Err(Status::failed_precondition(text));
         }
-        let mut marks = self.0.journal.subscribe();
-        let failures = marks.borrow().failures;
+        let mut watermarks = self.0.journal.subscribe();
+        let failures = watermarks.borrow().failures;
         let target = self.0.journal.request_sync();
-        let has_failed = |m: &Marks| m.failures != failures || m.accepting == Accepting::Failed;
-        let reached = marks.wait_for(|m| m.durable >= target || has_failed(m));
-        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        let has_failed = |m: &Watermarks| m.failures != failures || m.accepting == Accepting::Failed;
+        let reached = watermarks.wait_for(|m| m.durable >= target || has_failed(m));
+        let reached = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, reached).await;
         let m = *reached
             .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
             .map_err(|_| Status::unavailable("clad is going down"))?;

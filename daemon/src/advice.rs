@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use clad_journal::io::device::{Obstacle, Reach};
+use clad_journal::io::device::{DurabilityClass, Obstacle};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, Group, Uid, User, access};
 
-use crate::holder::holder;
+use crate::lock_holder::lock_holder;
 
 /// The advice, with `; ` before it; empty where there is none to give.
 pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
@@ -67,9 +67,9 @@ fn missing(dir: &Path) -> String {
 }
 
 /// The same about a log for which no level above `written` is honest; empty where `durable` is.
-pub(crate) fn on_reach(reach: &Reach) -> String {
+pub(crate) fn on_class(class: &DurabilityClass) -> String {
     const MOVE: &str = "set journal.dir to a folder on ext4 with a journal, xfs or btrfs, on a disk";
-    let Reach::Written { because } = reach else { return String::new() };
+    let DurabilityClass::Written { because } = class else { return String::new() };
     match because.iter().all(Obstacle::yields_to_word) {
         true => format!(
             "; {MOVE}; or state journal.power_loss_protected = true, if it is so that what has been taken here is safe when \
@@ -80,10 +80,10 @@ pub(crate) fn on_reach(reach: &Reach) -> String {
 }
 
 /// Why `durable` is not to be had here, and the same; empty where it is.
-pub(crate) fn not_durable(reach: &Reach) -> String {
-    let Reach::Written { because } = reach else { return String::new() };
+pub(crate) fn not_durable(class: &DurabilityClass) -> String {
+    let DurabilityClass::Written { because } = class else { return String::new() };
     let because: Vec<_> = because.iter().map(Obstacle::to_string).collect();
-    format!("{}{}", because.join("; "), on_reach(reach))
+    format!("{}{}", because.join("; "), on_class(class))
 }
 
 /// The same about a folder in which nothing could be made just now, by how it looks; empty where there is nothing to see.
@@ -94,7 +94,7 @@ pub(crate) fn of_folder(dir: &Path) -> String {
 
 /// The same about a log that another process has.
 pub(crate) fn in_use(dir: &Path) -> String {
-    let who = holder(dir).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
+    let who = lock_holder(dir).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
     format!("; {who} has it: stop that, or give this one a folder of its own (journal.dir, or --instance NAME)")
 }
 
@@ -160,16 +160,16 @@ mod tests {
     fn the_operators_word_is_named_where_it_helps() {
         let journal = || Obstacle::NoJournal { filesystem: "ext4".to_owned() };
         let memory = || Obstacle::MemoryFilesystem { filesystem: "tmpfs".to_owned() };
-        let advice = |because| on_reach(&Reach::Written { because });
+        let advice = |because| on_class(&DurabilityClass::Written { because });
         let text = advice(vec![journal()]);
         assert!(text.contains("set journal.dir") && text.contains("or state journal.power_loss_protected"), "{text}");
         for because in [vec![memory()], vec![journal(), memory()]] {
             let text = advice(because);
             assert!(text.contains("set journal.dir") && text.contains("does not help"), "{text}");
         }
-        let durable = Reach::Durable { by_word: vec![journal()] };
-        assert_eq!((on_reach(&durable), not_durable(&durable)), (String::new(), String::new()));
-        let whole = not_durable(&Reach::Written { because: vec![memory()] });
+        let durable = DurabilityClass::Durable { by_word: vec![journal()] };
+        assert_eq!((on_class(&durable), not_durable(&durable)), (String::new(), String::new()));
+        let whole = not_durable(&DurabilityClass::Written { because: vec![memory()] });
         assert!(whole.starts_with("tmpfs keeps its files in memory; set journal.dir"), "{whole}");
     }
 

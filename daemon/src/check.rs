@@ -17,7 +17,7 @@ use nix::unistd::{AccessFlags, Group, Uid, access};
 use self::taken::{Listening, Owner};
 use crate::config::{Config, Durability, Loaded, Source, show_duration, show_size};
 use crate::exit::Exit;
-use crate::holder::{Holder, holder};
+use crate::lock_holder::{LockHolder, lock_holder};
 use crate::text::printable;
 use crate::{advice, setup};
 
@@ -38,7 +38,7 @@ const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is 
 pub struct Report {
     lines: Vec<(&'static str, String)>,
     /// Who has the data folder now: a start is for when that has ended.
-    in_use_by: Option<Holder>,
+    in_use_by: Option<LockHolder>,
     /// Something may be in the way, and cannot be seen from here.
     unsure: bool,
     /// How the command ends.
@@ -134,7 +134,7 @@ fn data_folder(config: &Config, report: &mut Report) {
     if let Err(problem) = found {
         report.fail(WHAT, problem, Exit::Failed);
     }
-    if let Some(holder) = holder(dir) {
+    if let Some(holder) = lock_holder(dir) {
         report.note(WHAT, format!("in use by {holder}"));
         report.in_use_by = Some(holder);
     }
@@ -208,8 +208,8 @@ fn policy(config: &Config, report: &mut Report) {
     let highest = match journal.durability {
         Durability::FireAndForget => "written".to_owned(),
         _ => {
-            let reach = substrate.reach(journal.power_loss_protected);
-            format!("{reach}{}", advice::on_reach(&reach))
+            let reach = substrate.durability_class(journal.power_loss_protected);
+            format!("{reach}{}", advice::on_class(&reach))
         }
     };
     report.note("policy", format!("{}, io engine {}, highest ack {highest}", journal.durability, journal.io_engine));
@@ -253,8 +253,8 @@ fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &
 
 /// Ports below it are for who has `CAP_NET_BIND_SERVICE`.
 fn first_open_port() -> u16 {
-    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
-    told.and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+    let first_port = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
+    first_port.and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
 }
 
 fn may_take_any_port() -> bool {
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn whose_place_it_is_decides() {
         let judged = |owner: Owner, holder: Option<u32>| {
-            let in_use_by = holder.map(|pid| Holder { pid: Some(pid) });
+            let in_use_by = holder.map(|pid| LockHolder { pid: Some(pid) });
             let mut report = Report { lines: Vec::new(), in_use_by, unsure: false, exit: Exit::Done };
             is_taken("tcp", "127.0.0.1:7440", &Listening { owner }, "ingest.tcp.listen", &mut report);
             (report.exit, report.unsure, report.to_string())

@@ -107,7 +107,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
     let outcome = match cli.command.unwrap_or(Command::Run) {
         Command::Run => {
             // Before anybody takes what was handed over, and the word of it out of the environment.
-            let rings = crate::keep::Stored::is_there();
+            let rings = crate::fdstore::InheritedFds::is_there();
             Ok(unless_rings(rings, load(&args).map_or_else(|exit| exit, |loaded| run(loaded, args))))
         }
         Command::Check => load(&args).map(|loaded| {
@@ -125,7 +125,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             say(io::stdout(), &text);
             Exit::Done
         }),
-        Command::Hold { socket } => Ok(crate::keep::hold(&socket)),
+        Command::Hold { socket } => Ok(crate::fdstore::hold(&socket)),
         // The daemon reads the configuration, and says what it thinks of it.
         Command::Reload { pid } => {
             let (text, exit) = reload(pid, std::env::var_os("RUNTIME_DIRECTORY").as_deref());

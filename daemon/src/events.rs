@@ -16,10 +16,10 @@ pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer
         Event::WaitsForWrites { segment, over: false } => {
             let text = format!("waiting for a dead process's writes to segment {segment} to reach the disk");
             phase.send_replace(text);
-            tell(&health, event);
+            handle_event(&health, event);
         }
         Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
-        event => tell(&health, event),
+        event => handle_event(&health, event),
     })
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
     );
 }
 
-fn tell(health: &Health, event: &Event) {
+fn handle_event(health: &Health, event: &Event) {
     match event {
         Event::Batch { records, bytes, synced, inline, took } => {
             metrics::batch(u64::from(*records), *bytes);

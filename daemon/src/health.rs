@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_once() {
+    fn a_full_disk_is_reported_once() {
         let health = Health::default();
         health.ready();
         health.degraded("space", "no room, the active segment is used");

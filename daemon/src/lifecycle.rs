@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Config, LoadArgs, reload_diff};
 use crate::health::{Health, journal_failed};
-use crate::ingest::{Crew, Current, Listeners};
+use crate::ingest::{ConnectionSlots, LiveSettings, Reactor};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::metrics::{self, Recent};
 use crate::origin::Origin;
@@ -27,8 +27,8 @@ use crate::watchdog::Watchdog;
 use crate::{advice, events, setup};
 
 /// A disk that has not finished for so long is told as degraded.
-const SLOW: Duration = Duration::from_secs(5);
-const TICK: Duration = Duration::from_secs(1);
+const DEGRADED_AFTER: Duration = Duration::from_secs(5);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The signals.
 pub(crate) struct Signals {
@@ -69,10 +69,10 @@ pub(crate) struct Running {
     pub(crate) rings: Rings,
     pub(crate) logging: Logging,
     pub(crate) notifier: Notifier,
-    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) connection_slots: Arc<ConnectionSlots>,
     /// Serves connections until the end of the drain.
-    pub(crate) crew: Crew,
-    pub(crate) current: Current,
+    pub(crate) reactor: Reactor,
+    pub(crate) live_settings: LiveSettings,
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
@@ -89,10 +89,10 @@ pub(crate) struct Running {
 
 impl Running {
     /// Runs until TERM or INT.
-    pub(crate) async fn until_told(&mut self, signals: &mut Signals) {
-        let mut tick = tokio::time::interval(TICK);
+    pub(crate) async fn until_stopped(&mut self, signals: &mut Signals) {
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut watchdog = watchdog_interval().map(|period| Watchdog::new(period, self.crew.clone()));
+        let mut watchdog = watchdog_interval().map(|period| Watchdog::new(period, self.reactor.clone()));
         let mut asked = None;
         loop {
             tokio::select! {
@@ -140,13 +140,13 @@ impl Running {
         events::losses(&self.health, &losses, &self.config.journal.dir);
         let s = &self.status;
         match s.disk_busy {
-            Some(age) if age > SLOW => {
+            Some(age) if age > DEGRADED_AFTER => {
                 self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
             }
             _ => self.health.restored("disk"),
         }
         match self.rings.silent_for() {
-            silent if silent > SLOW => self.health.degraded(
+            silent if silent > DEGRADED_AFTER => self.health.degraded(
                 "rings",
                 format!("the drain of the rings has not got on for {silent:.0?}: appends wait behind it; restart clad"),
             ),
@@ -156,7 +156,7 @@ impl Running {
             Some(why) => self.health.degraded("kept", why),
             None => self.health.restored("kept"),
         }
-        match s.marks.accepting {
+        match s.watermarks.accepting {
             Accepting::Yes => match self.rings.why_refused() {
                 Some(why) => self.health.not_ready("rings", why),
                 None => self.health.ready(),
@@ -174,12 +174,12 @@ impl Running {
                 self.health.not_ready("journal", journal_failed(reason));
             }
         }
-        self.tell();
+        self.update_status_line();
     }
 
-    fn tell(&mut self) {
+    fn update_status_line(&mut self) {
         if let Some(line) =
-            self.statement.next(&self.status, self.listeners.open(), &self.health.state(), Instant::now())
+            self.statement.next(&self.status, self.connection_slots.open(), &self.health.state(), Instant::now())
         {
             self.notifier.status(&line);
         }
@@ -209,7 +209,7 @@ impl Running {
             }
         };
         self.outcomes.leave(outcome);
-        let line = self.statement.line(&self.status, self.listeners.open(), &self.health.state());
+        let line = self.statement.line(&self.status, self.connection_slots.open(), &self.health.state());
         self.notifier.ready(&line);
     }
 
@@ -243,9 +243,9 @@ impl Running {
         self.journal.set_retention(setup::retention(&config));
         self.journal.set_rotate_after(config.rotation.max_age);
         self.journal.set_max_producers(config.limits.max_producers as usize);
-        self.listeners.set_max(setup::places(&config));
-        self.current.set_limits(&config.limits);
-        self.rings.set_door(self.current.service().door);
+        self.connection_slots.set_max(setup::connections_max(&config));
+        self.live_settings.set_limits(&config.limits);
+        self.rings.set_admission(self.live_settings.service().admission);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.config = config;
     }

@@ -6,11 +6,11 @@ use crate::config::Loaded;
 
 /// Clones share one.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin(Arc<RwLock<Told>>);
+pub(crate) struct Origin(Arc<RwLock<OriginSnapshot>>);
 
 /// As it is told.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct OriginSnapshot {
     /// Files that were read, the weakest first.
     pub(crate) files: Vec<String>,
     /// What the environment and the command line set over them.
@@ -19,19 +19,19 @@ pub(crate) struct Told {
 
 impl Origin {
     pub(crate) fn of(loaded: &Loaded) -> Self {
-        Self(Arc::new(RwLock::new(Told::of(loaded))))
+        Self(Arc::new(RwLock::new(OriginSnapshot::of(loaded))))
     }
 
     pub(crate) fn set(&self, loaded: &Loaded) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Told::of(loaded);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = OriginSnapshot::of(loaded);
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn snapshot(&self) -> OriginSnapshot {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Told {
+impl OriginSnapshot {
     fn of(loaded: &Loaded) -> Self {
         let files = loaded.files.iter().map(|path| path.display().to_string()).collect();
         Self { files, overrides: loaded.provenance.overrides() }

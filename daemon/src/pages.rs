@@ -1,6 +1,6 @@
 //! The listener of the pages: `[metrics] listen`.
 //!
-//! What must hold: whoever asks is answered, whatever lies idle. At most [`MOST`] connections are open; with one more, the
+//! What must hold: whoever asks is answered, whatever lies idle. At most [`PAGE_CONNECTIONS_MAX`] connections are open; with one more, the
 //! one that has been silent for longest is closed. So they never take descriptors that the journal needs.
 
 use std::collections::HashMap;
@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Connections at once: some scrapers, probes and people with a browser.
-pub(crate) const MOST: usize = 64;
+pub(crate) const PAGE_CONNECTIONS_MAX: usize = 64;
 /// After an error of `accept` (no descriptors left).
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections to the pages.
 pub(crate) struct Pages {
@@ -52,7 +52,7 @@ impl Pages {
 
     fn page(&self, stream: TcpStream) -> Page {
         let (stream, mut open) = (Arc::new(stream), locked(&self.open));
-        if open.known.len() >= MOST
+        if open.known.len() >= PAGE_CONNECTIONS_MAX
             && let Some(silent) = open.known.iter().min_by_key(|(_, (_, since))| *since).map(|(key, _)| *key)
             && let Some((stream, _)) = open.known.remove(&silent)
         {
@@ -76,7 +76,7 @@ impl Listener for Pages {
                 Ok((stream, address)) => return (self.page(stream), address),
                 Err(e) => {
                     tracing::warn!(error = %e, "accept failed on the metrics socket");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -141,12 +141,12 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     async fn ask(stream: &mut TcpStream) -> String {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut answer = vec![0; 4096];
-        let read = tokio::time::timeout(PAUSE + PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap();
+        let read = tokio::time::timeout(ACCEPT_PAUSE + TEST_TIMEOUT, stream.read(&mut answer)).await.unwrap().unwrap();
         String::from_utf8_lossy(&answer[..read]).into_owned()
     }
 
@@ -161,7 +161,7 @@ mod tests {
         let mut first = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut first).await.ends_with("here"));
         let mut idle = Vec::new();
-        for n in 0..3 * MOST {
+        for n in 0..3 * PAGE_CONNECTIONS_MAX {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(b"G").await.unwrap();
             idle.push(stream);
@@ -169,17 +169,17 @@ mod tests {
                 // It is never the one that has been silent for longest.
                 assert!(ask(&mut first).await.ends_with("here"), "after {n}");
             }
-            assert!(locked(&open).known.len() <= MOST);
+            assert!(locked(&open).known.len() <= PAGE_CONNECTIONS_MAX);
         }
         let mut end = [0];
-        let closed = tokio::time::timeout(PATIENCE, idle[0].read(&mut end)).await.unwrap();
+        let closed = tokio::time::timeout(TEST_TIMEOUT, idle[0].read(&mut end)).await.unwrap();
         assert!(matches!(closed, Ok(0) | Err(_)), "the first of them makes room: {closed:?}");
         let mut new = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut new).await.ends_with("here"));
         drop((idle, new, first));
         let began = Instant::now();
         while !locked(&open).known.is_empty() {
-            assert!(began.elapsed() < PATIENCE, "what is closed is forgotten");
+            assert!(began.elapsed() < TEST_TIMEOUT, "what is closed is forgotten");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         served.abort();

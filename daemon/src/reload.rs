@@ -9,7 +9,7 @@
 //! - HUP ends most programs: it is sent to the very process that left the file (pid and start time, held by a pidfd
 //!   meanwhile), and to no other.
 //! - An outcome is told of a reload that was begun after the signal; the file is replaced whole; a daemon that ends
-//!   meanwhile is no success; nobody is waited for longer than [`PATIENCE`].
+//!   meanwhile is no success; nobody is waited for longer than [`RELOAD_TIMEOUT`].
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -27,8 +27,8 @@ use crate::ingest::start_time;
 /// In the runtime folder: whose it is, the number of its reloads so far, how the last one ended, and its words.
 const FILE: &str = "reload";
 /// Longest that the daemon may take: a reload reads files and waits for no disk.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const RELOAD_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// How a reload ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,14 +136,14 @@ fn file(runtime: Option<&OsStr>) -> Option<PathBuf> {
 /// The command. The answer is what to print, and the exit code: 0 taken, 78 refused, 1 where nobody told.
 #[must_use]
 pub fn reload(pid: u32, runtime: Option<&OsStr>) -> (String, Exit) {
-    match ask(pid, runtime, PATIENCE) {
+    match ask(pid, runtime, RELOAD_TIMEOUT) {
         Ok(Outcome::Taken(text)) => (format!("reloaded: {text}"), Exit::Done),
         Ok(Outcome::Refused(text)) => (format!("the reload was refused: {text}"), Exit::Config),
         Err(error) => (format!("reload of process {pid}: {error}"), Exit::Failed),
     }
 }
 
-fn ask(pid: u32, runtime: Option<&OsStr>, patience: Duration) -> io::Result<Outcome> {
+fn ask(pid: u32, runtime: Option<&OsStr>, timeout: Duration) -> io::Result<Outcome> {
     let (handle, process) = open(pid)?;
     let environment = || runtime_of(pid);
     let path = runtime.map(OsStr::to_owned).or_else(environment).and_then(|runtime| file(Some(&runtime)));
@@ -162,7 +162,7 @@ fn ask(pid: u32, runtime: Option<&OsStr>, patience: Duration) -> io::Result<Outc
         io::Error::new(error.kind(), text)
     })?;
     pidfd_send_signal(&handle, Signal::HUP)?;
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     loop {
         let over = ended(&handle)?;
         match Left::read(&path) {
@@ -172,7 +172,7 @@ fn ask(pid: u32, runtime: Option<&OsStr>, patience: Duration) -> io::Result<Outc
             _ if over => return Err(io::Error::other("it ended before it had reloaded")),
             _ if Instant::now() >= until => {
                 let text =
-                    format!("it was told to, and has not said how that went within {patience:?}: see its messages");
+                    format!("it was told to, and has not said how that went within {timeout:?}: see its messages");
                 return Err(io::Error::other(text));
             }
             _ => {}
@@ -196,7 +196,7 @@ fn open(pid: u32) -> io::Result<(OwnedFd, Process)> {
 /// Whether the process has ended; waits a moment for that.
 fn ended(handle: &OwnedFd) -> io::Result<bool> {
     let mut polled = [PollFd::new(handle, PollFlags::IN)];
-    match poll(&mut polled, Some(&LOOK)) {
+    match poll(&mut polled, Some(&RELOAD_POLL_INTERVAL)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -306,7 +306,7 @@ mod tests {
         // It says that it is a daemon, and HUP ends it.
         let other = Other::start(None);
         std::fs::write(folder.path().join(FILE), left(other.0.id()).encode()).unwrap();
-        let error = ask(other.0.id(), runtime, PATIENCE).unwrap_err();
+        let error = ask(other.0.id(), runtime, RELOAD_TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("ended before"), "{error}");
         // It says that it is one, and says no more: a shell that takes HUP without a word.
         let mut shell = std::process::Command::new("sh");

@@ -19,11 +19,11 @@ use tokio::sync::watch;
 
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
+use crate::fdstore::InheritedFds;
 use crate::health::Health;
-use crate::held::Held;
-use crate::ingest::Crew;
+use crate::ingest::Reactor;
 use crate::ingest::quota::Quota;
-use crate::keep::Stored;
+use crate::inherited_sockets::InheritedSockets;
 use crate::lifecycle::{Running, Signals};
 use crate::logging::{Logging, Style, Surroundings};
 use crate::origin::Origin;
@@ -33,20 +33,20 @@ use crate::shares::Refusals;
 use crate::systemd::Notifier;
 use crate::{advice, events, hint, ingest, metrics, setup};
 use drain::drain;
-use serve::World;
+use serve::Services;
 
 /// What a start that gets on asks for at a time; it asks again long before it is over.
-const MORE_TIME: Duration = Duration::from_secs(30);
+const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
 
 /// How long the ingest threads may take to be gone: as the runtime's, one may be at a disk that hangs.
-const THREADS_END: Duration = Duration::from_millis(100);
+const THREADS_JOIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
 #[must_use]
 pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     // First of all, while there are no threads.
-    let stored = Stored::of_process();
-    let held = Held::of_process(Stored::is_name);
+    let inherited_fds = InheritedFds::of_process();
+    let inherited = InheritedSockets::of_process(InheritedFds::is_name);
     let style = Style::choose(loaded.config.log.format, Surroundings::of_process());
     let logging = match Logging::start(loaded.config.log.level, style) {
         Ok(logging) => logging,
@@ -55,15 +55,15 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let held = match held {
-        Ok(held) => held,
+    let inherited = match inherited {
+        Ok(inherited) => inherited,
         Err(e) => return failed("take the sockets of the service manager", &e),
     };
-    let stored = match stored {
-        Ok(stored) => stored,
+    let inherited_fds = match inherited_fds {
+        Ok(inherited_fds) => inherited_fds,
         Err(e) => return failed("take what the service manager stored", &e),
     };
-    let strangers = held.strangers(&loaded.config);
+    let strangers = inherited.strangers(&loaded.config);
     if !strangers.is_empty() {
         for stranger in strangers {
             tracing::error!("{stranger}");
@@ -71,12 +71,12 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         return Exit::Config;
     }
     let files = setup::raise_files();
-    let (wanted, places) = (loaded.config.limits.max_connections, setup::places(&loaded.config));
-    if places < wanted as usize {
+    let (wanted, connections_max) = (loaded.config.limits.max_connections, setup::connections_max(&loaded.config));
+    if connections_max < wanted as usize {
         tracing::warn!(
             files,
             "limits.max_connections = {wanted}, but the limit of open files (RLIMIT_NOFILE; LimitNOFILE= in the unit) leaves \
-             room for {places} connections beside the log's own files: no more are taken"
+             room for {connections_max} connections beside the log's own files: no more are taken"
         );
     }
     // Health, admin and gRPC run here. The framed protocol has threads of its own, which may block; so has the journal.
@@ -85,7 +85,7 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
         Ok(runtime) => runtime,
         Err(e) => return failed("start the runtime", &e),
     };
-    let exit = runtime.block_on(live(loaded, args, logging, held, stored));
+    let exit = runtime.block_on(live(loaded, args, logging, inherited, inherited_fds));
     // A disk call that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     exit
@@ -101,7 +101,13 @@ fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     Exit::Failed
 }
 
-async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stored: Stored) -> Exit {
+async fn live(
+    loaded: Loaded,
+    args: LoadArgs,
+    logging: Logging,
+    inherited: InheritedSockets,
+    inherited_fds: InheritedFds,
+) -> Exit {
     let origin = Origin::of(&loaded);
     let config = loaded.config;
     let notifier = match Notifier::of_process() {
@@ -123,7 +129,7 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let buffers = Quota::new(ingest::buffers(&config.limits));
-    let world = World {
+    let services = Services {
         buffers,
         config,
         origin,
@@ -135,56 +141,56 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         recent: recent.clone(),
         started,
     };
-    let (mut held, mut told, seen) = (held, HashMap::new(), Arc::<OnceLock<Rings>>::default());
-    if let Err(exit) = world.serve_pages(scrape, &seen, &mut held, &mut told).await {
-        return world.end_failed(exit, &stop, &notifier).await;
+    let (mut inherited, mut listen_addresses, seen) = (inherited, HashMap::new(), Arc::<OnceLock<Rings>>::default());
+    if let Err(exit) = services.serve_pages(scrape, &seen, &mut inherited, &mut listen_addresses).await {
+        return services.end_failed(exit, &stop, &notifier).await;
     }
-    let records = match world.take_records(&mut held) {
+    let records = match services.take_records(&mut inherited) {
         Ok(records) => records,
-        Err(exit) => return world.end_failed(exit, &stop, &notifier).await,
+        Err(exit) => return services.end_failed(exit, &stop, &notifier).await,
     };
-    let kept = tokio::select! {
-        kept = world.kept(stored, &notifier) => kept,
-        () = signals.end() => return world.end_early(&notifier).await,
+    let stored = tokio::select! {
+        stored = services.stored(inherited_fds, &notifier) => stored,
+        () = signals.end() => return services.end_early(&notifier).await,
     };
-    let kept = match kept {
-        Ok(kept) => kept,
-        Err(exit) => return world.end_failed(exit, &stop, &notifier).await,
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(exit) => return services.end_failed(exit, &stop, &notifier).await,
     };
-    let crew = match Crew::start(workers(), &Handle::current()) {
-        Ok(crew) => crew,
-        Err(e) => return world.end_failed(failed("start the ingest threads", &e), &stop, &notifier).await,
+    let reactor = match Reactor::start(workers(), &Handle::current()) {
+        Ok(reactor) => reactor,
+        Err(e) => return services.end_failed(failed("start the ingest threads", &e), &stop, &notifier).await,
     };
-    let mut served = match world.serve(held, told, records, kept, crew.clone()).await {
+    let mut served = match services.serve(inherited, listen_addresses, records, stored, reactor.clone()).await {
         Ok(served) => served,
         Err(exit) => {
-            let exit = world.end_failed(exit, &stop, &notifier).await;
-            crew.end(THREADS_END);
+            let exit = services.end_failed(exit, &stop, &notifier).await;
+            reactor.end(THREADS_JOIN_TIMEOUT);
             return exit;
         }
     };
     let _ = seen.set(served.rings.clone());
-    world.health.ready();
-    let status = world.journal.status();
+    services.health.ready();
+    let status = services.journal.status();
     // Before anybody is told READY: who is may ask for a reload.
     let outcomes = Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref());
-    notifier.ready(&served.statement.line(&status, 0, &world.health.state()));
-    if let Some(socket) = &world.config.ingest.unix.path
+    notifier.ready(&served.statement.line(&status, 0, &services.health.state()));
+    if let Some(socket) = &services.config.ingest.unix.path
         && std::env::var_os("NOTIFY_SOCKET").is_none()
     {
         let _ = std::io::stdout().write_all(hint::hint(socket).as_bytes());
     }
     let mut running = Running {
-        journal: world.journal.clone(),
-        health: world.health.clone(),
+        journal: services.journal.clone(),
+        health: services.health.clone(),
         rings: served.rings.clone(),
         logging,
         notifier,
-        listeners: served.listeners,
-        crew: crew.clone(),
-        current: served.current,
-        config: world.config.clone(),
-        origin: world.origin.clone(),
+        connection_slots: served.connection_slots,
+        reactor: reactor.clone(),
+        live_settings: served.live_settings,
+        config: services.config.clone(),
+        origin: services.origin.clone(),
         args,
         recent,
         started,
@@ -193,10 +199,10 @@ async fn live(loaded: Loaded, args: LoadArgs, logging: Logging, held: Held, stor
         statement: served.statement,
         status,
     };
-    running.until_told(&mut signals).await;
+    running.until_stopped(&mut signals).await;
     let exit = drain(&running, &stop, &mut served.sockets, &served.rings).await;
     // Who was not done in time has timers of the runtime, which goes next.
-    crew.end(THREADS_END);
+    reactor.end(THREADS_JOIN_TIMEOUT);
     exit
 }
 
@@ -234,10 +240,10 @@ async fn open_journal(
             }
             Ok(()) = phases.changed() => {
                 notifier.status(&phases.borrow_and_update());
-                notifier.extend_timeout(MORE_TIME);
+                notifier.extend_timeout(START_TIMEOUT_EXTENSION);
             }
             // A dead process's writes to a slow disk are waited for as long as it takes.
-            () = tokio::time::sleep(MORE_TIME / 6) => notifier.extend_timeout(MORE_TIME),
+            () = tokio::time::sleep(START_TIMEOUT_EXTENSION / 6) => notifier.extend_timeout(START_TIMEOUT_EXTENSION),
         }
     };
     let (losses, journal) = match opened {
@@ -255,7 +261,7 @@ async fn open_journal(
         Err(e) => return Err(failed("open the log", &e)),
     };
     let report = journal.report();
-    metrics::recovered(Duration::from_nanos(report.took_ns), report.set_aside_bytes);
+    metrics::recovered(Duration::from_nanos(report.took_ns), report.quarantined_bytes);
     report.damage.iter().for_each(|lost| metrics::damaged(lost.from, lost.to));
     events::losses(health, &losses, &config.journal.dir);
     match report.is_damaged() {

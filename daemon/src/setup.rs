@@ -9,8 +9,8 @@ use clad_journal::io::{Engine, EngineWish};
 use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
-use crate::config::{Config, Durability, IoEngine, SEGMENT_SLACK};
-use crate::ingest::{LEAVING, ROOT_RESERVE};
+use crate::config::{Config, Durability, IoEngine, SEGMENT_OVERHEAD_BYTES};
+use crate::ingest::{LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS};
 use crate::pages;
 
 /// Appends that a producer may have unacknowledged, told in the handshake.
@@ -55,7 +55,7 @@ pub(crate) fn batch_bytes(config: &Config) -> u32 {
 
 /// What no reload can raise `[limits] max_append_bytes` above.
 fn largest_append(config: &Config) -> u32 {
-    clamp(config.journal.segment_bytes.saturating_sub(SEGMENT_SLACK))
+    clamp(config.journal.segment_bytes.saturating_sub(SEGMENT_OVERHEAD_BYTES))
 }
 
 /// The rules of retention.
@@ -121,19 +121,23 @@ pub(crate) fn unix_time() -> std::time::Duration {
 
 /// Descriptors that are the daemon's own beside its connections and rings: segments that are written, prepared and read,
 /// the folder, sockets, rings' doorbells, what the libraries open. It is about half of this on a busy day.
-const OWN_FILES: usize = 192;
+const OWN_FDS: usize = 192;
 /// Of each ring: itself, its board, its doorbell, its client.
-const FILES_OF_A_RING: usize = 4;
+const FDS_PER_RING: usize = 4;
 
 /// How many connections there may be: what the configuration says, as far as the limit of open files leaves the log its own.
-pub(crate) fn places(config: &Config) -> usize {
+pub(crate) fn connections_max(config: &Config) -> usize {
     let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, 0));
-    places_of(soft, config.limits.max_connections as usize, config.ingest.shm.max_rings as usize)
+    connections_max_of(soft, config.limits.max_connections as usize, config.ingest.shm.max_rings as usize)
 }
 
-fn places_of(files: u64, wanted: usize, rings: usize) -> usize {
+fn connections_max_of(files: u64, wanted: usize, rings: usize) -> usize {
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let own = OWN_FILES + LEAVING + ROOT_RESERVE + pages::MOST + FILES_OF_A_RING * rings;
+    let own = OWN_FDS
+        + LEAVING_CONNECTIONS_MAX
+        + ROOT_RESERVED_CONNECTIONS
+        + pages::PAGE_CONNECTIONS_MAX
+        + FDS_PER_RING * rings;
     // With next to no files, the log comes first, but somebody is to be heard.
     wanted.min(files.saturating_sub(own).max(files / 8)).max(1)
 }
@@ -150,14 +154,14 @@ pub(crate) fn raise_files() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::places_of;
+    use super::connections_max_of;
 
     #[test]
     fn connections_leave_the_log_its_files() {
-        assert_eq!(places_of(16_384, 4096, 64), 4096, "the shipped unit has room for what it allows");
-        assert_eq!(places_of(900, 4096, 64), 900 - (192 + 32 + 16 + 64 + 4 * 64));
-        assert_eq!(places_of(256, 4096, 64), 32);
-        assert_eq!(places_of(0, 4096, 64), 1);
-        assert_eq!(places_of(u64::MAX, 7, 1024), 7);
+        assert_eq!(connections_max_of(16_384, 4096, 64), 4096, "the shipped unit has room for what it allows");
+        assert_eq!(connections_max_of(900, 4096, 64), 900 - (192 + 32 + 16 + 64 + 4 * 64));
+        assert_eq!(connections_max_of(256, 4096, 64), 32);
+        assert_eq!(connections_max_of(0, 4096, 64), 1);
+        assert_eq!(connections_max_of(u64::MAX, 7, 1024), 7);
     }
 }

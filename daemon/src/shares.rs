@@ -1,7 +1,7 @@
 //! Who has how much of what all share, and since when somebody was refused for it.
 //!
 //! What must hold: where somebody was refused because his share was used up, or nothing was left, the daemon is degraded for
-//! [`TOLD_FOR`] after the last time, and the status names the largest holders of each: an operator sees at once whose it is.
+//! [`REFUSAL_REPORT_DURATION`] after the last time, and the status names the largest holders of each: an operator sees at once whose it is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clad_proto::grpc::v1;
 
 use crate::health::Health;
-use crate::ingest::Listeners;
-use crate::ingest::quota::{Holders, Owner, Quota, sorted};
+use crate::ingest::ConnectionSlots;
+use crate::ingest::quota::{Owner, Quota, QuotaUsage, sorted};
 use crate::metrics::{Label, Share};
 use crate::read::Reads;
 use crate::rings::Rings;
@@ -18,9 +18,9 @@ use clad_journal::Journal;
 use clad_journal::owner_bytes::{NETWORK, OTHERS};
 
 /// So long after the last refusal the daemon is degraded.
-const TOLD_FOR: Duration = Duration::from_secs(60);
+const REFUSAL_REPORT_DURATION: Duration = Duration::from_secs(60);
 /// The largest holders of each, in the status.
-const HOLDERS_TOLD: usize = 5;
+const REPORTED_OWNERS_MAX: usize = 5;
 
 /// Refusals as they were counted at the last look.
 #[derive(Debug, Default)]
@@ -38,7 +38,8 @@ impl Refusals {
                 self.last[at] = Some(now);
             }
         }
-        let is_recent = |at: &usize| self.last[*at].is_some_and(|last| now.duration_since(last) < TOLD_FOR);
+        let is_recent =
+            |at: &usize| self.last[*at].is_some_and(|last| now.duration_since(last) < REFUSAL_REPORT_DURATION);
         let refused: Vec<_> = (0..Share::ALL.len()).filter(is_recent).map(|at| words(Share::ALL[at])).collect();
         match refused.is_empty() {
             true => health.restored(CAUSE),
@@ -66,7 +67,7 @@ fn words(share: Share) -> &'static str {
 
 /// Everything that is shared.
 pub(crate) struct Shares {
-    pub(crate) connections: Arc<Listeners>,
+    pub(crate) connections: Arc<ConnectionSlots>,
     pub(crate) inflight: Arc<Quota>,
     pub(crate) assembly: Arc<Quota>,
     pub(crate) buffers: Arc<Quota>,
@@ -76,15 +77,15 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// As the status tells it.
-    pub(crate) fn told(&self, journal: &Journal) -> Vec<v1::Share> {
+    pub(crate) fn snapshot(&self, journal: &Journal) -> Vec<v1::Share> {
         let mut all = vec![
-            share(Share::Connections.as_str(), self.connections.holders()),
-            share(Share::InflightBytes.as_str(), self.inflight.holders()),
-            share("assembly_bytes", self.assembly.holders()),
-            share("buffer_bytes", self.buffers.holders()),
+            share(Share::Connections.as_str(), self.connections.quota_usage()),
+            share(Share::InflightBytes.as_str(), self.inflight.quota_usage()),
+            share("assembly_bytes", self.assembly.quota_usage()),
+            share("buffer_bytes", self.buffers.quota_usage()),
             producers(journal.producers_by_owner()),
-            share(Share::Reads.as_str(), self.reads.holders()),
-            share(Share::Rings.as_str(), self.rings.holders()),
+            share(Share::Reads.as_str(), self.reads.quota_usage()),
+            share(Share::Rings.as_str(), self.rings.quota_usage()),
         ];
         let retention = journal.retention();
         if retention.per_owner_bytes > 0 {
@@ -99,8 +100,8 @@ fn producers((by_owner, total): (Vec<(u64, usize)>, usize)) -> v1::Share {
     let (network, users): (Vec<_>, Vec<_>) = by_owner.into_iter().partition(|(owner, _)| owner & NETWORK != 0);
     let network = (Owner::Network, network.into_iter().map(|(_, count)| count).sum());
     let users = users.into_iter().map(|(owner, count)| (Owner::Uid(owner as u32), count));
-    let held = sorted(users.chain([network]).filter(|(_, count)| *count > 0));
-    share(Share::Producers.as_str(), Holders { total, held })
+    let by_owner = sorted(users.chain([network]).filter(|(_, count)| *count > 0));
+    share(Share::Producers.as_str(), QuotaUsage { total, by_owner })
 }
 
 /// The same of the kept log, beside `max_bytes`, or where there is no such rule beside all that it has.
@@ -108,18 +109,18 @@ fn log_bytes(status: &clad_journal::Status, max_bytes: u64) -> v1::Share {
     let owner = |owner: u64| if owner & NETWORK != 0 { Owner::Network } else { Owner::Uid(owner as u32) };
     // Those that found no place in the table are no one's.
     let named = status.owners.iter().filter(|(id, _)| *id != OTHERS);
-    let held = sorted(named.map(|&(id, bytes)| (owner(id), usize::try_from(bytes).unwrap_or(usize::MAX))));
+    let by_owner = sorted(named.map(|&(id, bytes)| (owner(id), usize::try_from(bytes).unwrap_or(usize::MAX))));
     let total = if max_bytes > 0 { max_bytes } else { status.bytes };
-    share(Share::LogBytes.as_str(), Holders { total: usize::try_from(total).unwrap_or(usize::MAX), held })
+    share(Share::LogBytes.as_str(), QuotaUsage { total: usize::try_from(total).unwrap_or(usize::MAX), by_owner })
 }
 
-fn share(what: &str, holders: Holders) -> v1::Share {
-    let largest = holders.held.iter().take(HOLDERS_TOLD);
+fn share(what: &str, quota_usage: QuotaUsage) -> v1::Share {
+    let largest = quota_usage.by_owner.iter().take(REPORTED_OWNERS_MAX);
     v1::Share {
         what: what.to_owned(),
-        total: holders.total as u64,
-        in_use: holders.held.iter().map(|(_, amount)| *amount as u64).sum(),
-        owners: holders.held.len() as u64,
+        total: quota_usage.total as u64,
+        in_use: quota_usage.by_owner.iter().map(|(_, amount)| *amount as u64).sum(),
+        owners: quota_usage.by_owner.len() as u64,
         largest: largest
             .map(|(owner, amount)| v1::Holder { owner: owner.to_string(), amount: *amount as u64 })
             .collect(),
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_for_a_while() {
+    fn a_refusal_is_reported_for_a_while() {
         let (health, mut refusals, began) = (Health::default(), Refusals::default(), Instant::now());
         health.ready();
         let mut look = |counted, after| {
@@ -139,8 +140,8 @@ mod tests {
             health.state().summary()
         };
         assert_eq!(look([0; 6], 0), "ok");
-        let told = look([1, 0, 0, 0, 0, 0], 1);
-        assert!(told.starts_with("degraded: ") && told.contains("a connection"), "{told}");
+        let reported = look([1, 0, 0, 0, 0, 0], 1);
+        assert!(reported.starts_with("degraded: ") && reported.contains("a connection"), "{reported}");
         assert!(look([1, 0, 2, 0, 0, 0], 59).contains("a connection, a place in [limits] max_producers"));
         assert!(!look([1, 0, 2, 0, 0, 0], 61).contains("a connection"), "a minute after its last one");
         assert_eq!(look([1, 0, 2, 0, 0, 0], 119), "ok");
@@ -149,16 +150,19 @@ mod tests {
 
     #[test]
     fn the_largest_holders_are_named_and_all_are_counted() {
-        let held = sorted((1..=8).map(|uid| (Owner::Uid(uid), uid as usize)));
-        let told = share("connections", Holders { total: 100, held });
-        assert_eq!((told.total, told.in_use, told.owners, told.largest.len()), (100, 36, 8, HOLDERS_TOLD));
-        assert_eq!((told.largest[0].owner.as_str(), told.largest[0].amount), ("uid 8", 8));
+        let by_owner = sorted((1..=8).map(|uid| (Owner::Uid(uid), uid as usize)));
+        let reported = share("connections", QuotaUsage { total: 100, by_owner });
+        assert_eq!(
+            (reported.total, reported.in_use, reported.owners, reported.largest.len()),
+            (100, 36, 8, REPORTED_OWNERS_MAX)
+        );
+        assert_eq!((reported.largest[0].owner.as_str(), reported.largest[0].amount), ("uid 8", 8));
     }
 
     #[test]
     fn ids_of_the_network_are_one_owner() {
-        let told = producers((vec![(7, 2), (NETWORK | 1, 2), (NETWORK | 2, 1)], 10));
-        let largest: Vec<_> = told.largest.iter().map(|holder| (holder.owner.as_str(), holder.amount)).collect();
+        let reported = producers((vec![(7, 2), (NETWORK | 1, 2), (NETWORK | 2, 1)], 10));
+        let largest: Vec<_> = reported.largest.iter().map(|holder| (holder.owner.as_str(), holder.amount)).collect();
         assert_eq!(largest, [("network", 3), ("uid 7", 2)]);
     }
 }

@@ -11,7 +11,7 @@ use clad_journal::Status;
 use crate::health::State;
 
 /// Between two lines, while nothing is wrong.
-const EVERY: Duration = Duration::from_secs(5);
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the line is made from, and what it last was.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ impl Statement {
     pub(crate) fn next(&mut self, s: &Status, connections: usize, health: &State, now: Instant) -> Option<String> {
         let elapsed = now.saturating_duration_since(self.since.0);
         let summary = health.summary();
-        if elapsed < EVERY && self.last_health == summary {
+        if elapsed < STATUS_INTERVAL && self.last_health == summary {
             return None;
         }
-        if elapsed >= EVERY {
-            let records = s.marks.received.saturating_sub(self.since.1);
+        if elapsed >= STATUS_INTERVAL {
+            let records = s.watermarks.received.saturating_sub(self.since.1);
             self.rate = (records as f64 / elapsed.as_secs_f64()).round() as u64;
-            self.since = (now, s.marks.received);
+            self.since = (now, s.watermarks.received);
         }
         self.last_health = summary;
         let line = self.line(s, connections, health);
@@ -58,7 +58,7 @@ impl Statement {
             ok if ok == "ok" => String::new(),
             wrong => format!("{wrong} | "),
         };
-        let m = &s.marks;
+        let m = &s.watermarks;
         format!(
             "{wrong}{}, {} records/s | received {}, written {}, durable {} | {} segments, {} | {connections} connections | {}",
             self.promise,
@@ -77,7 +77,7 @@ impl Statement {
 mod tests {
     use std::collections::BTreeMap;
 
-    use clad_journal::Marks;
+    use clad_journal::Watermarks;
     use clad_journal::io::{Engine, EngineReport, Space};
 
     use super::*;
@@ -85,7 +85,7 @@ mod tests {
     fn status(received: u64) -> Status {
         Status {
             log_id: [0; 16],
-            marks: Marks { received, written: received, durable: 7, ..Marks::default() },
+            watermarks: Watermarks { received, written: received, durable: 7, ..Watermarks::default() },
             lowest_offset: 0,
             segments: 2,
             recycled: 0,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_the_rate_when_it_is_due_and_what_is_wrong_at_once() {
+    fn it_reports_the_rate_when_it_is_due_and_what_is_wrong_at_once() {
         let began = Instant::now();
         let mut statement = Statement::new("group_commit to durable".into(), "new log".into(), 0, began);
         let mut health = State { not_ready: None, degraded: BTreeMap::new() };

@@ -1,7 +1,7 @@
 //! What the service manager is told, and what it asks for.
 //!
 //! What must hold: without `$NOTIFY_SOCKET` everything here does nothing; a service manager that does not
-//! read its socket cannot hold up the daemon for longer than [`PATIENCE`] a message; the environment is
+//! read its socket cannot hold up the daemon for longer than [`NOTIFY_TIMEOUT`] a message; the environment is
 //! read once and never changed (changing it is not safe beside threads).
 
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 /// Longest wait for room in the service manager's socket.
-const PATIENCE: Duration = Duration::from_secs(1);
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The line to the service manager.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address)?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(NOTIFY_TIMEOUT))?;
     Ok(socket)
 }
 

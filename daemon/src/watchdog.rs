@@ -12,7 +12,7 @@ use clad_journal::Journal;
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Interval;
 
-use crate::ingest::Crew;
+use crate::ingest::Reactor;
 use crate::rings::Rings;
 
 /// Decides whether the service manager is told that the daemon gets on.
@@ -27,7 +27,7 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// One that is asked once in this period. Within a runtime.
-    pub(crate) fn new(period: Duration, crew: Crew) -> Self {
+    pub(crate) fn new(period: Duration, reactor: Reactor) -> Self {
         let turns = Arc::new(AtomicU64::new(1));
         let worker = turns.clone();
         // Often enough that a whole period without a turn is no chance.
@@ -38,7 +38,7 @@ impl Watchdog {
                 worker.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let (workers, ingest) = (Workers::new(&Handle::current()), Ingest { crew, seen: Vec::new() });
+        let (workers, ingest) = (Workers::new(&Handle::current()), Ingest { reactor, seen: Vec::new() });
         Self { interval: tokio::time::interval(period), turns, seen: 0, workers, ingest }
     }
 
@@ -78,14 +78,14 @@ impl Watchdog {
 
 /// What each ingest thread had done when it was looked at.
 struct Ingest {
-    crew: Crew,
+    reactor: Reactor,
     seen: Vec<u64>,
 }
 
 impl Ingest {
     /// A thread that has been in one and the same task since the last look. One that is at the disk is in none.
     fn blocked(&mut self) -> Option<usize> {
-        let turns: Vec<u64> = self.crew.turns().collect();
+        let turns: Vec<u64> = self.reactor.turns().collect();
         let seen = std::mem::replace(&mut self.seen, turns);
         self.seen.iter().zip(seen).position(|(now, seen)| *now == seen && !now.is_multiple_of(2))
     }
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    const LOOK: Duration = Duration::from_millis(100);
+    const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
     #[test]
     fn a_blocked_worker_is_seen_beside_one_that_gets_on_and_neither_rest_nor_work_is_taken_for_it() {
@@ -143,7 +143,7 @@ mod tests {
         let mut workers = Workers::new(runtime.handle());
         let mut looks = |blocked: bool| {
             let mut look = || {
-                sleep(LOOK);
+                sleep(LOOK_INTERVAL);
                 workers.blocked().is_some()
             };
             // The first is at what was before.

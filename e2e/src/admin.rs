@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// The admin socket of a daemon.
 #[derive(Clone, Debug)]
@@ -71,6 +71,6 @@ impl Admin {
             let channel = Endpoint::from_static("http://admin.sock").connect_with_connector(connector).await;
             ask(AdminClient::new(channel.map_err(|e| format!("{e:?}"))?)).await.map_err(|e| format!("{e:?}"))
         };
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "no answer".to_owned())? })
+        runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, asked).await.map_err(|_| "no answer".to_owned())? })
     }
 }

@@ -48,7 +48,7 @@ impl ByHand {
     /// When it says neither.
     pub fn ask(socket: &Path, hello: &Hello, clock_ns: u64) -> Result<Self, ErrorInfo> {
         let mut control = UnixStream::connect(socket).expect("connected");
-        control.set_read_timeout(Some(crate::PATIENCE)).expect("a socket");
+        control.set_read_timeout(Some(crate::TEST_TIMEOUT)).expect("a socket");
         let mut input = BytesMut::new();
         let mut bytes = BytesMut::new();
         hello.encode(&mut bytes);
@@ -101,7 +101,7 @@ impl ByHand {
         send(&mut self.control, |out| Flush { request_id: 7, level }.encode(out));
         loop {
             match next(&mut self.control, &mut self.input) {
-                Frame::Watermark(mark) if mark.request_id == 7 => return Ok(mark),
+                Frame::Watermark(watermark) if watermark.request_id == 7 => return Ok(watermark),
                 Frame::Error(ErrorFrame { request_id: 7, error }) => return Err(error),
                 Frame::Watermark(_) => {}
                 other => panic!("{other:?} where a FLUSH is answered"),

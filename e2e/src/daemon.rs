@@ -14,8 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::admin::Admin;
-use crate::tool::{Heard, Running};
-use crate::{Ended, PATIENCE, Setup};
+use crate::tool::{OutputStream, Running};
+use crate::{Ended, Setup, TEST_TIMEOUT};
 
 /// What it prints when it serves.
 const READY: &str = "clad is ready";
@@ -42,7 +42,7 @@ impl Daemon {
     }
 
     fn ready_or_ended(&mut self) -> Result<(), Ended> {
-        if self.process.wait_for(Heard::Stdout, READY, PATIENCE) || self.process.is_running() {
+        if self.process.wait_for(OutputStream::Stdout, READY, TEST_TIMEOUT) || self.process.is_running() {
             self.wait_ready();
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl Daemon {
     }
 
     fn wait_ready(&mut self) {
-        let ready = self.process.wait_for(Heard::Stdout, READY, PATIENCE);
+        let ready = self.process.wait_for(OutputStream::Stdout, READY, TEST_TIMEOUT);
         assert!(ready, "the daemon did not get ready:\n{}", self.process.said());
         let status = self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()));
         self.listeners = status.listeners;
@@ -122,7 +122,7 @@ impl Daemon {
     /// # Panics
     /// When that does not come to be.
     pub fn wait_for_rings(&self, rings: u32) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while self.metric("clad_shm_rings") != f64::from(rings) {
             assert!(Instant::now() < until, "{rings} rings were waited for\n{}", self.process.said());
             thread::sleep(Duration::from_millis(5));
@@ -157,8 +157,8 @@ impl Daemon {
     /// # Panics
     /// When it does not.
     pub fn wait_said(&self, text: &str) {
-        let heard = self.process.wait_for(Heard::Stderr, text, PATIENCE);
-        assert!(heard, "it never said {text:?}:\n{}", self.process.said());
+        let logged = self.process.wait_for(OutputStream::Stderr, text, TEST_TIMEOUT);
+        assert!(logged, "it never said {text:?}:\n{}", self.process.said());
     }
 
     /// Kills it as nothing can be caught, and waits until it is gone.
@@ -185,7 +185,7 @@ impl Daemon {
     /// # Panics
     /// When it does not end.
     pub fn wait_end(&mut self) -> Option<i32> {
-        self.process.wait_end(PATIENCE).unwrap_or_else(|| panic!("it does not stop:\n{}", self.process.said()));
+        self.process.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("it does not stop:\n{}", self.process.said()));
         self.process.code()
     }
 
@@ -219,7 +219,7 @@ impl Daemon {
     pub fn start_and_kill9(&mut self) {
         assert!(!self.process.is_running(), "it still runs");
         self.process = self.setup.spawn();
-        assert!(self.process.wait_for(Heard::Stderr, "\n", PATIENCE), "it says nothing");
+        assert!(self.process.wait_for(OutputStream::Stderr, "\n", TEST_TIMEOUT), "it says nothing");
         self.kill9();
     }
 
@@ -243,7 +243,7 @@ impl Daemon {
             if holds(&status) {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "{what} never came: {status:?}\n{}", self.process.said());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what} never came: {status:?}\n{}", self.process.said());
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -11,16 +11,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 use v1::append_request::Message as Asked;
-use v1::append_response::Message as Told;
+use v1::append_response::Message as AppendMessage;
 use v1::ingest_client::IngestClient;
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// A call under way, by a new producer.
 #[derive(Debug)]
 pub struct Call {
     ask: mpsc::Sender<v1::AppendRequest>,
-    told: Streaming<v1::AppendResponse>,
+    answers: Streaming<v1::AppendResponse>,
 }
 
 impl Call {
@@ -57,7 +57,7 @@ impl Call {
         let channel = endpoint.connect().await.expect("a connection");
         let (ask, asked) = mpsc::channel(64);
         let called = IngestClient::new(channel).append(ReceiverStream::new(asked)).await;
-        let mut call = Self { ask, told: called.map_err(|status| refusal(&status))?.into_inner() };
+        let mut call = Self { ask, answers: called.map_err(|status| refusal(&status))?.into_inner() };
         let hello = v1::Hello {
             min_version: 1,
             max_version: 1,
@@ -68,8 +68,8 @@ impl Call {
             ..v1::Hello::default()
         };
         call.ask(Asked::Hello(hello)).await;
-        match timeout(PATIENCE, call.told.message()).await.expect("an answer in time") {
-            Ok(Some(v1::AppendResponse { message: Some(Told::Welcome(welcome)) })) => Ok((call, welcome)),
+        match timeout(TEST_TIMEOUT, call.answers.message()).await.expect("an answer in time") {
+            Ok(Some(v1::AppendResponse { message: Some(AppendMessage::Welcome(welcome)) })) => Ok((call, welcome)),
             Err(status) => Err(refusal(&status)),
             other => panic!("neither Welcome nor an error: {other:?}"),
         }
@@ -81,7 +81,9 @@ impl Call {
     /// When it does not come, or is none of peace.
     pub async fn bye(mut self) {
         self.ask(Asked::Bye(v1::Bye {})).await;
-        while timeout(PATIENCE, self.told.message()).await.expect("an end in time").expect("in peace").is_some() {}
+        while timeout(TEST_TIMEOUT, self.answers.message()).await.expect("an end in time").expect("in peace").is_some()
+        {
+        }
     }
 
     /// Sends an append as it is.
@@ -94,15 +96,15 @@ impl Call {
 
     async fn ask(&self, message: Asked) {
         let request = v1::AppendRequest { message: Some(message) };
-        timeout(PATIENCE, self.ask.send(request)).await.expect("it is taken in time").expect("the call goes on");
+        timeout(TEST_TIMEOUT, self.ask.send(request)).await.expect("it is taken in time").expect("the call goes on");
     }
 
     /// The next answer.
     ///
     /// # Panics
     /// When the call ends, or nothing comes.
-    pub async fn answer(&mut self) -> Told {
-        let answer = timeout(PATIENCE, self.told.message()).await.expect("an answer in time");
+    pub async fn answer(&mut self) -> AppendMessage {
+        let answer = timeout(TEST_TIMEOUT, self.answers.message()).await.expect("an answer in time");
         answer.expect("the call goes on").expect("an answer").message.expect("an answer that says something")
     }
 
@@ -117,9 +119,9 @@ impl Call {
         self.ask_append(append_of(first_seq, level, text)).await;
         loop {
             match self.answer().await {
-                Told::Accepted(accepted) => return Ok(accepted),
-                Told::Refused(refused) => return Err(refused.error.expect("a reason").into()),
-                Told::Watermark(_) => {}
+                AppendMessage::Accepted(accepted) => return Ok(accepted),
+                AppendMessage::Refused(refused) => return Err(refused.error.expect("a reason").into()),
+                AppendMessage::Watermark(_) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -136,11 +138,11 @@ impl Call {
         self.ask_flush(id, v1::AckLevel::from(level)).await;
         loop {
             match self.answer().await {
-                Told::Watermark(mark) if mark.flush_id == id => return Ok(mark),
-                Told::FlushRefused(refused) if refused.flush_id == id => {
+                AppendMessage::Watermark(watermark) if watermark.flush_id == id => return Ok(watermark),
+                AppendMessage::FlushRefused(refused) if refused.flush_id == id => {
                     return Err(refused.error.expect("a reason").into());
                 }
-                Told::Watermark(mark) if mark.flush_id == 0 => {}
+                AppendMessage::Watermark(watermark) if watermark.flush_id == 0 => {}
                 other => panic!("no answer to the Flush: {other:?}"),
             }
         }
@@ -156,7 +158,7 @@ impl Call {
     /// # Panics
     /// When it goes on, or ends without a word.
     pub async fn ended(&mut self) -> ErrorInfo {
-        let end = timeout(PATIENCE, self.told.message()).await.expect("an end in time");
+        let end = timeout(TEST_TIMEOUT, self.answers.message()).await.expect("an end in time");
         from_status(&end.expect_err("an error")).expect("one of clad's own")
     }
 
@@ -165,8 +167,8 @@ impl Call {
         let level = v1::AckLevel::from(level);
         loop {
             match self.answer().await {
-                Told::Watermark(mark) if mark.level() == level && mark.offset >= end => return,
-                Told::Watermark(_) => {}
+                AppendMessage::Watermark(watermark) if watermark.level() == level && watermark.offset >= end => return,
+                AppendMessage::Watermark(_) => {}
                 other => panic!("not a watermark: {other:?}"),
             }
         }
@@ -175,8 +177,8 @@ impl Call {
 
 /// Why a call was refused. HTTP/2 has no word for a connection that has no place: it ends, and says so in a text.
 fn refusal(status: &tonic::Status) -> ErrorInfo {
-    let no_place = || ErrorInfo::new(ErrorCode::TooManyConnections, status.to_string());
-    let of_connection = format!("{status:?}").contains("max_connections").then(no_place);
+    let too_many_connections = || ErrorInfo::new(ErrorCode::TooManyConnections, status.to_string());
+    let of_connection = format!("{status:?}").contains("max_connections").then(too_many_connections);
     from_status(status).or(of_connection).unwrap_or_else(|| panic!("neither Welcome nor an error: {status:?}"))
 }
 

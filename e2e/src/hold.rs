@@ -19,10 +19,10 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// Between two looks at what the threads do: what it adds to each of their calls.
-const LOOK: Duration = Duration::from_micros(100);
+const THREAD_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The threads of a process whose names a test picks, with their names.
 ///
@@ -127,8 +127,8 @@ impl Holder {
     pub fn wait_held(&self, threads: usize) {
         let began = Instant::now();
         while self.held() < threads {
-            assert!(began.elapsed() < PATIENCE, "{} of {threads} threads are held", self.held());
-            thread::sleep(LOOK);
+            assert!(began.elapsed() < TEST_TIMEOUT, "{} of {threads} threads are held", self.held());
+            thread::sleep(THREAD_POLL_INTERVAL);
         }
     }
 }
@@ -158,7 +158,7 @@ fn trace(shared: &Shared, tids: Vec<Pid>, what: What) {
         let holding = shared.holding.load(Ordering::SeqCst) || what == What::Everything;
         places.retain(|tid, place| look(*tid, place, what, holding).is_ok());
         shared.held.store(places.values().filter(|place| **place == Place::Held).count(), Ordering::SeqCst);
-        thread::sleep(LOOK);
+        thread::sleep(THREAD_POLL_INTERVAL);
     }
 }
 

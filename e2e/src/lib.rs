@@ -1,7 +1,7 @@
 //! End-to-end tests of clad with real processes (not shipped).
 //!
 //! What must hold: a test talks to the binaries that a user would run, over real sockets and on a real disk; every wait
-//! has an event that ends it and a bound ([`PATIENCE`]) that fails the test with what the daemon said; nothing leaves the
+//! has an event that ends it and a bound ([`TEST_TIMEOUT`]) that fails the test with what the daemon said; nothing leaves the
 //! loopback; nothing is left behind.
 //!
 //! | module | what it is |
@@ -49,7 +49,7 @@ pub use scratch::Scratch;
 pub use setup::{Ended, Setup, needs_word};
 
 /// The longest that anything is waited for. Far more than it takes: whoever waits so long has found a defect.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The seed of this run: `CLAD_SEED`, else a new one. Printed, so that what failed can be run again.
 #[expect(clippy::print_stdout, reason = "a test's own words: the seed that makes its failure again")]

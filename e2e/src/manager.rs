@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 use crate::tool::Running;
 
 /// Where a daemon's words to its manager arrive.
@@ -24,7 +24,7 @@ impl Manager {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
         Self { socket, folder }
     }
 
@@ -37,7 +37,7 @@ impl Manager {
     ///
     /// # Panics
     /// When none comes.
-    pub fn heard(&self) -> String {
+    pub fn recv(&self) -> String {
         let mut bytes = [0; 4096];
         let length = self.socket.recv(&mut bytes).expect("the daemon says something");
         String::from_utf8(bytes[..length].to_vec()).expect("text")
@@ -62,10 +62,10 @@ impl Manager {
     ///
     /// # Panics
     /// When it never comes.
-    pub fn heard_until(&self, text: &str) -> Vec<String> {
-        let mut all = vec![self.heard()];
+    pub fn recv_until(&self, text: &str) -> Vec<String> {
+        let mut all = vec![self.recv()];
         while !all.last().is_some_and(|last| last.contains(text)) {
-            all.push(self.heard());
+            all.push(self.recv());
         }
         all
     }
@@ -91,12 +91,12 @@ impl Manager {
         self.socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a bound");
         let (mut barks, mut bytes) = (0, [0; 4096]);
         while !holds(began.elapsed()) {
-            assert!(began.elapsed() < PATIENCE, "it never came, and the watchdog was told {barks} times");
+            assert!(began.elapsed() < TEST_TIMEOUT, "it never came, and the watchdog was told {barks} times");
             if let Ok(length) = self.socket.recv(&mut bytes) {
                 barks += usize::from(bytes[..length].starts_with(b"WATCHDOG=1"));
             }
         }
-        self.socket.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        self.socket.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
         barks
     }
 }

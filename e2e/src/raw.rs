@@ -190,8 +190,8 @@ impl Raw {
     pub fn frame(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.decoder.next(&mut self.buf).expect("a frame") {
-                if let Frame::Watermark(mark) = &frame {
-                    self.note(*mark);
+                if let Frame::Watermark(watermark) = &frame {
+                    self.note(*watermark);
                 }
                 return Some(frame);
             }
@@ -209,10 +209,10 @@ impl Raw {
         }
     }
 
-    fn note(&mut self, mark: Watermark) {
-        match mark.level {
-            AckLevel::Written => self.written = Some(mark),
-            AckLevel::Durable => self.durable = Some(mark),
+    fn note(&mut self, watermark: Watermark) {
+        match watermark.level {
+            AckLevel::Written => self.written = Some(watermark),
+            AckLevel::Durable => self.durable = Some(watermark),
             _ => {}
         }
     }
@@ -224,7 +224,7 @@ impl Raw {
     pub fn answer(&mut self) -> Frame {
         loop {
             match self.frame() {
-                Some(Frame::Watermark(mark)) if mark.request_id == 0 => {}
+                Some(Frame::Watermark(watermark)) if watermark.request_id == 0 => {}
                 Some(frame) => return frame,
                 None => panic!("the daemon has closed"),
             }
@@ -257,10 +257,10 @@ impl Raw {
     ///
     /// # Panics
     /// When it never does, or something else comes.
-    pub fn wait_mark(&mut self, level: AckLevel, epoch: u32, offset: u64) {
+    pub fn wait_watermark(&mut self, level: AckLevel, epoch: u32, offset: u64) {
         loop {
-            let mark = if level == AckLevel::Written { self.written } else { self.durable };
-            if mark.is_some_and(|mark| mark.covers(epoch, offset)) {
+            let watermark = if level == AckLevel::Written { self.written } else { self.durable };
+            if watermark.is_some_and(|watermark| watermark.covers(epoch, offset)) {
                 return;
             }
             match self.frame() {
@@ -278,7 +278,7 @@ impl Raw {
         self.append(first_seq, level, bodies);
         let accepted = self.accepted();
         if level > AckLevel::Received {
-            self.wait_mark(level, accepted.epoch, accepted.first_offset + u64::from(accepted.count) - 1);
+            self.wait_watermark(level, accepted.epoch, accepted.first_offset + u64::from(accepted.count) - 1);
         }
         accepted
     }
@@ -322,7 +322,7 @@ impl Raw {
     pub fn flush(&mut self, level: AckLevel) -> Result<Watermark, ErrorInfo> {
         self.send(|buf| Flush { request_id: 55, level }.encode(buf));
         match self.answer() {
-            Frame::Watermark(mark) => Ok(mark),
+            Frame::Watermark(watermark) => Ok(watermark),
             Frame::Error(error) => Err(error.error),
             other => panic!("no answer to FLUSH: {other:?}"),
         }

@@ -8,7 +8,7 @@ use clad_client::{Event, Reader, ValueRef};
 use clad_journal::OfflineLog;
 use clad_proto::{AckLevel, PayloadView, ProducerId, RecordView, payload_checksum};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// A record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub async fn served(address: &str) -> Vec<Stored> {
     let mut reader = Reader::builder(address).level(AckLevel::Written).open().await.expect("a reader");
     let mut all = Vec::new();
     loop {
-        let event = tokio::time::timeout(PATIENCE, reader.next()).await.expect("the read goes on");
+        let event = tokio::time::timeout(TEST_TIMEOUT, reader.next()).await.expect("the read goes on");
         match event.expect("no error") {
             Some(Event::Records(chunk)) => {
                 let skipped = chunk.first_sequence();

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use clad_journal::io::device::{Obstacle, Reach, discover};
+use clad_journal::io::device::{DurabilityClass, Obstacle, discover};
 
 use crate::tool::Running;
-use crate::{Daemon, PATIENCE, Scratch, binary};
+use crate::{Daemon, Scratch, TEST_TIMEOUT, binary};
 
 /// How a daemon is to be set up.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl Setup {
     #[must_use]
     pub fn run_to_end(&self) -> Ended {
         let process = self.spawn();
-        process.wait_end(PATIENCE).unwrap_or_else(|| panic!("it runs on:\n{}", process.said()));
+        process.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("it runs on:\n{}", process.said()));
         Ended::of(&process)
     }
 
@@ -216,9 +216,9 @@ impl Setup {
 /// machines. The power does not fail in tests: they give the word there.
 #[must_use]
 pub fn needs_word(dir: &Path) -> bool {
-    match discover(dir).reach(false) {
-        Reach::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),
-        Reach::Durable { .. } => false,
+    match discover(dir).durability_class(false) {
+        DurabilityClass::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),
+        DurabilityClass::Durable { .. } => false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// A socket of either kind.
 #[derive(Debug)]
@@ -18,15 +18,15 @@ pub(crate) enum Socket {
 impl Socket {
     pub(crate) fn unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a bound");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
+        stream.set_write_timeout(Some(TEST_TIMEOUT)).expect("a bound");
         Self::Unix(stream)
     }
 
     pub(crate) fn tcp(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap_or_else(|e| panic!("{address}: {e}"));
-        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a bound");
+        let stream = TcpStream::connect_timeout(&address, TEST_TIMEOUT).unwrap_or_else(|e| panic!("{address}: {e}"));
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
+        stream.set_write_timeout(Some(TEST_TIMEOUT)).expect("a bound");
         stream.set_nodelay(true).expect("no delay");
         Self::Tcp(stream)
     }
@@ -35,7 +35,7 @@ impl Socket {
     pub(crate) fn write_within(&mut self, bytes: &[u8], time: Duration) -> Result<usize> {
         self.bound_writes(time);
         let written = self.write(bytes);
-        self.bound_writes(PATIENCE);
+        self.bound_writes(TEST_TIMEOUT);
         match written {
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(0),
             other => other,

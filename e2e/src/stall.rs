@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 /// From then on a wait is told of. What waits for less is the machine.
-const LONG: Duration = Duration::from_secs(20);
+const STALL_REPORT_AFTER: Duration = Duration::from_secs(20);
 
 /// A wait.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ impl Default for Stall {
 impl Stall {
     /// Looks at the clock; says what is waited for where that has taken long.
     pub fn look(&mut self, what: impl FnOnce() -> String) {
-        if self.said || self.began.elapsed() < LONG {
+        if self.said || self.began.elapsed() < STALL_REPORT_AFTER {
             return;
         }
         self.said = true;
         // Not by a macro, whose output the test runner keeps to itself.
-        let _ = std::io::stderr().write_all(report(LONG, &what()).as_bytes());
+        let _ = std::io::stderr().write_all(report(STALL_REPORT_AFTER, &what()).as_bytes());
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     fn what_takes_no_time_says_nothing() {
         let mut stall = Stall::default();
         stall.look(|| panic!("it is not long"));
-        stall.began = Instant::now().checked_sub(LONG).expect("the machine is up for longer");
+        stall.began = Instant::now().checked_sub(STALL_REPORT_AFTER).expect("the machine is up for longer");
         let mut said = 0;
         for _ in 0..2 {
             stall.look(|| {

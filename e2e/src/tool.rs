@@ -15,14 +15,14 @@ use nix::unistd::Pid;
 
 use crate::setup::without_surroundings;
 use crate::stall::Stall;
-use crate::{PATIENCE, binary};
+use crate::{TEST_TIMEOUT, binary};
 
 /// How often who waits looks at the clock.
-const LOOK: Duration = Duration::from_secs(1);
+const STALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum OutputStream {
     /// Its output.
     Stdout,
     /// Its messages.
@@ -53,8 +53,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn wait(&self, what: &str, patience: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
-        let until = Instant::now() + patience;
+    fn wait(&self, what: &str, timeout: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
+        let until = Instant::now() + timeout;
         let mut stall = Stall::default();
         let mut state = self.lock();
         while !holds(&state) {
@@ -63,7 +63,11 @@ impl Shared {
                 return false;
             }
             stall.look(|| format!("{what}; the last that was heard:\n{}", end(&state.stderr)));
-            state = self.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, left.min(STALL_CHECK_INTERVAL))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         true
     }
@@ -86,8 +90,8 @@ impl Running {
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let shared = Arc::new(Shared::default());
         shared.lock().open = 2;
-        listen(child.stdout.take().expect("a pipe"), Heard::Stdout, shared.clone());
-        listen(child.stderr.take().expect("a pipe"), Heard::Stderr, shared.clone());
+        listen(child.stdout.take().expect("a pipe"), OutputStream::Stdout, shared.clone());
+        listen(child.stderr.take().expect("a pipe"), OutputStream::Stderr, shared.clone());
         let pid = child.id();
         let waiter = shared.clone();
         thread::spawn(move || wait(child, &waiter));
@@ -108,17 +112,18 @@ impl Running {
 
     /// Waits until a text is in a stream; false when the program ends first, or the time is over.
     #[must_use]
-    pub fn wait_for(&self, stream: Heard, text: &str, patience: Duration) -> bool {
-        let has = |state: &State| contains(if stream == Heard::Stdout { &state.stdout } else { &state.stderr }, text);
+    pub fn wait_for(&self, stream: OutputStream, text: &str, timeout: Duration) -> bool {
+        let has =
+            |state: &State| contains(if stream == OutputStream::Stdout { &state.stdout } else { &state.stderr }, text);
         let gone = |state: &State| state.status.is_some() && state.open == 0;
-        self.shared.wait(&format!("{text:?}"), patience, |state| has(state) || gone(state)) && has(&self.shared.lock())
+        self.shared.wait(&format!("{text:?}"), timeout, |state| has(state) || gone(state)) && has(&self.shared.lock())
     }
 
     /// Waits until its output holds so many lines.
     #[must_use]
-    pub fn wait_lines(&self, lines: usize, patience: Duration) -> bool {
+    pub fn wait_lines(&self, lines: usize, timeout: Duration) -> bool {
         let mut seen = (0, 0);
-        self.shared.wait(&format!("{lines} lines"), patience, |state| {
+        self.shared.wait(&format!("{lines} lines"), timeout, |state| {
             seen.1 += state.stdout[seen.0..].iter().filter(|&&byte| byte == b'\n').count();
             seen.0 = state.stdout.len();
             seen.1 >= lines
@@ -127,8 +132,8 @@ impl Running {
 
     /// Waits until it has ended and everything that it wrote is here.
     #[must_use]
-    pub fn wait_end(&self, patience: Duration) -> Option<()> {
-        self.shared.wait("its end", patience, |state| state.status.is_some() && state.open == 0).then_some(())
+    pub fn wait_end(&self, timeout: Duration) -> Option<()> {
+        self.shared.wait("its end", timeout, |state| state.status.is_some() && state.open == 0).then_some(())
     }
 
     /// Its exit code, once it has ended by itself.
@@ -168,7 +173,7 @@ impl Running {
     pub fn kill(&self) {
         self.send(Signal::SIGKILL);
         assert!(
-            self.shared.wait("its end by SIGKILL", PATIENCE, |state| state.status.is_some()),
+            self.shared.wait("its end by SIGKILL", TEST_TIMEOUT, |state| state.status.is_some()),
             "it survives SIGKILL"
         );
     }
@@ -200,14 +205,14 @@ fn wait(mut child: Child, shared: &Shared) {
     shared.changed.notify_all();
 }
 
-fn listen(mut stream: impl Read + Send + 'static, which: Heard, shared: Arc<Shared>) {
+fn listen(mut stream: impl Read + Send + 'static, which: OutputStream, shared: Arc<Shared>) {
     thread::spawn(move || {
         let mut chunk = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = stream.read(&mut chunk) {
             let bytes = &chunk[..length];
             shared.change(|state| match which {
-                Heard::Stdout => state.stdout.extend_from_slice(bytes),
-                Heard::Stderr => state.stderr.extend_from_slice(bytes),
+                OutputStream::Stdout => state.stdout.extend_from_slice(bytes),
+                OutputStream::Stderr => state.stderr.extend_from_slice(bytes),
             });
         }
         shared.change(|state| state.open -= 1);
@@ -232,8 +237,8 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().expect("a pipe");
     let shared = Arc::new(Shared::default());
     shared.lock().open = 2;
-    listen(child.stdout.take().expect("a pipe"), Heard::Stdout, shared.clone());
-    listen(child.stderr.take().expect("a pipe"), Heard::Stderr, shared.clone());
+    listen(child.stdout.take().expect("a pipe"), OutputStream::Stdout, shared.clone());
+    listen(child.stderr.take().expect("a pipe"), OutputStream::Stderr, shared.clone());
     let running = Running { pid: child.id(), shared: shared.clone() };
     thread::scope(|scope| {
         let waiter = shared.clone();
@@ -242,7 +247,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
             // A program that ends early closes its side: what it says then is what counts.
             let _ = stdin.write_all(input);
         });
-        if running.wait_end(PATIENCE).is_none() {
+        if running.wait_end(TEST_TIMEOUT).is_none() {
             running.kill();
             panic!("{command:?} did not end:\n{}", running.said());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// Asks for a page; status and body. By HTTP/1.0, so that the body comes as it is and the end of the connection ends it.
 ///
@@ -12,8 +12,8 @@ use crate::PATIENCE;
 /// When there is no answer.
 #[must_use]
 pub fn page(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("the pages are served");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+    let mut stream = TcpStream::connect_timeout(&address, TEST_TIMEOUT).expect("the pages are served");
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
     write!(stream, "GET {path} HTTP/1.0\r\nHost: clad\r\n\r\n").expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");

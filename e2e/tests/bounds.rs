@@ -42,7 +42,7 @@ fn append_all(raw: &mut Raw, first: u64, appends: u64, window: u64, payload: &Pa
                 last = answer.first_offset + records;
                 waiting.push_back(last);
             }
-            Some(Frame::Watermark(mark)) if mark.level == AckLevel::Durable => durable = mark.offset,
+            Some(Frame::Watermark(watermark)) if watermark.level == AckLevel::Durable => durable = watermark.offset,
             other => panic!("{other:?}"),
         }
         while waiting.front().is_some_and(|end| *end <= durable) {
@@ -135,8 +135,8 @@ fn sealed_segments_take_little_more_than_what_was_sent() {
     let sixteen = payload(&[&body[..]; 16]);
     // Also where each of these batches is alone on its way.
     append_all(&mut Raw::producer(&daemon.socket()).0, 0, 3000, 1, &sixteen);
-    let alone = space(&daemon, 200);
-    assert!(alone <= 1.5, "16 records in an append, one in flight: {alone:.3} times what was sent");
+    let baseline = space(&daemon, 200);
+    assert!(baseline <= 1.5, "16 records in an append, one in flight: {baseline:.3} times what was sent");
     append_all(&mut Raw::producer(&daemon.socket()).0, 0, 6000, 64, &sixteen);
     let together = space(&daemon, 200);
     assert!(together <= 1.5, "16 records in an append, 64 in flight: {together:.3} times what was sent");
@@ -155,8 +155,8 @@ fn single_durable_appends_do_not_take_a_block_each() {
 /// Four clients with 256 appends in flight each, who stay: whatever grows then grows with the log.
 #[test]
 fn memory_is_bounded_and_does_not_grow_with_the_log() {
-    const MOST: u64 = 64 << 20;
-    const SLACK: u64 = 3 << 20;
+    const RESIDENT_BYTES_MAX: u64 = 64 << 20;
+    const RESIDENT_GROWTH_BYTES_MAX: u64 = 3 << 20;
     const APPENDS: u64 = 10_000;
     const ROUNDS: u64 = 10;
     // Small segments: what is held for each of them shows sooner.
@@ -193,9 +193,12 @@ fn memory_is_bounded_and_does_not_grow_with_the_log() {
     let most = rest.iter().copied().max().unwrap_or(0);
     let now = daemon.status().segments;
     println!("peak memory {warm} bytes with {segments} segments, {rest:?} with {now}");
-    assert!(warm.max(most) <= MOST, "{warm} bytes at first, {rest:?} then");
+    assert!(warm.max(most) <= RESIDENT_BYTES_MAX, "{warm} bytes at first, {rest:?} then");
     assert!(now > 4 * segments, "the log did not grow: nothing was shown");
-    assert!(most <= warm + SLACK, "{warm} bytes with {segments} segments, then {rest:?} with {now}");
+    assert!(
+        most <= warm + RESIDENT_GROWTH_BYTES_MAX,
+        "{warm} bytes with {segments} segments, then {rest:?} with {now}"
+    );
 }
 
 /// How often threads of these names gave their processor up by themselves: once for each time that they waited.
@@ -234,7 +237,7 @@ fn waits_of_bare_writes(path: &Path, writes: u64) -> u64 {
 /// The thread that reads an append which goes alone writes it and answers it. Whoever else waits meanwhile keeps a time, a
 /// few times a second: what is counted is for each append.
 #[test]
-fn a_lone_append_is_in_one_threads_hands() {
+fn an_inline_write_stays_in_one_thread() {
     const APPENDS: u64 = 400;
     let daemon = Daemon::start();
     let (mut raw, _) = Raw::producer(&daemon.socket());

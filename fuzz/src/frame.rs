@@ -13,9 +13,9 @@ use clad_proto::frame::{
 use crate::reseal;
 
 /// Longest payload that the decoders here take.
-const MAX_APPEND: u32 = 64 << 10;
+const MAX_APPEND_BYTES: u32 = 64 << 10;
 /// What a decoder may set aside on the word of a header.
-const STEP: usize = 64 << 10;
+const PREALLOCATION_BYTES_MAX: usize = 64 << 10;
 
 /// A stream of frames.
 pub(crate) fn frame(data: &[u8]) {
@@ -60,7 +60,7 @@ fn stream(data: &[u8]) {
 }
 
 fn decode(parts: &[&[u8]]) -> (Vec<Frame>, Option<FrameError>) {
-    let decoder = FrameDecoder::new(MAX_APPEND);
+    let decoder = FrameDecoder::new(MAX_APPEND_BYTES);
     let (mut buf, mut frames) = (BytesMut::new(), Vec::new());
     for part in parts {
         buf.extend_from_slice(part);
@@ -75,7 +75,7 @@ fn decode(parts: &[&[u8]]) -> (Vec<Frame>, Option<FrameError>) {
                 Err(error) => return (frames, Some(error)),
             }
         }
-        let most = 2 * (STEP.max(buf.len()) + parts.iter().map(|p| p.len()).sum::<usize>());
+        let most = 2 * (PREALLOCATION_BYTES_MAX.max(buf.len()) + parts.iter().map(|p| p.len()).sum::<usize>());
         assert!(buf.capacity() <= most, "{} bytes set aside for {}", buf.capacity(), buf.len());
     }
     (frames, None)
@@ -104,7 +104,7 @@ fn again(frame: &Frame) {
         Frame::Ring(f) => f.encode(&mut buf),
         Frame::RingGiven(f) => f.encode(&mut buf),
     }
-    let second = FrameDecoder::new(MAX_APPEND).next(&mut buf);
+    let second = FrameDecoder::new(MAX_APPEND_BYTES).next(&mut buf);
     assert_eq!(second.as_ref().ok().and_then(Option::as_ref), Some(frame), "it came back as {second:?}");
     assert!(!buf.has_remaining());
 }

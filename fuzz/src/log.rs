@@ -18,7 +18,7 @@ use clad_journal::stepper::{Next, Stepper};
 use clad_journal::{Append, JournalConfig, Level, OpenError, Policy, ReadError};
 use clad_sim::{SimClock, SimDisk};
 
-const SEGMENT: u64 = 64 << 10;
+const SEGMENT_BYTES: u64 = 64 << 10;
 const APPENDS: u64 = 48;
 const CHANGES: usize = 64;
 
@@ -64,7 +64,7 @@ pub(crate) fn recovery(data: &[u8]) {
         let repaired = repaired.as_ref().expect("whole segments can be repaired");
         assert!(*repaired == log.appends, "a repair of whole segments lost records");
     }
-    let Some((outcome, told)) = start(&disk) else { return };
+    let Some((outcome, reported)) = start(&disk) else { return };
     if let Some(repaired) = &repaired {
         for (offset, append) in &outcome.read {
             assert!(repaired.get(offset) == Some(append), "a repair lost offset {offset}, which a start finds");
@@ -77,7 +77,7 @@ pub(crate) fn recovery(data: &[u8]) {
     // What a kill left has no proof of its last records; below the next offset nothing may vanish there either. And a
     // slot of `clad.meta` that is lost costs no record at all.
     let below = if log.clean || segments_untouched { log.end } else { outcome.next_offset };
-    if !told {
+    if !reported {
         for (offset, (count, _)) in log.appends.range(..below) {
             let gone = outcome.gaps.iter().any(|(from, to)| from <= offset && offset + u64::from(*count) <= *to);
             assert!(gone || outcome.read.contains_key(offset), "offset {offset} of {} vanished in silence", log.end);
@@ -138,7 +138,7 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
         }
     };
     let report = stepper.report();
-    let told = report.is_damaged() || report.fresh;
+    let reported = report.is_damaged() || report.fresh;
     // Nothing is left that says that there was a log: then there is a new one, with another id.
     assert!(!report.fresh || disk_was_empty, "a new log over the segments of an old one");
     assert!(!report.to_string().is_empty());
@@ -147,7 +147,7 @@ fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
     // Each step reads a batch or passes a gap; a log of this size has fewer of both.
     for _ in 0..10_000 {
         match reader.next_batch() {
-            Ok(None) => return Some((outcome, told)),
+            Ok(None) => return Some((outcome, reported)),
             Ok(Some(batch)) => {
                 for chunk in batch.chunks() {
                     let (offset, chunk) = chunk.expect("a batch that a reader gives is whole");
@@ -212,7 +212,7 @@ fn apply(files: &mut BTreeMap<String, Vec<u8>>, change: &[u8]) {
 fn config() -> JournalConfig {
     JournalConfig {
         policy: Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 8 << 10, in_flight: 2 },
-        segment_bytes: SEGMENT,
+        segment_bytes: SEGMENT_BYTES,
         max_append_bytes: 16 << 10,
         reserve_free: 0,
         rotate_after: Duration::ZERO,
@@ -247,7 +247,7 @@ fn build(clean: bool) -> Log {
             level: Level::Durable,
             min_time_ns: 1,
             max_time_ns: 2,
-            vouch: b"",
+            peer_meta: b"",
             payload: &payload,
             payload_checksum: plain(&payload),
             permit: None,
@@ -258,7 +258,7 @@ fn build(clean: bool) -> Log {
         end += u64::from(count);
         drive(&stepper, &clock);
     }
-    assert_eq!(stepper.marks().durable, end);
+    assert_eq!(stepper.watermarks().durable, end);
     if clean {
         stepper.close();
         drive(&stepper, &clock);
@@ -275,8 +275,8 @@ fn build(clean: bool) -> Log {
 fn drive(stepper: &Stepper, clock: &SimClock) {
     loop {
         match stepper.begin() {
-            Next::Job(job) => stepper.carry_out(job),
-            Next::Wait(Some(_)) if stepper.marks().durable < stepper.marks().received => {
+            Next::Job(job) => stepper.execute(job),
+            Next::Wait(Some(_)) if stepper.watermarks().durable < stepper.watermarks().received => {
                 clock.step(Duration::from_millis(10));
             }
             Next::Wait(_) | Next::Exit => return,

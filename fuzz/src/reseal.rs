@@ -64,8 +64,8 @@ fn seal_append(body: &mut [u8]) {
 
 fn seal_records(body: &mut [u8]) {
     if body.len() >= RECORDS_FIXED_BYTES {
-        let vouched = usize::from(u16::from_le_bytes([body[64], body[65]]));
-        let end = RECORDS_FIXED_BYTES + vouched;
+        let peer_meta = usize::from(u16::from_le_bytes([body[64], body[65]]));
+        let end = RECORDS_FIXED_BYTES + peer_meta;
         if body.len() >= end + 4 {
             let crc = crc32c(&body[..end]).to_le_bytes();
             body[end..end + 4].copy_from_slice(&crc);

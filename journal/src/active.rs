@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crate::batch_builder::Batch;
 use crate::clock::Moment;
 use crate::faults::{Fault, Faults};
 use crate::format::batch::{self, BatchHeader};
@@ -18,10 +19,9 @@ use crate::format::checksum::Seed;
 use crate::format::footer::{Before, Footer, IndexEntry};
 use crate::format::segment::SegmentHeader;
 use crate::format::{ALIGN, align};
-use crate::gather::Batch;
 use crate::io::{File, IoBuf};
-use crate::marks::Marks;
 use crate::owner_bytes::OwnerBytes;
+use crate::watermark::Watermarks;
 
 /// Bytes of data between two entries of the sparse index.
 pub(crate) const INDEX_EVERY: u64 = 64 * 1024;
@@ -42,7 +42,7 @@ pub(crate) struct Active {
     /// When the first batch was submitted.
     pub(crate) first_append_boot_ns: Option<u64>,
     /// The watermarks that the newest header in the file vouches for.
-    pub(crate) vouched: (u64, u64),
+    pub(crate) stored_watermarks: (u64, u64),
     last_checksum: u32,
     /// What lies in the block that the next batch may continue in.
     tail: Shares,
@@ -92,7 +92,7 @@ impl Shares {
     }
 
     /// Takes one in, and lets go of those that end before a place.
-    fn go_on(&mut self, share: Share, block_start: u64) {
+    fn extend(&mut self, share: Share, block_start: u64) {
         // Anew each time: the write that repeats what was there has it.
         let stay = |share: &&Share| share.end() > block_start;
         let mut all = Vec::with_capacity(self.all().iter().filter(stay).count() + 1);
@@ -172,7 +172,7 @@ impl Active {
             end_offset: next,
             before,
             first_append_boot_ns: None,
-            vouched: (0, 0),
+            stored_watermarks: (0, 0),
             last_checksum: 0,
             tail: Shares::default(),
             index: Vec::new(),
@@ -224,7 +224,7 @@ impl Active {
     }
 
     /// Gives a batch its place: of records, or without records of tombstones. `fresh`: a write is in flight, so that it may not share a block.
-    pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, marks: &Marks, now: Moment) -> Placed {
+    pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, watermarks: &Watermarks, now: Moment) -> Placed {
         let start = self.start(fresh);
         let is_data = batch.count > 0;
         let header = BatchHeader {
@@ -237,8 +237,8 @@ impl Active {
             stored_len: batch.body.len() as u32,
             plain_len: batch.body.len() as u32,
             previous: self.last_checksum,
-            written: marks.written,
-            durable: marks.durable,
+            written: watermarks.written,
+            durable: watermarks.durable,
             append_real_ns: batch.append_real_ns,
             append_boot_ns: now.boot_ns,
             min_time_ns: batch.min_time_ns,
@@ -252,15 +252,15 @@ impl Active {
             self.note(batch, start);
             self.last_checksum = checksum;
         }
-        self.vouched = (marks.written, marks.durable);
+        self.stored_watermarks = (watermarks.written, watermarks.durable);
         self.keep_tail(Share { start, header: bytes, batch: batch.clone() });
         placed
     }
 
     /// An empty batch that vouches for the watermarks; the next batch is written over it. Only with nothing in flight.
-    pub(crate) fn vouch(&mut self, marks: &Marks, now: Moment, faults: Faults) -> Placed {
+    pub(crate) fn place_commit_marker(&mut self, watermarks: &Watermarks, now: Moment, faults: Faults) -> Placed {
         let header = BatchHeader {
-            kind: batch::KIND_VOUCH,
+            kind: batch::KIND_COMMIT_MARKER,
             codec: 0,
             flags: 0,
             epoch: self.header.epoch,
@@ -269,8 +269,8 @@ impl Active {
             stored_len: 0,
             plain_len: 0,
             previous: self.last_checksum,
-            written: marks.written,
-            durable: marks.durable,
+            written: watermarks.written,
+            durable: watermarks.durable,
             append_real_ns: now.real_ns,
             append_boot_ns: now.boot_ns,
             min_time_ns: 0,
@@ -278,10 +278,10 @@ impl Active {
             body_checksum: BatchHeader::body_checksum(&self.seed, self.pos, &[]),
         };
         let (bytes, checksum) = header.encode(&self.seed, self.pos);
-        if faults.has(Fault::VouchChained) {
+        if faults.has(Fault::CommitMarkerChained) {
             self.last_checksum = checksum;
         }
-        self.vouched = (marks.written, marks.durable);
+        self.stored_watermarks = (watermarks.written, watermarks.durable);
         self.placed(self.pos, false, bytes, None)
     }
 
@@ -315,7 +315,7 @@ impl Active {
     fn keep_tail(&mut self, share: Share) {
         self.pos = align(share.end());
         let block_start = self.pos - self.pos % self.block();
-        self.tail.go_on(share, block_start);
+        self.tail.extend(share, block_start);
         debug_assert_eq!(self.pos % ALIGN, 0);
     }
 

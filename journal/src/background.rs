@@ -1,9 +1,9 @@
 //! The thread that makes ready and clears away: the next segment, space, retention.
 //!
 //! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
-//! slower than [`IDLE_PACE`]), so that preparing neither starves appends nor comes too late; retention removes whole
+//! slower than [`ZEROING_PAUSE`]), so that preparing neither starves appends nor comes too late; retention removes whole
 //! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
-//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`Freed`]). By age,
+//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`PendingReclaim`]). By age,
 //! none goes while the wall clock is not to be believed ([`ClockTrust`]).
 
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::clock_trust::{ClockTrust, Doubt};
 use crate::env::{Event, Rule};
 use crate::faults::Fault;
 use crate::format::segment_name;
-use crate::freed::Freed;
 use crate::journal::Shared;
+use crate::pending_reclaim::PendingReclaim;
 use crate::prepare::{self, NotReused, Prepared, Space};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
-const TICK: Duration = Duration::from_millis(200);
+const BACKGROUND_INTERVAL: Duration = Duration::from_millis(200);
 /// Footers that are read for the quota of owners at one look.
-const FOOTERS_AT_A_LOOK: usize = 64;
+const OWNER_SCAN_FOOTERS_MAX: usize = 64;
 /// Pause after each MiB of zeroes while the active segment is far from full: about 200 MB/s.
-const IDLE_PACE: Duration = Duration::from_millis(4);
+const ZEROING_PAUSE: Duration = Duration::from_millis(4);
 
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut retention = RetentionState::default();
-    while !shared.wait_background(TICK) {
+    while !shared.wait_background(BACKGROUND_INTERVAL) {
         // First, because what it removes may become the segment that is wanted.
         retention.apply(shared);
         look_for_space(shared);
@@ -50,19 +50,19 @@ pub(crate) fn look_for_space(shared: &Arc<Shared>) {
 fn look(shared: &Arc<Shared>) -> u64 {
     // Nobody makes a segment between the look and the word about it.
     let _making = shared.env().making();
-    let (spare, inodes) = prepare::room(shared.env()).unwrap_or_default();
+    let (free_segments, inodes) = prepare::room(shared.env()).unwrap_or_default();
     // Nothing is tried then, and nobody else would say what is missing.
     if let Some((number, _)) = shared.with(|c| c.wants_prepared()).filter(|_| inodes) {
         not_made(shared, prepare::no_inode(number));
     }
-    tell_spare(shared, spare);
-    spare
+    report_free_segments(shared, free_segments);
+    free_segments
 }
 
-fn tell_spare(shared: &Arc<Shared>, spare: u64) {
-    let (news, short) = shared.with(|c| (c.set_spare(spare), spare == 0 && !c.has_prepared()));
-    if news.tell {
-        shared.env().tell(Event::NoSpace(short));
+fn report_free_segments(shared: &Arc<Shared>, free_segments: u64) {
+    let (news, short) = shared.with(|c| (c.set_free_segments(free_segments), free_segments == 0 && !c.has_prepared()));
+    if news.report {
+        shared.env().emit(Event::NoSpace(short));
     }
     if news.changed {
         shared.publish();
@@ -72,23 +72,23 @@ fn tell_spare(shared: &Arc<Shared>, spare: u64) {
 
 fn make_ready(shared: &Arc<Shared>) {
     let Some((number, epoch)) = shared.with(|c| c.wants_prepared()) else { return };
-    let mut pace = |done| keep_pace(shared, number, done);
+    let mut throttle = |done| pace_zeroing(shared, number, done);
     let _making = shared.env().making();
     // While this waited for its turn, a rotation may have made and used that very number.
     if shared.with(|c| c.wants_prepared()) != Some((number, epoch)) {
         return;
     }
-    let mut made = prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut pace);
+    let mut made = prepare::make(shared.env(), number, epoch, Space::Zeroed, &mut throttle);
     if made.as_ref().is_err_and(|e| e.kind() != std::io::ErrorKind::StorageFull) {
         // A bad place, say, in what the file system gives each time: a segment without zeroes is one all the same.
-        made = prepare::make(shared.env(), number, epoch, Space::Reserved, &mut pace);
+        made = prepare::make(shared.env(), number, epoch, Space::Reserved, &mut throttle);
     }
     match made {
         Ok(Some(prepared)) => hand_over(shared, prepared),
         Ok(None) => {}
         Err(e) if e.kind() == std::io::ErrorKind::StorageFull => match prepare::lacks(shared.env(), number, true) {
             Some(reason) => not_made(shared, reason),
-            None => tell_spare(shared, 0),
+            None => report_free_segments(shared, 0),
         },
         Err(e) => not_made(shared, format!("prepare segment {number}: {e}")),
     }
@@ -96,15 +96,15 @@ fn make_ready(shared: &Arc<Shared>) {
 
 fn not_made(shared: &Arc<Shared>, reason: String) {
     shared.with(|c| c.cannot_make(reason.clone()));
-    shared.tell_once_a_while(reason);
+    shared.emit_rate_limited(reason);
 }
 
 /// Called after each MiB of zeroes for segment `number`; `false`: stop.
-fn keep_pace(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
+fn pace_zeroing(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
     let capacity = shared.env().config.segment_bytes;
     let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
     if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
-        thread::sleep(IDLE_PACE);
+        thread::sleep(ZEROING_PAUSE);
     }
     wanted && !shared.is_closing()
 }
@@ -123,7 +123,7 @@ pub(crate) struct RetentionState {
     clock: ClockTrust,
     /// What was reported last of why retention by age rests.
     rests: Option<Doubt>,
-    freed: Freed,
+    pending_reclaim: PendingReclaim,
     /// Segments below it were found sealed by the start, and counted for the quota of owners.
     counted: u64,
 }
@@ -164,7 +164,9 @@ impl RetentionState {
             match gone {
                 None => return,
                 // Of one that is left, too: that its space does not come back is no reason to give up the next.
-                Some(Gone::Unlinked | Gone::Left) => self.freed.removed(sealed.bytes, shared.env().clock.boot_ns()),
+                Some(Gone::Unlinked | Gone::Left) => {
+                    self.pending_reclaim.removed(sealed.bytes, shared.env().clock.boot_ns())
+                }
                 Some(Gone::UsedAgain) => {}
             }
             total -= sealed.bytes;
@@ -179,7 +181,7 @@ impl RetentionState {
         let all = shared.catalog().all();
         let from = self.counted;
         let uncounted = all.iter().filter(|s| (from..shared.first_own).contains(&s.number));
-        for sealed in uncounted.take(FOOTERS_AT_A_LOOK) {
+        for sealed in uncounted.take(OWNER_SCAN_FOOTERS_MAX) {
             let owners = owners_of(shared, sealed);
             shared.with(|c| c.quota.held.add_all(owners));
             self.counted = sealed.number + 1;
@@ -197,7 +199,7 @@ impl RetentionState {
     fn is_short(&mut self, shared: &Arc<Shared>, min_free: u64) -> bool {
         let Ok(space) = shared.storage().space() else { return false };
         let (env, taken) = (shared.env(), shared.env().taken.load(Ordering::Relaxed));
-        space.free.saturating_add(self.freed.look(space.free, taken, env.clock.boot_ns())) < min_free
+        space.free.saturating_add(self.pending_reclaim.look(space.free, taken, env.clock.boot_ns())) < min_free
     }
 
     /// Looks also while no rule is set: one that is set later finds what was seen before. Whether retention by age rests is
@@ -207,8 +209,8 @@ impl RetentionState {
         let doubt = self.clock.look(env.clock.as_ref()).filter(|_| !shared.retention().max_age.is_zero());
         match (std::mem::replace(&mut self.rests, doubt), doubt) {
             // A jump is reported also where it rested since the start.
-            (before, Some(doubt)) if before != Some(doubt) => env.tell(Event::RetentionPaused(doubt)),
-            (Some(_), None) => env.tell(Event::RetentionResumed),
+            (before, Some(doubt)) if before != Some(doubt) => env.emit(Event::RetentionPaused(doubt)),
+            (Some(_), None) => env.emit(Event::RetentionResumed),
             _ => {}
         }
     }
@@ -270,12 +272,12 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
         m.pass(sealed.number + 1, end_offset);
     });
     if let Err(e) = passed {
-        shared.env().tell(Event::SegmentFailed { reason: format!("pass segment {}: {e}", sealed.number) });
+        shared.env().emit(Event::SegmentFailed { reason: format!("pass segment {}: {e}", sealed.number) });
         return None;
     }
     // Out of the list before it is out of the folder: who looks it up from now on is told the gap.
     shared.catalog().remove(sealed.number);
-    shared.env().tell(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
+    shared.env().emit(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
     let suspect = summary.is_none_or(|s| s.damaged) && !shared.env().config.faults.has(Fault::DamagedUsedAgain);
     let used_again = !suspect && use_again(shared, sealed);
     Some(if used_again { Gone::UsedAgain } else { discard(shared, sealed.number) })
@@ -285,7 +287,7 @@ fn discard(shared: &Arc<Shared>, number: u64) -> Gone {
     match shared.storage().remove(&segment_name(number)) {
         // The next start removes what `clad.meta` has passed.
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            shared.env().tell(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
+            shared.env().emit(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
             Gone::Left
         }
         _ => Gone::Unlinked,
@@ -299,23 +301,23 @@ fn use_again(shared: &Arc<Shared>, sealed: &Sealed) -> bool {
         return false;
     }
     let Some(wanted) = shared.with(|c| c.wants_prepared()) else { return false };
-    let mut pace = |done| keep_pace(shared, wanted.0, done);
+    let mut throttle = |done| pace_zeroing(shared, wanted.0, done);
     let _making = env.making();
     // While this waited for its turn, a rotation may have made and used that very number.
     if shared.with(|c| c.wants_prepared()) != Some(wanted) {
         return false;
     }
-    match prepare::reuse(env, sealed.number, sealed.bytes, wanted, &mut pace) {
+    match prepare::reuse(env, sealed.number, sealed.bytes, wanted, &mut throttle) {
         Ok(prepared) => {
             let as_segment = prepared.header.number;
             shared.recycled.fetch_add(1, Ordering::Relaxed);
-            env.tell(Event::Recycled { segment: sealed.number, as_segment });
+            env.emit(Event::Recycled { segment: sealed.number, as_segment });
             hand_over(shared, prepared);
             true
         }
         Err(NotReused::Pointless) => false,
         Err(why) => {
-            env.tell(Event::NotRecycled { segment: sealed.number, reason: why.to_string() });
+            env.emit(Event::NotRecycled { segment: sealed.number, reason: why.to_string() });
             false
         }
     }

@@ -148,8 +148,8 @@ impl Sealed {
 
     /// What was told to be lost, and so does not come back without its footer.
     fn lost(&self) -> Vec<Damage> {
-        let told = self.past.iter().flat_map(|past| past.lost.iter());
-        told.chain(&self.damage).copied().collect()
+        let reported = self.past.iter().flat_map(|past| past.lost.iter());
+        reported.chain(&self.damage).copied().collect()
     }
 }
 

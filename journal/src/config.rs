@@ -112,7 +112,7 @@ pub struct JournalConfig {
     pub io_engine: EngineWish,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Most payload bytes of one append; must fit a segment with [`SEGMENT_SLACK`] to spare.
+    /// Most payload bytes of one append; must fit a segment with [`SEGMENT_OVERHEAD_BYTES`] to spare.
     pub max_append_bytes: u32,
     /// The operator's word that every disk below keeps what it has taken through a power cut.
     pub power_loss_protected: bool,
@@ -137,9 +137,9 @@ pub struct JournalConfig {
 }
 
 /// Room that a segment must have beyond its largest append: header, batch header, and a small footer.
-pub const SEGMENT_SLACK: u64 = 32 * 1024;
+pub const SEGMENT_OVERHEAD_BYTES: u64 = 32 * 1024;
 /// The smallest segment.
-pub const MIN_SEGMENT: u64 = 64 * 1024;
+pub const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
 
 impl Default for JournalConfig {
     fn default() -> Self {
@@ -168,10 +168,13 @@ impl JournalConfig {
     /// # Errors
     /// The sentence to show.
     pub fn check(&self) -> Result<(), String> {
-        if self.segment_bytes < MIN_SEGMENT || !self.segment_bytes.is_multiple_of(4096) {
-            return Err(format!("segment_bytes is {}: at least {MIN_SEGMENT}, a multiple of 4096", self.segment_bytes));
+        if self.segment_bytes < SEGMENT_BYTES_MIN || !self.segment_bytes.is_multiple_of(4096) {
+            return Err(format!(
+                "segment_bytes is {}: at least {SEGMENT_BYTES_MIN}, a multiple of 4096",
+                self.segment_bytes
+            ));
         }
-        let need = u64::from(self.max_append_bytes) + SEGMENT_SLACK;
+        let need = u64::from(self.max_append_bytes) + SEGMENT_OVERHEAD_BYTES;
         if need > self.segment_bytes {
             return Err(format!(
                 "segment_bytes is {}, an append of max_append_bytes ({}) needs {need} with header and footer",

@@ -182,7 +182,7 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn emit(&self, event: Event) {
         (self.observer)(&event);
     }
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::active::{Active, Placed};
+use crate::batch_builder::Batch;
 use crate::catalog::{Catalog, Proof, Sealed};
 use crate::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy, Wanted};
 use crate::env::{Env, Event, Trigger};
@@ -24,14 +25,13 @@ use crate::format::batch;
 use crate::format::footer::{Before, Damage};
 use crate::format::meta::{self, NONE};
 use crate::format::segment_name;
-use crate::gather::Batch;
 use crate::io::{Access, Durability, File, IoBuf};
-use crate::marks::Marks;
 use crate::prepare::{self, Prepared, Space};
 use crate::recovery;
 use crate::seal::seal;
 use crate::segment_file;
 use crate::segment_reader::SegmentReader;
+use crate::watermark::Watermarks;
 
 pub(crate) struct Executor {
     pub(crate) env: Env,
@@ -83,7 +83,7 @@ impl Executor {
                     None => file.sync_data(),
                 };
                 let again = synced.is_err() && self.env.config.faults.has(Fault::RetryAfterFailedSync);
-                let synced = if again { self.sync_anew() } else { synced };
+                let synced = if again { self.sync_reopened() } else { synced };
                 (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
@@ -109,7 +109,7 @@ impl Executor {
                 self.inline_batches.fetch_add(1, Ordering::Relaxed);
             }
             let synced = durability == Durability::Synced;
-            self.env.tell(Event::Batch { records, bytes, synced, inline, took: self.since(began) });
+            self.env.emit(Event::Batch { records, bytes, synced, inline, took: self.since(began) });
         }
         let done = written.map(|()| Done::Write { id, durability });
         done.map_err(|e| Failure::new(FailedJob::Write(id), "write", &e))
@@ -118,13 +118,13 @@ impl Executor {
     /// The same of a sync.
     pub(crate) fn after_sync(&self, began: u64, upto: u64, synced: io::Result<()>) -> Result<Done, Failure> {
         if synced.is_ok() {
-            self.env.tell(Event::Synced { took: self.since(began) });
+            self.env.emit(Event::Synced { took: self.since(began) });
         }
         synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
     /// [`Fault::RetryAfterFailedSync`]: through a file opened anew, because the one that failed refuses.
-    fn sync_anew(&self) -> io::Result<()> {
+    fn sync_reopened(&self) -> io::Result<()> {
         self.env.storage.open(&segment_name(self.env.meta.get().highest_segment), Access::WriteCached)?.sync_data()
     }
 
@@ -152,7 +152,7 @@ impl Executor {
         // (From Linux 6.15 on, btrfs sends direct writes of checksummed files through the page cache as well. There a block whose
         // write-back fails stays as it was, for the new one lies elsewhere: such a vouch takes nothing along.)
         let cached = self.env.config.policy.is_cached() || !self.env.storage.is_direct();
-        let unsynced = rotation.unsynced || rotation.vouched && cached;
+        let unsynced = rotation.unsynced || rotation.marker_unsynced && cached;
         if unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {
             file.sync_data()?;
         }
@@ -167,7 +167,7 @@ impl Executor {
         });
         let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
         self.catalog.add(Sealed::known(active.number, sealed.bytes, active.header.log_id, &footer));
-        self.env.tell(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
+        self.env.emit(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Executor {
     }
 
     fn not_opened(&self, reason: String) -> NoSegment {
-        self.env.tell(Event::SegmentFailed { reason: reason.clone() });
+        self.env.emit(Event::SegmentFailed { reason: reason.clone() });
         NoSegment::Failed(reason)
     }
 
@@ -204,11 +204,11 @@ impl Executor {
                 if let Some(finished) = prepare::find_left_over(&self.env, number)? {
                     return self.use_prepared(&finished, next, epoch).map(Some);
                 }
-                if !wanted.owed && prepare::spare_segments(&self.env)? == 0 {
+                if !wanted.for_accepted && prepare::free_segment_count(&self.env)? == 0 {
                     return Ok(None);
                 }
                 if space == Space::Reserved {
-                    self.env.tell(Event::Unprepared { segment: number });
+                    self.env.emit(Event::Unprepared { segment: number });
                 }
                 match prepare::make(&self.env, number, epoch, space, &mut |_| true)? {
                     Some(made) => made,
@@ -285,7 +285,7 @@ impl Executor {
             (a.number, a.first_offset, a.before)
         });
         if !rescue.rewritten {
-            let batches = self.gather_rescued(rescue)?;
+            let batches = self.collect_rescued(rescue)?;
             if !batches.is_empty() {
                 self.write_elsewhere(rescue, &batches)?;
             } else if rescue.from < rescue.next {
@@ -301,7 +301,7 @@ impl Executor {
                 if let Some(known) = s.known_summary() {
                     let (first_offset, end_offset) = (known.first_offset, known.end_offset);
                     let trigger = Trigger::Recovery;
-                    self.env.tell(Event::Sealed { segment: s.number, first_offset, end_offset, trigger });
+                    self.env.emit(Event::Sealed { segment: s.number, first_offset, end_offset, trigger });
                 }
                 self.catalog.add(s);
             }
@@ -319,15 +319,15 @@ impl Executor {
             rescue.lost.iter().for_each(|lost| m.lose(*lost));
         })?;
         // From here on it counts: whatever fails or is cut before this, the next attempt may find it again.
-        rescue.lost.iter().for_each(|lost| self.env.tell(Event::Lost { from: lost.from, to: lost.to }));
-        self.env.tell(Event::Recovered { epoch, from: rescue.from, to: end });
+        rescue.lost.iter().for_each(|lost| self.env.emit(Event::Lost { from: lost.from, to: lost.to }));
+        self.env.emit(Event::Recovered { epoch, from: rescue.from, to: end });
         let next = self.open_next(Wanted::default(), end, epoch, Space::Reserved);
         let lost = !rescue.lost.is_empty();
         Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost })
     }
 
     /// Everything from `from` on: from memory where it is held, else read back from the old segment.
-    fn gather_rescued(&self, rescue: &Rescue) -> io::Result<Vec<Arc<Batch>>> {
+    fn collect_rescued(&self, rescue: &Rescue) -> io::Result<Vec<Arc<Batch>>> {
         let mut all = Vec::new();
         let mut at = rescue.from;
         let mut held = rescue.held.iter().filter(|b| b.end_offset() > rescue.from).peekable();
@@ -395,8 +395,8 @@ impl Executor {
                 damage.push(Damage { from: expected, to: b.first_offset });
             }
             expected = b.end_offset();
-            let marks = Marks { written: rescue.from, durable: rescue.from, ..Marks::default() };
-            let placed = active.place(b, false, &marks, self.env.now());
+            let watermarks = Watermarks { written: rescue.from, durable: rescue.from, ..Watermarks::default() };
+            let placed = active.place(b, false, &watermarks, self.env.now());
             let (back, written) = file.write_at(placed.encode(buf), placed.pos, Durability::Written);
             written?;
             buf = back;
@@ -499,7 +499,7 @@ impl Executor {
         });
         let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
         self.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
-        self.env.tell(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Recovery });
+        self.env.emit(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Recovery });
         Ok(())
     }
 }

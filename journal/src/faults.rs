@@ -33,16 +33,16 @@ macro_rules! faults {
                 Self::TurnNotPassedOn,
                 Self::SleepsOnAnOldLook,
                 Self::TokenNotHeld,
-                Self::OlderMarksWin,
+                Self::OlderWatermarksWin,
                 Self::WaitsWithoutALook,
                 Self::RotationForgotten,
                 Self::LeavesWork,
                 Self::LeavesTheTime,
-                Self::PatienceForgotten,
-                Self::MarksToldApart,
+                Self::CommitDelayForgotten,
+                Self::WatermarksPublishedApart,
                 Self::WokenTooEarly,
                 Self::FailureForTheMet,
-                Self::LooksAnew,
+                Self::LooksAgain,
                 Self::EndForgotten,
             ];
         }
@@ -72,7 +72,7 @@ faults! {
     TwoWritesInOneBlock,
     /// A recovery in the process gives the offsets of what was not written again, in the same epoch.
     OffsetReused,
-    /// The marks move to the last batch that is written, whatever is still in flight before it.
+    /// The watermarks move to the last batch that is written, whatever is still in flight before it.
     AckOutOfOrder,
     /// Nobody waits for the lock on a segment that a dead process may still write to.
     LockNotTaken,
@@ -83,7 +83,7 @@ faults! {
     /// A footer is written before the data below it is synced.
     FooterBeforeData,
     /// The batch that follows a vouch names the vouch as the one before it.
-    VouchChained,
+    CommitMarkerChained,
     /// Retention removes a segment before `clad.meta` has passed it.
     RetentionBeforeMeta,
     /// What admission counted for an append is given back when its write begins.
@@ -91,7 +91,7 @@ faults! {
     /// A recovery in the process leaves out acknowledged batches that share a block with the write that failed.
     RescueStartsTooHigh,
     /// A vouch that was written and not synced is forgotten: when its block is lost, nothing of it is written again.
-    VouchForgotten,
+    CommitMarkerForgotten,
     /// After a failed write or sync other writes still release what they complete.
     ReleasedAfterFailure,
     /// `written` is believed of a segment that was used under another boot.
@@ -103,9 +103,9 @@ faults! {
     /// A failure below the proven end is taken for the cut.
     DamageCutOff,
     /// What lies behind the cut is not set aside.
-    TailNotSetAside,
+    TailNotQuarantined,
     /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
-    RecycledNotToldApart,
+    RecycledNotDistinguished,
     /// The file of a segment that is known to be damaged becomes the next one.
     DamagedUsedAgain,
     /// An append of a producer's older session is taken.
@@ -118,9 +118,9 @@ faults! {
     SleepsOnAnOldLook,
     /// While a rotation is under way, another thread is given the next job.
     TokenNotHeld,
-    /// Whoever tells the marks last is believed, however old his are.
-    OlderMarksWin,
-    /// Who waits for a mark looks at the marks before he enters the crowd, and not after.
+    /// Whoever tells the watermarks last is believed, however old his are.
+    OlderWatermarksWin,
+    /// Who waits for a mark looks at the watermarks before he enters the crowd, and not after.
     WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
@@ -129,20 +129,20 @@ faults! {
     /// A thread that made the write of its own append goes though nobody keeps the time.
     LeavesTheTime,
     /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
-    PatienceForgotten,
-    /// `durable` is told, and the other marks behind it.
-    MarksToldApart,
+    CommitDelayForgotten,
+    /// `durable` is told, and the other watermarks behind it.
+    WatermarksPublishedApart,
     /// Those who wait for a mark are woken before it is told.
     WokenTooEarly,
     /// A failure wakes only those whose mark has come.
     FailureForTheMet,
     /// Who waits takes for known what is so when it begins to, not when it looked last.
-    LooksAnew,
+    LooksAgain,
     /// Who comes to wait when the journal has ended is not told that it has.
     EndForgotten,
 }
 
-/// For [`Fault::RecycledNotToldApart`]: the salt that gives segment `number` the very seed that `former` had.
+/// For [`Fault::RecycledNotDistinguished`]: the salt that gives segment `number` the very seed that `former` had.
 ///
 /// A sum changes by the same bits whatever else it covers, so that the bits of the salt are combined until they make up
 /// the difference; 32 of them are always enough.

@@ -8,7 +8,7 @@
 //! ```text
 //! append ─▶ Committer (sequencer, gather) ─▶ Job ─▶ Executor ─▶ Storage
 //!              ▲                                        │
-//!              └────────────── Done / Failure ◀─────────┘        marks ─▶ whoever waits
+//!              └────────────── Done / Failure ◀─────────┘        watermarks ─▶ whoever waits
 //! ```
 //! The committer and the recovery plan are plain state machines; threads stand around them in `journal/`.
 
@@ -19,7 +19,9 @@ compile_error!("clad runs on x86-64 and aarch64");
 
 mod active;
 mod background;
+mod batch_builder;
 mod body;
+mod buffer_pool;
 mod catalog;
 pub mod clock;
 mod clock_trust;
@@ -30,14 +32,12 @@ mod error;
 mod executor;
 mod faults;
 pub mod format;
-mod freed;
-mod gather;
 pub mod io;
 mod journal;
-mod marks;
 mod metafile;
 mod offline;
 pub mod owner_bytes;
+mod pending_reclaim;
 mod permit;
 mod prepare;
 mod producer;
@@ -47,30 +47,30 @@ pub mod repair;
 mod seal;
 mod segment_file;
 mod segment_reader;
-mod spare;
 pub mod stepper;
 mod sync;
 mod verify;
 mod watcher;
+mod watermark;
 mod window;
 mod workers;
 
+pub use batch_builder::Batch;
 pub use body::Body;
 pub use catalog::{Proof, Sealed, Summary};
 pub use clock_trust::Doubt;
 pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
-pub use config::{JournalConfig, MIN_SEGMENT, Policy, Retention, SEGMENT_SLACK};
+pub use config::{JournalConfig, Policy, Retention, SEGMENT_BYTES_MIN, SEGMENT_OVERHEAD_BYTES};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
 #[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
 pub use faults::{Fault, Faults};
-pub use gather::Batch;
 pub use io::bulk;
-pub use journal::{Hand, Journal, Losses, Owed, SegmentSummary, Stalled, Status};
-pub use marks::{Accepting, Closed, Level, Marks, Wants};
+pub use journal::{DeferredWrite, Journal, Losses, SegmentSummary, Stalled, Status, WriteBuffer};
 pub use offline::{BrokenSegment, OfflineLog, OfflineReader, look};
-pub use permit::{Permit, Pool};
+pub use permit::{Permit, PermitPool};
 pub use producer::{ProducerId, ProducerState};
 pub use reader::{Found, Reader};
 pub use verify::{Problem, VerifyReport, verify};
 pub use watcher::Watcher;
+pub use watermark::{Accepting, Closed, Level, Wants, Watermarks};

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use crate::batch_builder::Batch;
 use crate::catalog::Proof;
 use crate::error::{OpenError, ReadError};
 use crate::format::footer::Damage;
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::SegmentHeader;
 use crate::format::{META_NAME, QUARANTINE, segment_name};
-use crate::gather::Batch;
 use crate::io::{Access, OsStorage, Storage, device, is_bad_place};
 use crate::journal::SegmentSummary;
 use crate::metafile::{self, Loaded};
@@ -88,7 +88,7 @@ struct Open {
 
 /// Segments that recovery had to give up as a whole: nothing in the log tells of them any more, and how many records they
 /// held nobody knows. Their bytes are in `quarantine/` until an operator has seen to them.
-pub(crate) fn given_up(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
+pub(crate) fn abandoned(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
     let names = match storage.list(QUARANTINE) {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             return Ok(Vec::new());
@@ -97,7 +97,7 @@ pub(crate) fn given_up(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<Bro
     };
     let mut names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
     names.sort_unstable();
-    let mut given_up = Vec::new();
+    let mut abandoned = Vec::new();
     for name in names {
         let mut parts = name.split('.');
         let (number, range, _, kind) = (parts.next(), parts.next(), parts.next(), parts.next());
@@ -108,10 +108,10 @@ pub(crate) fn given_up(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<Bro
                 "its header was lost, and all of its records: the file is {QUARANTINE}/{name}; this is named until that is \
                  moved away"
             );
-            given_up.push(BrokenSegment { segment: number, text });
+            abandoned.push(BrokenSegment { segment: number, text });
         }
     }
-    Ok(given_up)
+    Ok(abandoned)
 }
 
 /// One segment.
@@ -133,7 +133,7 @@ pub(crate) enum Content {
 }
 
 /// How often a folder is looked at that changes meanwhile.
-const LOOKS: usize = 16;
+const FOLDER_SCANS_MAX: usize = 16;
 
 /// What a start looks at first: whether all names in the folder are of a log, and `clad.meta`. The log's id; nothing where a
 /// new log would be made. No segment is read, nothing is changed.
@@ -168,7 +168,7 @@ impl OfflineLog {
         let substrate = device::discover(dir);
         let storage = OsStorage::to_read(dir, substrate.block_size).map_err(OpenError::io(name.clone()))?;
         let storage = Arc::new(storage);
-        for _ in 1..LOOKS {
+        for _ in 1..FOLDER_SCANS_MAX {
             match Self::look(&storage, &name) {
                 Ok(log) if !log.faults.is_empty() && log.meta_now().is_some_and(|meta| meta != log.meta) => {}
                 Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -210,7 +210,7 @@ impl OfflineLog {
             highest if (meta.lowest_segment..=highest).all(|number| known(&number)) => found,
             _ => list_segments(&storage.list("").map_err(OpenError::io(format!("list {name}")))?),
         };
-        faults.extend(given_up(storage.as_ref(), &meta).map_err(OpenError::io(QUARANTINE))?);
+        faults.extend(abandoned(storage.as_ref(), &meta).map_err(OpenError::io(QUARANTINE))?);
         let mut log = Self {
             storage,
             end_offset: meta.lowest_offset,
@@ -339,8 +339,8 @@ impl OfflineLog {
             });
         }
         self.damage.extend(planned.damage.iter().copied());
-        let vouched = scan.batches.iter().map(|b| b.header.durable).max().unwrap_or(0);
-        self.durable_end = self.durable_end.max(vouched.min(next_offset));
+        let claimed_durable = scan.batches.iter().map(|b| b.header.durable).max().unwrap_or(0);
+        self.durable_end = self.durable_end.max(claimed_durable.min(next_offset));
         let (first_offset, end_offset) = (planned.first_offset, planned.end_offset);
         self.end_offset = end_offset;
         let content = Content::Scanned { kept, damage: planned.damage.clone() };

@@ -45,7 +45,8 @@ impl OwnerBytes {
     pub(crate) fn add_body(&mut self, body: &[u8]) {
         let mut header = batch::LEN;
         for chunk in chunks(body).flatten() {
-            let bytes = std::mem::take(&mut header) + ChunkHeader::encoded_len(chunk.vouch.len(), chunk.payload.len());
+            let bytes =
+                std::mem::take(&mut header) + ChunkHeader::encoded_len(chunk.peer_meta.len(), chunk.payload.len());
             self.add(chunk.header.owner, bytes as u64);
         }
     }

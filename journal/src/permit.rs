@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// Where permits are from.
-pub trait Pool: Send + Sync {
+pub trait PermitPool: Send + Sync {
     /// Takes so many back.
     fn give_back(&self, permits: usize);
 }
 
-impl Pool for Semaphore {
+impl PermitPool for Semaphore {
     fn give_back(&self, permits: usize) {
         self.add_permits(permits);
     }
@@ -23,17 +23,17 @@ impl Pool for Semaphore {
 
 /// Permits that are out; given back when this is dropped.
 pub struct Permit {
-    first: Part,
+    first: PoolPermits,
     /// Of other pools; empty where appends of one owner lie together.
-    more: Vec<Part>,
+    more: Vec<PoolPermits>,
 }
 
-struct Part {
-    pool: Arc<dyn Pool>,
+struct PoolPermits {
+    pool: Arc<dyn PermitPool>,
     permits: usize,
 }
 
-impl Drop for Part {
+impl Drop for PoolPermits {
     fn drop(&mut self) {
         if self.permits > 0 {
             self.pool.give_back(self.permits);
@@ -41,7 +41,7 @@ impl Drop for Part {
     }
 }
 
-impl Part {
+impl PoolPermits {
     fn split(&mut self, permits: usize) -> Self {
         self.permits -= permits;
         Self { pool: self.pool.clone(), permits }
@@ -61,8 +61,8 @@ impl fmt::Debug for Permit {
 impl Permit {
     /// So many, which were taken out of the pool.
     #[must_use]
-    pub fn new(pool: Arc<dyn Pool>, permits: usize) -> Self {
-        Self { first: Part { pool, permits }, more: Vec::new() }
+    pub fn new(pool: Arc<dyn PermitPool>, permits: usize) -> Self {
+        Self { first: PoolPermits { pool, permits }, more: Vec::new() }
     }
 
     /// How many they are.
@@ -102,7 +102,7 @@ impl Permit {
         more.into_iter().for_each(|part| self.push(part));
     }
 
-    fn push(&mut self, mut part: Part) {
+    fn push(&mut self, mut part: PoolPermits) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         if last.joins(&part) {
             last.permits += std::mem::take(&mut part.permits);

@@ -42,8 +42,8 @@ pub(crate) enum Space {
 }
 
 /// For how many segments the file system has room beyond the operator's reserve, as it says: bytes and inodes.
-pub(crate) fn spare_segments(env: &Env) -> io::Result<u64> {
-    room(env).map(|(spare, _)| spare)
+pub(crate) fn free_segment_count(env: &Env) -> io::Result<u64> {
+    room(env).map(|(free_segments, _)| free_segments)
 }
 
 /// The same, and whether it is inodes alone that are missing.
@@ -87,7 +87,7 @@ fn write_access(env: &Env) -> Access {
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     loop {
         let header = draw_header(env, number, epoch, former)?;
-        if header.former_seed() != Some(header.seed()) || env.config.faults.has(Fault::RecycledNotToldApart) {
+        if header.former_seed() != Some(header.seed()) || env.config.faults.has(Fault::RecycledNotDistinguished) {
             return Ok(header);
         }
     }
@@ -98,7 +98,7 @@ fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io
     if !env.config.faults.has(Fault::SaltNotUsed) {
         env.clock.fill_random(&mut salt)?;
     }
-    if let (true, Some(former)) = (env.config.faults.has(Fault::RecycledNotToldApart), former) {
+    if let (true, Some(former)) = (env.config.faults.has(Fault::RecycledNotDistinguished), former) {
         salt = faults::salt_of_former(&env.meta.get().log_id, number, former).to_le_bytes();
     }
     Ok(SegmentHeader {
@@ -123,7 +123,7 @@ pub(crate) fn write_header(file: &dyn File, header: &SegmentHeader) -> io::Resul
     file.write_at(block, 0, Durability::Synced).1
 }
 
-/// Makes segment `number`. `pace` is called after each MiB of zeroes with the bytes done, and returns `false` to stop.
+/// Makes segment `number`. `throttle` is called after each MiB of zeroes with the bytes done, and returns `false` to stop.
 ///
 /// # Errors
 /// What the kernel says (`StorageFull` where there is no room); what was begun is removed again.
@@ -132,7 +132,7 @@ pub(crate) fn make(
     number: u64,
     epoch: u32,
     space: Space,
-    pace: &mut dyn FnMut(u64) -> bool,
+    throttle: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<Prepared>> {
     let name = segment_name(number);
     env.meta.settle()?;
@@ -141,7 +141,7 @@ pub(crate) fn make(
         _ => {}
     }
     let file = segment_file::create(env.storage.as_ref(), &name, Access::WriteDirect)?;
-    match fill(env, &file, number, epoch, space, pace) {
+    match fill(env, &file, number, epoch, space, throttle) {
         Ok(Some(header)) => Ok(Some(Prepared { header })),
         other => {
             // Half a segment is of no use, and it holds the space that somebody waits for.
@@ -157,13 +157,13 @@ fn fill(
     number: u64,
     epoch: u32,
     space: Space,
-    pace: &mut dyn FnMut(u64) -> bool,
+    throttle: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
     file.allocate(env.config.segment_bytes)?;
     env.took(env.config.segment_bytes);
     if space == Space::Reserved || !zeroes_ahead(env) {
         file.sync_all()?;
-    } else if !write_zeroes(env, file, number, 0, pace)? {
+    } else if !write_zeroes(env, file, number, 0, throttle)? {
         return Ok(None);
     }
     finish(env, file.as_ref(), number, epoch, None).map(Some)
@@ -174,14 +174,14 @@ fn zeroes_ahead(env: &Env) -> bool {
     env.storage.zeroing_pays() && env.config.policy.syncs()
 }
 
-/// From `done` to the capacity, and durable with the file's length; `false` when `pace` says stop. One write of a MiB is
-/// under way at a time, and none while `pace` waits: so the syncs of the foreground never queue behind more than that.
+/// From `done` to the capacity, and durable with the file's length; `false` when `throttle` says stop. One write of a MiB is
+/// under way at a time, and none while `throttle` waits: so the syncs of the foreground never queue behind more than that.
 fn write_zeroes(
     env: &Env,
     file: &Arc<dyn File>,
     number: u64,
     mut done: u64,
-    pace: &mut dyn FnMut(u64) -> bool,
+    throttle: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<bool> {
     let capacity = env.config.segment_bytes;
     let options = Options::new().engine(Engine::Caller).buffers(1).buffer_bytes(CHUNK.min(capacity as usize));
@@ -192,7 +192,7 @@ fn write_zeroes(
         io::copy(&mut io::repeat(0).take(n), &mut writer)?;
         writer.flush()?;
         done += n;
-        if !pace(done) {
+        if !throttle(done) {
             return Ok(false);
         }
     }
@@ -242,7 +242,7 @@ pub(crate) fn reuse(
     from: u64,
     bytes: u64,
     (number, epoch): (u64, u32),
-    pace: &mut dyn FnMut(u64) -> bool,
+    throttle: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Prepared, NotReused> {
     let (old, new) = (segment_name(from), segment_name(number));
     let missing = env.config.segment_bytes.saturating_sub(bytes);
@@ -256,7 +256,7 @@ pub(crate) fn reuse(
     if let TakeOver::Refused(witness) = env.storage.take_over(&old, &new)? {
         return Err(NotReused::Seen(witness));
     }
-    match refill(env, &new, bytes, (number, epoch), former, pace) {
+    match refill(env, &new, bytes, (number, epoch), former, throttle) {
         Ok(Some(header)) => Ok(Prepared { header }),
         other => {
             let _ = env.storage.remove(&new);
@@ -286,12 +286,12 @@ fn refill(
     bytes: u64,
     (number, epoch): (u64, u32),
     former: Former,
-    pace: &mut dyn FnMut(u64) -> bool,
+    throttle: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Option<SegmentHeader>> {
     let file = segment_file::open(env.storage.as_ref(), name, Access::WriteDirect)?;
     file.allocate(env.config.segment_bytes)?;
     env.took(env.config.segment_bytes.saturating_sub(bytes));
-    if !write_zeroes(env, &file, number, bytes, pace)? {
+    if !write_zeroes(env, &file, number, bytes, throttle)? {
         return Ok(None);
     }
     finish(env, file.as_ref(), number, epoch, Some(former)).map(Some)

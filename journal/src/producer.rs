@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_hole_is_not_stored_and_what_reaches_out_of_it_is_in_part() {
+    fn what_lies_in_a_gap_is_not_stored_and_what_reaches_out_of_it_is_in_part() {
         let mut t = ProducerTable::new(10, 4, 0);
         t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(0));
         t.store(&append(1, 10, 2), 102, 1000, u64::MAX, at(0)); // with the gap mark

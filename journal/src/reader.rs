@@ -8,21 +8,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batch_builder::Batch;
 use crate::catalog::Sealed;
 use crate::error::ReadError;
 use crate::format::segment_name;
-use crate::gather::Batch;
 use crate::io::{Access, File, Lock, is_bad_place};
 use crate::journal::Shared;
-use crate::marks::Level;
 use crate::segment_reader::SegmentReader;
+use crate::watermark::Level;
 
 /// Looks, a millisecond apart, for a record that must be there before it is an error: the longest recovery is shorter.
-const PATIENCE_MS: u32 = 90_000;
+const MISSING_RECORD_POLLS_MAX: u32 = 90_000;
 /// Looks after which a record that nobody moves counts as damaged.
-const LOOKS: u32 = 4;
+const DAMAGED_RECORD_POLLS: u32 = 4;
 /// What is counted for a look that brings no batch: a segment's footer that is read to pass over it, a millisecond's wait.
-const FRUITLESS: usize = 64 * 1024;
+const EMPTY_READ_COST_BYTES: usize = 64 * 1024;
 
 /// A place in the log and the means to go on from there.
 pub struct Reader {
@@ -32,8 +32,8 @@ pub struct Reader {
     open: Option<Open>,
     stash: Option<Arc<Batch>>,
     times: Option<(i64, i64)>,
-    fruitless: u32,
-    patience: u32,
+    empty_polls: u32,
+    polls_max: u32,
 }
 
 struct Open {
@@ -63,12 +63,21 @@ enum Behind {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, from: u64, level: Level) -> Self {
-        Self { shared, next: from, level, open: None, stash: None, times: None, fruitless: 0, patience: PATIENCE_MS }
+        Self {
+            shared,
+            next: from,
+            level,
+            open: None,
+            stash: None,
+            times: None,
+            empty_polls: 0,
+            polls_max: MISSING_RECORD_POLLS_MAX,
+        }
     }
 
     /// For a journal in which nothing moves while somebody reads.
     pub(crate) fn impatient(self) -> Self {
-        Self { patience: 4 * LOOKS, ..self }
+        Self { polls_max: 4 * DAMAGED_RECORD_POLLS, ..self }
     }
 
     /// Passes over sealed segments and batches that hold no record of this time range (both ends included).
@@ -113,7 +122,7 @@ impl Reader {
                 self.next = batch.end_offset();
                 return Ok(Found::Batch(batch));
             }
-            let limit = self.shared.marks().of(self.level);
+            let limit = self.shared.watermarks().of(self.level);
             if self.next >= limit {
                 return Ok(Found::CaughtUp);
             }
@@ -129,26 +138,27 @@ impl Reader {
                 }
                 return Ok(Found::Batch(batch));
             }
-            let quiet = if self.fruitless < LOOKS { None } else { self.shared.at_rest() };
+            let at_rest = if self.empty_polls < DAMAGED_RECORD_POLLS { None } else { self.shared.at_rest() };
             let before = self.next;
-            let mut found = self.read_on()?;
+            let mut found = self.read_next()?;
             // Segments that hold nothing of the times that are asked for were passed over: that is no look in vain.
             let stuck = found.is_none() && self.next == before;
-            if stuck && quiet.is_some() {
+            if stuck && at_rest.is_some() {
                 let behind = self.behind_damage(limit)?;
-                match behind.filter(|_| quiet == self.shared.at_rest()) {
+                match behind.filter(|_| at_rest == self.shared.at_rest()) {
                     Some(Behind::Batch(batch)) => found = Some(batch),
                     Some(Behind::Gap(to)) => {
-                        self.fruitless = 0;
+                        self.empty_polls = 0;
                         let from = std::mem::replace(&mut self.next, to);
                         return Err(ReadError::Gap { from, to, damaged: true });
                     }
                     None => {}
                 }
             }
-            self.fruitless = if stuck && found.is_none() { self.fruitless + 1 } else { 0 };
+            self.empty_polls = if stuck && found.is_none() { self.empty_polls + 1 } else { 0 };
             self.pause()?;
-            *bytes = bytes.saturating_sub(found.as_ref().map_or(FRUITLESS, |batch| batch.stored_len() as usize));
+            *bytes =
+                bytes.saturating_sub(found.as_ref().map_or(EMPTY_READ_COST_BYTES, |batch| batch.stored_len() as usize));
             if let Some(batch) = found {
                 if batch.end_offset() > limit {
                     self.open = None;
@@ -167,10 +177,10 @@ impl Reader {
 
     /// Between two looks for a record that must be there: a rotation or a recovery is moving it. Bounded.
     fn pause(&self) -> Result<(), ReadError> {
-        match self.fruitless {
+        match self.empty_polls {
             0 => {}
-            n if n < 16.min(self.patience) => std::thread::yield_now(),
-            n if n < self.patience => std::thread::sleep(Duration::from_millis(1)),
+            n if n < 16.min(self.polls_max) => std::thread::yield_now(),
+            n if n < self.polls_max => std::thread::sleep(Duration::from_millis(1)),
             _ => {
                 let text = format!("offset {} is written and cannot be found", self.next);
                 return Err(ReadError::Io { segment: u64::MAX, source: std::io::Error::other(text) });
@@ -192,7 +202,7 @@ impl Reader {
     }
 
     /// The next batch from the open segment, or `None` after moving to another one.
-    fn read_on(&mut self) -> Result<Option<Batch>, ReadError> {
+    fn read_next(&mut self) -> Result<Option<Batch>, ReadError> {
         if self.open.is_none() {
             // It may be removing one segment after the other: then a look for what it has passed finds nothing.
             let lowest = self.shared.lowest_offset();
@@ -294,7 +304,7 @@ impl Reader {
             proof => proof.map_err(|e| io(sealed.number, e))?,
         };
         let Some(proof) = proof else {
-            return self.give_up_on(&sealed, known_end);
+            return self.abandon_segment(&sealed, known_end);
         };
         let footer = &proof.footer;
         let sealed_end = footer.end_offset.max(known_end);
@@ -322,7 +332,7 @@ impl Reader {
 
     /// Nothing in a sealed segment can be believed any more: all of it is a gap, if it is still in the list. Else retention
     /// has taken it, and its file may be another segment's by now.
-    fn give_up_on(&mut self, sealed: &Sealed, end: u64) -> Result<(), ReadError> {
+    fn abandon_segment(&mut self, sealed: &Sealed, end: u64) -> Result<(), ReadError> {
         if end <= self.next || !self.shared.catalog().all().iter().any(|s| s.number == sealed.number) {
             return Ok(());
         }

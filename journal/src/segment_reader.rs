@@ -10,12 +10,12 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::batch_builder::Batch;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
 use crate::format::footer::Damage;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
 use crate::io::File;
 use crate::window::Window;
 
@@ -132,8 +132,8 @@ impl SegmentReader {
             let text = format!("a batch at {pos} is stored by method {}, which this clad does not know", h.codec);
             return Err(io::Error::other(text));
         }
-        let given_up = self.damage.iter().any(|d| d.from < h.end_offset() && h.first_offset < d.to);
-        let batch = (h.kind == batch::KIND_DATA && h.count > 0 && !given_up).then(|| Batch {
+        let abandoned = self.damage.iter().any(|d| d.from < h.end_offset() && h.first_offset < d.to);
+        let batch = (h.kind == batch::KIND_DATA && h.count > 0 && !abandoned).then(|| Batch {
             epoch: h.epoch,
             first_offset: h.first_offset,
             count: h.count,

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::background::{self, RetentionState};
+use crate::batch_builder::BurstPermits;
 use crate::clock::Clock;
 use crate::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
 use crate::config::JournalConfig;
@@ -14,13 +15,12 @@ use crate::config::Retention;
 use crate::env::Observer;
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
-use crate::gather::Purse;
 use crate::io::{IoBuf, Storage};
 use crate::journal::{Shared, open_shared};
-use crate::marks::{Level, Marks};
 use crate::producer::{ProducerId, ProducerState, counted_under};
 use crate::reader::Reader;
 use crate::recovery::Report;
+use crate::watermark::{Level, Watermarks};
 
 /// A journal that moves when it is told to.
 pub struct Stepper {
@@ -96,8 +96,8 @@ impl Stepper {
     /// As [`crate::Journal::append_burst`], without a permit.
     pub fn append_burst(&self, from: &Sender<'_>, burst: &[Item<'_>]) -> Vec<Result<Accepted, AppendError>> {
         let now = self.shared.env().now();
-        let (mut purse, mut answers) = (Purse::default(), Vec::with_capacity(burst.len()));
-        self.shared.with(|c| c.append_burst(from, burst, now, &mut purse, |answer| answers.push(answer)));
+        let (mut permits, mut answers) = (BurstPermits::default(), Vec::with_capacity(burst.len()));
+        self.shared.with(|c| c.append_burst(from, burst, now, &mut permits, |answer| answers.push(answer)));
         answers
     }
 
@@ -128,8 +128,8 @@ impl Stepper {
     }
 
     /// The watermarks now.
-    pub fn marks(&self) -> Marks {
-        self.shared.marks()
+    pub fn watermarks(&self) -> Watermarks {
+        self.shared.watermarks()
     }
 
     /// What `clad.meta` says.
@@ -159,7 +159,7 @@ impl Stepper {
     }
 
     /// Carries a job out and takes its result.
-    pub fn carry_out(&self, begun: Begun) {
+    pub fn execute(&self, begun: Begun) {
         let (done, _) = self.shared.executor.run(begun.job, IoBuf::with_capacity(0));
         self.shared.finish(done);
     }

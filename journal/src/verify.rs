@@ -78,7 +78,7 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyRe
         progress(check.report.bytes, total);
     }
     let end = log.end_offset();
-    check.goes_on_at(None, end);
+    check.resumes_at(None, end);
     Ok(check.report)
 }
 
@@ -109,7 +109,7 @@ impl Check {
     }
 
     /// The next segment (or the log's end) goes on at `offset`.
-    fn goes_on_at(&mut self, segment: Option<u64>, offset: u64) {
+    fn resumes_at(&mut self, segment: Option<u64>, offset: u64) {
         if self.expected < offset {
             let behind = self.before.map_or(0, |before| before.number + 1);
             self.lost_with(behind..segment.unwrap_or(u64::MAX), segment, (self.expected, offset));
@@ -137,7 +137,7 @@ impl Check {
             }
             reader => reader.map_err(OpenError::io(format!("segment {}", part.number)))?,
         };
-        self.goes_on_at(number, part.first_offset);
+        self.resumes_at(number, part.first_offset);
         let mut chain = 0;
         let complete = loop {
             let (pos, before) = (reader.pos(), reader.bad_bytes);
@@ -215,7 +215,7 @@ impl Check {
         Ok(())
     }
 
-    fn batch(&mut self, segment: u64, pos: u64, batch: &crate::gather::Batch) {
+    fn batch(&mut self, segment: u64, pos: u64, batch: &crate::batch_builder::Batch) {
         let mut records = 0;
         for chunk in batch.chunks() {
             match chunk {

@@ -1,19 +1,19 @@
-//! Who waits for the marks, and who is woken when they move.
+//! Who waits for the watermarks, and who is woken when they move.
 //!
 //! What must hold:
 //! - **Only those are woken that have something to say.** Each waits for the offset at which its next answer is due. A
 //!   channel that wakes all of them at every batch costs a thousand waiting connections a thousand wake-ups for each
 //!   write, of which a few are of use.
-//! - **No wake-up is lost.** The teller stores the marks first and looks for those who wait then, under the lock of the
-//!   crowd; who waits enters under that lock first, and looks at the marks then. Of the two, the later sees the earlier.
+//! - **No wake-up is lost.** The teller stores the watermarks first and looks for those who wait then, under the lock of the
+//!   crowd; who waits enters under that lock first, and looks at the watermarks then. Of the two, the later sees the earlier.
 //! - What is no watermark (a failure, a new epoch, no space, the end of the journal) wakes everybody.
-//! - **The channel has the newest marks whenever somebody has it.** A value is sent on it only while there are subscribers,
-//!   for sending costs as much as all else here together. Who subscribes is counted first and sends the marks on then; who
+//! - **The channel has the newest watermarks whenever somebody has it.** A value is sent on it only while there are subscribers,
+//!   for sending costs as much as all else here together. Who subscribes is counted first and sends the watermarks on then; who
 //!   tells stores them first and looks for subscribers then.
 //!
 //! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
 //!
-//! `models/src/watermarks.rs` compiles this file by itself, on the locks of a model, and tells and waits in every order.
+//! `models/src/publication.rs` compiles this file by itself, on the locks of a model, and tells and waits in every order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -24,29 +24,29 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::watch;
 
 use crate::faults::{Fault, Faults};
-use crate::marks::{Accepting, Closed, Marks, Wants};
 use crate::sync::others_may_run;
 use crate::sync::plain::{Mutex, MutexGuard};
+use crate::watermark::{Accepting, Closed, Wants, Watermarks};
 
 /// What wakes everybody when it changes.
-fn standing(marks: &Marks) -> (u32, u32, Accepting) {
-    (marks.failures, marks.epoch, marks.accepting)
+fn state_of(watermarks: &Watermarks) -> (u32, u32, Accepting) {
+    (watermarks.failures, watermarks.epoch, watermarks.accepting)
 }
 
-/// The marks as they are told, and those who wait for them.
+/// The watermarks as they are told, and those who wait for them.
 #[derive(Debug)]
-pub(crate) struct Teller {
-    channel: watch::Sender<Marks>,
-    crowd: Arc<Crowd>,
+pub(crate) struct WatermarkPublisher {
+    channel: watch::Sender<Watermarks>,
+    waiters: Arc<Waiters>,
     listener: Listener,
     faults: Faults,
 }
 
-/// Who is told in the thread that moved the marks.
+/// Who is told in the thread that moved the watermarks.
 #[derive(Default)]
-struct Listener(OnceLock<Box<Told>>);
+struct Listener(OnceLock<Box<Callback>>);
 
-type Told = dyn Fn() + Send + Sync;
+type Callback = dyn Fn() + Send + Sync;
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,11 +54,11 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl Teller {
-    pub(crate) fn new(marks: Marks) -> Self {
+impl WatermarkPublisher {
+    pub(crate) fn new(watermarks: Watermarks) -> Self {
         Self {
-            channel: watch::channel(marks).0,
-            crowd: Arc::new(Crowd { marks: Mutex::new(marks), inner: Mutex::default() }),
+            channel: watch::channel(watermarks).0,
+            waiters: Arc::new(Waiters { watermarks: Mutex::new(watermarks), inner: Mutex::default() }),
             listener: Listener::default(),
             faults: Faults::default(),
         }
@@ -70,50 +70,50 @@ impl Teller {
         self
     }
 
-    /// Tells the newest marks; of two tellers, the later value wins.
-    pub(crate) fn tell(&self, marks: Marks) {
+    /// Tells the newest watermarks; of two tellers, the later value wins.
+    pub(crate) fn publish(&self, watermarks: Watermarks) {
         if self.faults.has(Fault::WokenTooEarly) {
             self.wake(true);
-            self.store(marks);
+            self.store(watermarks);
             return;
         }
-        let all = self.store(marks);
+        let all = self.store(watermarks);
         self.wake(all);
     }
 
     /// Says whether it concerns everybody.
-    fn store(&self, marks: Marks) -> bool {
+    fn store(&self, watermarks: Watermarks) -> bool {
         let mut all = false;
         others_may_run();
-        if self.faults.has(Fault::MarksToldApart) {
-            let mut old = self.crowd.marks();
-            old.durable = old.durable.max(marks.durable);
+        if self.faults.has(Fault::WatermarksPublishedApart) {
+            let mut old = self.waiters.watermarks();
+            old.durable = old.durable.max(watermarks.durable);
             drop(old);
             others_may_run();
         }
-        let mut old = self.crowd.marks();
-        if self.is_newer(&marks, &old) {
-            all = standing(&old) != standing(&marks) && !self.faults.has(Fault::FailureForTheMet);
-            *old = marks;
+        let mut old = self.waiters.watermarks();
+        if self.is_newer(&watermarks, &old) {
+            all = state_of(&old) != state_of(&watermarks) && !self.faults.has(Fault::FailureForTheMet);
+            *old = watermarks;
         }
         drop(old);
         others_may_run();
         if self.channel.receiver_count() > 0 {
-            self.send(marks);
+            self.send(watermarks);
         }
         others_may_run();
         all
     }
 
-    fn is_newer(&self, marks: &Marks, old: &Marks) -> bool {
-        marks.version > old.version || self.faults.has(Fault::OlderMarksWin)
+    fn is_newer(&self, watermarks: &Watermarks, old: &Watermarks) -> bool {
+        watermarks.version > old.version || self.faults.has(Fault::OlderWatermarksWin)
     }
 
-    fn send(&self, marks: Marks) {
+    fn send(&self, watermarks: Watermarks) {
         self.channel.send_if_modified(|old| {
-            let newer = self.is_newer(&marks, old);
+            let newer = self.is_newer(&watermarks, old);
             if newer {
-                *old = marks;
+                *old = watermarks;
             }
             newer
         });
@@ -121,25 +121,25 @@ impl Teller {
 
     fn wake(&self, all: bool) {
         // The newest ones: of two tellers at once, the later may have been here first.
-        let marks = *self.crowd.marks();
-        self.crowd.wake(if all { Wake::All } else { Wake::Met(&marks) });
-        if let Some(told) = self.listener.0.get() {
-            told();
+        let watermarks = *self.waiters.watermarks();
+        self.waiters.wake(if all { Wake::All } else { Wake::Met(&watermarks) });
+        if let Some(callback) = self.listener.0.get() {
+            callback();
         }
     }
 
-    /// Who is told from now on that there are other marks; the first stays.
-    pub(crate) fn listen(&self, told: impl Fn() + Send + Sync + 'static) {
-        let _ = self.listener.0.set(Box::new(told));
+    /// Who is told from now on that there are other watermarks; the first stays.
+    pub(crate) fn listen(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(callback));
     }
 
     /// The newest value, not every one.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Marks> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Watermarks> {
         let counted = self.channel.subscribe();
         others_may_run();
-        let marks = *self.crowd.marks();
+        let watermarks = *self.waiters.watermarks();
         others_may_run();
-        self.send(marks);
+        self.send(watermarks);
         // One that has seen these, so that only others are news to it.
         let subscriber = self.channel.subscribe();
         drop(counted);
@@ -147,26 +147,26 @@ impl Teller {
     }
 
     pub(crate) fn watcher(&self) -> Watcher {
-        let seen = *self.crowd.marks();
-        Watcher { seen, crowd: Arc::clone(&self.crowd), id: self.crowd.inner().enter(), faults: self.faults }
+        let seen = *self.waiters.watermarks();
+        Watcher { seen, waiters: Arc::clone(&self.waiters), id: self.waiters.inner().enter(), faults: self.faults }
     }
 }
 
-impl Teller {
-    /// The marks do not move any more: whoever waits for what they have not, waits for nothing.
+impl WatermarkPublisher {
+    /// The watermarks do not move any more: whoever waits for what they have not, waits for nothing.
     pub(crate) fn end(&self) {
-        self.crowd.wake(if self.faults.has(Fault::EndForgotten) { Wake::All } else { Wake::End });
+        self.waiters.wake(if self.faults.has(Fault::EndForgotten) { Wake::All } else { Wake::End });
     }
 }
 
-impl Drop for Teller {
+impl Drop for WatermarkPublisher {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 enum Wake<'a> {
-    Met(&'a Marks),
+    Met(&'a Watermarks),
     All,
     End,
 }
@@ -174,9 +174,9 @@ enum Wake<'a> {
 // Plain in a model of the whole journal: nothing else is asked for under it, and those who wait leave under it when a
 // model ends.
 #[derive(Debug)]
-struct Crowd {
+struct Waiters {
     /// The newest.
-    marks: Mutex<Marks>,
+    watermarks: Mutex<Watermarks>,
     inner: Mutex<Inner>,
 }
 
@@ -191,9 +191,9 @@ struct Inner {
     closed: bool,
 }
 
-impl Crowd {
-    fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+impl Waiters {
+    fn watermarks(&self) -> MutexGuard<'_, Watermarks> {
+        self.watermarks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -204,7 +204,7 @@ impl Crowd {
         let mut inner = self.inner();
         let mut woken = std::mem::take(&mut inner.woken);
         match who {
-            Wake::Met(marks) => inner.take_met(marks, &mut woken),
+            Wake::Met(watermarks) => inner.take_met(watermarks, &mut woken),
             Wake::All | Wake::End => {
                 inner.closed |= matches!(who, Wake::End);
                 inner.written.clear();
@@ -246,34 +246,34 @@ impl Inner {
         Some(waker)
     }
 
-    fn take_met(&mut self, marks: &Marks, woken: &mut Vec<Waker>) {
-        while let Some(&(_, id)) = self.written.first().filter(|(offset, _)| *offset <= marks.written) {
+    fn take_met(&mut self, watermarks: &Watermarks, woken: &mut Vec<Waker>) {
+        while let Some(&(_, id)) = self.written.first().filter(|(offset, _)| *offset <= watermarks.written) {
             woken.extend(self.leave(id));
         }
-        while let Some(&(_, id)) = self.durable.first().filter(|(offset, _)| *offset <= marks.durable) {
+        while let Some(&(_, id)) = self.durable.first().filter(|(offset, _)| *offset <= watermarks.durable) {
             woken.extend(self.leave(id));
         }
     }
 }
 
-/// One who waits for the marks.
+/// One who waits for the watermarks.
 #[derive(Debug)]
 pub struct Watcher {
     /// As they were when they were looked at last.
-    seen: Marks,
-    crowd: Arc<Crowd>,
+    seen: Watermarks,
+    waiters: Arc<Waiters>,
     id: u64,
     faults: Faults,
 }
 
 impl Watcher {
-    /// The marks now. [`Watcher::reached`] tells what is new beside these.
-    pub fn now(&mut self) -> Marks {
-        self.seen = *self.crowd.marks();
+    /// The watermarks now. [`Watcher::reached`] tells what is new beside these.
+    pub fn now(&mut self) -> Watermarks {
+        self.seen = *self.waiters.watermarks();
         self.seen
     }
 
-    /// Waits until the marks have what is wanted; or, where they do not tell it any more, until something else than a
+    /// Waits until the watermarks have what is wanted; or, where they do not tell it any more, until something else than a
     /// watermark has changed since [`Watcher::now`]: the epoch, failures, or whether appends are taken.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl Watcher {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&mut self, wants: Wants) -> Result<(), Closed> {
-        if self.faults.has(Fault::LooksAnew) {
+        if self.faults.has(Fault::LooksAgain) {
             self.now();
         }
         poll_fn(|context| self.poll(context, wants)).await
@@ -293,14 +293,14 @@ impl Watcher {
             return Poll::Ready(Ok(()));
         }
         others_may_run();
-        let mut crowd = self.crowd.inner();
-        if crowd.closed {
-            drop(crowd);
-            // The last marks were told before the end was: they may have come since the look above.
+        let mut waiters = self.waiters.inner();
+        if waiters.closed {
+            drop(waiters);
+            // The last watermarks were told before the end was: they may have come since the look above.
             return Poll::Ready(if self.is_new(wants) { Ok(()) } else { Err(Closed) });
         }
-        crowd.wait(self.id, wants, context.waker());
-        drop(crowd);
+        waiters.wait(self.id, wants, context.waker());
+        drop(waiters);
         others_may_run();
         if self.is_new(wants) && !self.faults.has(Fault::WaitsWithoutALook) {
             Poll::Ready(Ok(()))
@@ -310,14 +310,14 @@ impl Watcher {
     }
 
     fn is_new(&self, wants: Wants) -> bool {
-        let marks = *self.crowd.marks();
-        wants.met(&marks) || standing(&marks) != standing(&self.seen)
+        let watermarks = *self.waiters.watermarks();
+        wants.met(&watermarks) || state_of(&watermarks) != state_of(&self.seen)
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        drop(self.crowd.inner().leave(self.id));
+        drop(self.waiters.inner().leave(self.id));
     }
 }
 
@@ -343,8 +343,8 @@ mod tests {
     }
 
     impl Task {
-        fn of(teller: &Teller) -> Self {
-            Self { watcher: teller.watcher(), woken: Arc::default() }
+        fn of(publisher: &WatermarkPublisher) -> Self {
+            Self { watcher: publisher.watcher(), woken: Arc::default() }
         }
 
         fn poll(&mut self, written: u64, durable: u64) -> Poll<Result<(), Closed>> {
@@ -358,105 +358,105 @@ mod tests {
         }
     }
 
-    fn marks(version: u64, written: u64, durable: u64) -> Marks {
-        Marks { version, written, durable, ..Marks::default() }
+    fn watermarks(version: u64, written: u64, durable: u64) -> Watermarks {
+        Watermarks { version, written, durable, ..Watermarks::default() }
     }
 
     const NEVER: u64 = u64::MAX;
 
     #[test]
     fn only_those_are_woken_whose_offset_is_reached_and_once() {
-        let teller = Teller::new(Marks::default());
-        let mut tasks: Vec<Task> = (0..1000).map(|_| Task::of(&teller)).collect();
+        let publisher = WatermarkPublisher::new(Watermarks::default());
+        let mut tasks: Vec<Task> = (0..1000).map(|_| Task::of(&publisher)).collect();
         for (n, task) in (1..).zip(&mut tasks) {
             assert!(task.poll(NEVER, n).is_pending());
         }
         let woken = |tasks: &[Task]| tasks.iter().map(Task::woken).sum::<usize>();
-        teller.tell(marks(1, 1000, 0));
+        publisher.publish(watermarks(1, 1000, 0));
         assert_eq!(woken(&tasks), 0, "nobody waits for written");
-        teller.tell(marks(2, 1000, 7));
+        publisher.publish(watermarks(2, 1000, 7));
         assert_eq!((woken(&tasks), woken(&tasks[..7])), (7, 7));
-        teller.tell(marks(3, 1000, 8));
+        publisher.publish(watermarks(3, 1000, 8));
         assert_eq!((woken(&tasks), woken(&tasks[..8])), (8, 8));
         for (n, task) in (1..).zip(&mut tasks) {
             assert_eq!(task.poll(NEVER, n).is_ready(), n <= 8);
         }
-        // Of two marks, whichever comes first.
+        // Of two watermarks, whichever comes first.
         assert!(tasks[0].poll(2000, 9).is_pending());
-        teller.tell(marks(4, 2000, 8));
+        publisher.publish(watermarks(4, 2000, 8));
         assert_eq!(tasks[0].woken(), 2);
-        teller.tell(marks(5, 2000, 9));
+        publisher.publish(watermarks(5, 2000, 9));
         assert_eq!((tasks[0].woken(), tasks[8].woken()), (2, 1));
     }
 
     #[test]
     fn what_is_no_watermark_wakes_everybody() {
-        let teller = Teller::new(Marks::default());
-        let mut task = Task::of(&teller);
-        let told = [
-            Marks { failures: 1, ..marks(1, 0, 0) },
-            Marks { failures: 1, accepting: Accepting::NoSpace, ..marks(2, 0, 0) },
-            Marks { failures: 1, epoch: 2, ..marks(3, 0, 0) },
+        let publisher = WatermarkPublisher::new(Watermarks::default());
+        let mut task = Task::of(&publisher);
+        let published = [
+            Watermarks { failures: 1, ..watermarks(1, 0, 0) },
+            Watermarks { failures: 1, accepting: Accepting::NoSpace, ..watermarks(2, 0, 0) },
+            Watermarks { failures: 1, epoch: 2, ..watermarks(3, 0, 0) },
         ];
-        for (n, told) in (1..).zip(told) {
+        for (n, published) in (1..).zip(published) {
             assert!(task.poll(NEVER, NEVER).is_pending());
-            teller.tell(told);
+            publisher.publish(published);
             assert_eq!(task.woken(), n);
             assert!(task.poll(NEVER, NEVER).is_ready());
-            assert_eq!(task.watcher.now(), told);
+            assert_eq!(task.watcher.now(), published);
         }
         assert!(task.poll(NEVER, NEVER).is_pending());
-        drop(teller);
+        drop(publisher);
         assert_eq!((task.woken(), task.poll(NEVER, NEVER)), (4, Poll::Ready(Err(Closed))));
     }
 
     /// Woken, and when it looks, all is as it was: it waits on, and is woken again.
     #[test]
     fn a_change_that_is_taken_back_loses_nobody() {
-        let teller = Teller::new(Marks::default());
-        let mut task = Task::of(&teller);
+        let publisher = WatermarkPublisher::new(Watermarks::default());
+        let mut task = Task::of(&publisher);
         assert!(task.poll(10, NEVER).is_pending());
-        teller.tell(Marks { accepting: Accepting::NoSpace, ..marks(1, 0, 0) });
-        teller.tell(Marks { accepting: Accepting::Yes, ..marks(2, 0, 0) });
+        publisher.publish(Watermarks { accepting: Accepting::NoSpace, ..watermarks(1, 0, 0) });
+        publisher.publish(Watermarks { accepting: Accepting::Yes, ..watermarks(2, 0, 0) });
         assert_eq!(task.woken(), 1);
         assert!(task.poll(10, NEVER).is_pending());
-        teller.tell(marks(3, 10, 0));
+        publisher.publish(watermarks(3, 10, 0));
         assert_eq!(task.woken(), 2);
     }
 
     #[test]
-    fn an_older_value_told_late_takes_nothing_back() {
-        let teller = Teller::new(Marks::default());
-        let mut task = Task::of(&teller);
-        teller.tell(marks(2, 20, 20));
-        teller.tell(marks(1, 10, 10));
+    fn an_older_value_published_late_takes_nothing_back() {
+        let publisher = WatermarkPublisher::new(Watermarks::default());
+        let mut task = Task::of(&publisher);
+        publisher.publish(watermarks(2, 20, 20));
+        publisher.publish(watermarks(1, 10, 10));
         assert_eq!(task.watcher.now().written, 20);
         assert!(task.poll(20, NEVER).is_ready());
     }
 
     #[test]
     fn who_is_polled_again_by_another_task_or_for_another_offset_is_woken_there() {
-        let teller = Teller::new(Marks::default());
-        let mut task = Task::of(&teller);
+        let publisher = WatermarkPublisher::new(Watermarks::default());
+        let mut task = Task::of(&publisher);
         assert!(task.poll(10, NEVER).is_pending());
         let first = std::mem::take(&mut task.woken);
         assert!(task.poll(10, NEVER).is_pending());
         assert!(task.poll(5, NEVER).is_pending());
-        teller.tell(marks(1, 5, 0));
+        publisher.publish(watermarks(1, 5, 0));
         assert_eq!((first.0.load(Ordering::Relaxed), task.woken()), (0, 1));
-        teller.tell(marks(2, 10, 0));
+        publisher.publish(watermarks(2, 10, 0));
         assert_eq!(task.woken(), 1, "what it does not wait for any more");
     }
 
     #[test]
     fn who_is_gone_leaves_nothing_behind() {
-        let teller = Teller::new(Marks::default());
+        let publisher = WatermarkPublisher::new(Watermarks::default());
         for _ in 0..100 {
-            let mut task = Task::of(&teller);
+            let mut task = Task::of(&publisher);
             assert!(task.poll(1, 1).is_pending());
         }
-        let crowd = teller.crowd.inner();
-        assert_eq!((crowd.waiting.len(), crowd.written.len(), crowd.durable.len()), (0, 0, 0));
+        let waiters = publisher.waiters.inner();
+        assert_eq!((waiters.waiting.len(), waiters.written.len(), waiters.durable.len()), (0, 0, 0));
     }
 
     struct Unpark(std::thread::Thread);
@@ -471,10 +471,10 @@ mod tests {
     #[test]
     fn nobody_sleeps_over_what_it_waits_for() {
         const STEPS: u64 = 20_000;
-        let teller = Teller::new(Marks::default());
+        let publisher = WatermarkPublisher::new(Watermarks::default());
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                let mut watcher = teller.watcher();
+                let mut watcher = publisher.watcher();
                 scope.spawn(move || {
                     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
                     let mut next = 1;
@@ -490,7 +490,7 @@ mod tests {
                 });
             }
             for step in 1..=STEPS {
-                teller.tell(marks(step, step, 0));
+                publisher.publish(watermarks(step, step, 0));
             }
         });
     }

@@ -119,8 +119,8 @@ impl Window {
                 own.set_len(kept);
                 own
             }
-            Ok(large) => anew(&large[from..], need),
-            Err(shared) => anew(&shared[from..], need),
+            Ok(large) => copy_with_room(&large[from..], need),
+            Err(shared) => copy_with_room(&shared[from..], need),
         }
     }
 
@@ -159,7 +159,7 @@ impl Window {
     }
 }
 
-fn anew(kept: &[u8], need: usize) -> IoBuf {
+fn copy_with_room(kept: &[u8], need: usize) -> IoBuf {
     let mut buf = IoBuf::with_capacity(need.max(kept.len()));
     buf.extend_from_slice(kept);
     buf

@@ -28,12 +28,12 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// Most that a thread's own buffer keeps: one huge append does not pin its memory.
-const KEPT: usize = 4 << 20;
-const USUAL: usize = 256 * 1024;
+const WRITE_BUFFER_RETAINED_BYTES_MAX: usize = 4 << 20;
+const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 
 /// A thread's own buffer after a write.
-pub(crate) fn kept(buf: IoBuf) -> IoBuf {
-    if buf.capacity() > KEPT { IoBuf::with_capacity(USUAL) } else { buf }
+pub(crate) fn shrink_buffer(buf: IoBuf) -> IoBuf {
+    if buf.capacity() > WRITE_BUFFER_RETAINED_BYTES_MAX { IoBuf::with_capacity(WRITE_BUFFER_BYTES) } else { buf }
 }
 
 /// Who sleeps, and until when.
@@ -73,7 +73,7 @@ impl Shared {
     /// will ask for at once.
     pub(crate) fn wants_waking(&self, core: &mut Core, bytes_before: usize, now: Moment) -> Option<Turn> {
         let nobody = core.watch.sleepers == 0 && !core.watch.ring_rests;
-        if nobody || core.committer.gathered_bytes() == bytes_before {
+        if nobody || core.committer.pending_bytes() == bytes_before {
             return None;
         }
         let turn = self.turn(core, now);
@@ -140,13 +140,13 @@ impl Shared {
 
 /// Whether who wakes at that moment does so in time: for what has gathered, before it has waited too long.
 fn in_time(core: &Core, armed_ns: Option<u64>, now: Moment) -> bool {
-    let patience = if core.committer.gathered_bytes() > 0 { core.committer.patience_ns() } else { u64::MAX };
-    armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(patience)).contains(&t))
+    let commit_delay = if core.committer.pending_bytes() > 0 { core.committer.commit_delay_ns() } else { u64::MAX };
+    armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(commit_delay)).contains(&t))
 }
 
 /// A thread that waits for jobs and carries them out, blocking.
 pub(crate) fn run(shared: &Arc<Shared>) {
-    let mut buf = IoBuf::with_capacity(USUAL);
+    let mut buf = IoBuf::with_capacity(WRITE_BUFFER_BYTES);
     let mut core = shared.core();
     loop {
         let now = shared.env().now();
@@ -175,7 +175,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 shared.at_disk.fetch_add(1, Ordering::Relaxed);
                 let (done, back) = shared.executor.run(job, buf);
                 shared.at_disk.fetch_sub(1, Ordering::Relaxed);
-                buf = kept(back);
+                buf = shrink_buffer(back);
                 shared.finish(done);
                 if wake_others {
                     shared.wake_all();

@@ -10,7 +10,7 @@ use clad_journal::repair::{Action, repair};
 use clad_journal::{Append, Journal, JournalConfig, Level, Policy, ReadError, VerifyReport, verify};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const RECORDS: u64 = 6;
 
 fn config() -> JournalConfig {
@@ -28,12 +28,12 @@ fn open(dir: &Path) -> Journal {
 }
 
 fn close(journal: Journal) {
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// Appends until there are so many, all durable.
 fn fill(journal: &Journal, upto: u64) {
-    for sequence in journal.marks().received..upto {
+    for sequence in journal.watermarks().received..upto {
         let payload = format!("record {sequence}").into_bytes();
         journal
             .append(Append {
@@ -46,15 +46,15 @@ fn fill(journal: &Journal, upto: u64) {
                 level: Level::Durable,
                 min_time_ns: 1,
                 max_time_ns: 2,
-                vouch: b"v",
+                peer_meta: b"v",
                 payload: &payload,
                 payload_checksum: clad_journal::format::checksum::plain(&payload),
                 permit: None,
             })
             .unwrap();
         let began = Instant::now();
-        while journal.marks().durable <= sequence {
-            assert!(began.elapsed() < PATIENCE, "{:?}", journal.marks());
+        while journal.watermarks().durable <= sequence {
+            assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", journal.watermarks());
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -81,7 +81,7 @@ fn killed(journal: &Journal, dir: &Path) -> tempfile::TempDir {
     let began = Instant::now();
     // Nothing is being made ready while this copies.
     while !journal.status().prepared {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(1));
     }
     copy(dir)
@@ -182,10 +182,10 @@ fn what_clad_meta_does_not_know_and_is_not_empty_is_never_removed() {
         let bytes = fs::read(&newest).unwrap();
 
         let journal = open(killed.path());
-        let aside = format!("{:020}.clog.0", 2);
-        assert_eq!(quarantine(killed.path()), [aside.as_str()], "{}", journal.report());
-        assert!(fs::read(killed.path().join("quarantine").join(&aside)).unwrap() == bytes, "another content");
-        assert_eq!(journal.report().unknown, [format!("quarantine/{aside}")]);
+        let quarantined = format!("{:020}.clog.0", 2);
+        assert_eq!(quarantine(killed.path()), [quarantined.as_str()], "{}", journal.report());
+        assert!(fs::read(killed.path().join("quarantine").join(&quarantined)).unwrap() == bytes, "another content");
+        assert_eq!(journal.report().unknown, [format!("quarantine/{quarantined}")]);
         assert!(journal.report().to_string().contains("does not know"), "{}", journal.report());
         assert_eq!(readable(&journal), (0..2 * RECORDS).collect::<Vec<_>>());
         close(journal);
@@ -212,7 +212,7 @@ fn checked(dir: &Path) -> VerifyReport {
 
 /// The redundancy of `clad.meta` is gone, and somebody is told before the other half is.
 #[test]
-fn a_slot_of_clad_meta_that_does_not_hold_is_told_and_written_anew() {
+fn a_slot_of_clad_meta_that_does_not_hold_is_reported_and_rewritten() {
     let dir = folder();
     let journal = three(dir.path());
     close(journal);
@@ -256,7 +256,10 @@ fn a_clad_meta_of_another_log_is_the_stranger() {
     close(three(other.path()));
     fs::copy(other.path().join("clad.meta"), dir.path().join("clad.meta")).unwrap();
     let report = repair(dir.path(), true).unwrap();
-    assert!(matches!(report.actions[..], [Action::SetAsideOtherMeta { .. }, Action::RebuiltMeta { .. }]), "{report:?}");
+    assert!(
+        matches!(report.actions[..], [Action::QuarantinedOtherMeta { .. }, Action::RebuiltMeta { .. }]),
+        "{report:?}"
+    );
     assert!(report.left.is_empty());
     assert_eq!(repair(dir.path(), false).unwrap().actions, report.actions);
     assert_eq!(quarantine(dir.path()), ["clad.meta.0"]);
@@ -266,7 +269,7 @@ fn a_clad_meta_of_another_log_is_the_stranger() {
     // One of the other log beside its own clad.meta is still the stranger itself.
     fs::copy(segment(other.path(), 1), segment(dir.path(), 1)).unwrap();
     let report = repair(dir.path(), true).unwrap();
-    assert!(matches!(report.actions[..], [Action::SetAsideOtherLog { segment: 1, .. }]), "{report:?}");
+    assert!(matches!(report.actions[..], [Action::QuarantinedOtherLog { segment: 1, .. }]), "{report:?}");
 }
 
 /// What a start had to give up as a whole is named for as long as nobody has seen to it.
@@ -307,7 +310,7 @@ fn a_cut_segment_that_was_sealed_again_is_one_damage() {
 
 /// Nothing but `clad.meta` tells that there was more than is left of the newest segment, and no offset of it is given out again.
 #[test]
-fn what_the_newest_segment_has_lost_since_a_clean_end_is_told() {
+fn what_the_newest_segment_has_lost_since_a_clean_end_is_reported() {
     let dir = folder();
     close(three(dir.path()));
     let end = 3 * RECORDS;
@@ -339,8 +342,8 @@ fn what_the_newest_segment_has_lost_since_a_clean_end_is_told() {
         assert_eq!((lost, report.next_offset, report.clean), (end - left.len() as u64, end, false), "{how}: {report}");
         assert_eq!(gaps, if lost > 0 { vec![(left.len() as u64, end)] } else { Vec::new() }, "{how}");
         // A segment that is not there counts as that: its file may be put back.
-        let told = if how == "all" { [0, 1, 0, 0] } else { [lost, 0, 0, u64::from(how != "all")] };
-        assert_eq!(losses(&journal), told, "{how}");
+        let expected = if how == "all" { [0, 1, 0, 0] } else { [lost, 0, 0, u64::from(how != "all")] };
+        assert_eq!(losses(&journal), expected, "{how}");
         fill(&journal, end + 1);
         let (again, _) = readable_around(&journal);
         assert_eq!((again.len(), again.last()), (left.len() + 1, Some(&end)), "{how}");
@@ -348,7 +351,7 @@ fn what_the_newest_segment_has_lost_since_a_clean_end_is_told() {
         // It is told for as long as it is so, and what the clean end behind it says is of that one.
         let journal = open(damaged.path());
         assert_eq!((journal.report().clean, journal.report().next_offset), (how != "all", end + 1), "{how}");
-        assert_eq!(losses(&journal)[..2], told[..2], "{how}");
+        assert_eq!(losses(&journal)[..2], expected[..2], "{how}");
         close(journal);
         let problems = checked(damaged.path()).problems;
         let named: u64 = problems.iter().filter_map(|p| p.offsets).map(|(from, to)| to - from).sum();
@@ -360,7 +363,7 @@ fn losses(journal: &Journal) -> [u64; 4] {
     let losses = journal.losses();
     assert_eq!(losses.are_there(), losses != clad_journal::Losses::default());
     assert!(losses.are_there() || !journal.report().is_damaged(), "{}", journal.report());
-    [losses.records, losses.missing, losses.unreadable, losses.footless]
+    [losses.records, losses.missing, losses.unreadable, losses.missing_footer]
 }
 
 /// What is lost is told by each start, until that is over; not only by the one that found it.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use clad_journal::format::batch::{BatchHeader, KIND_DATA, KIND_VOUCH, LEN};
+use clad_journal::format::batch::{BatchHeader, KIND_COMMIT_MARKER, KIND_DATA, LEN};
 use clad_journal::format::checksum::{Seed, plain};
 use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::{Before, Damage, Footer, IndexEntry, ProducerEntry, StoredRange};
@@ -23,7 +23,7 @@ use clad_journal::{Append, Journal, JournalConfig, Level};
 mod reader;
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 4096;
 const CAPACITY: u64 = 65_536;
 const LOG_ID: [u8; 16] = [0xa1; 16];
@@ -34,7 +34,7 @@ const BOOT_NS: u64 = 5_000_000_000;
 const FIRST: [u8; 16] = [0xb2; 16];
 const SECOND: [u8; 16] = [0xc3; 16];
 /// What the daemon vouches for, as in docs/PROTOCOL.md: Unix socket, pid 4711 since tick 123456, user and group 1000.
-const VOUCHED: [u8; 15] = [1, 2, 2, 0xe7, 0x24, 3, 0xc0, 0xc4, 7, 4, 0xe8, 7, 5, 0xe8, 7];
+const PEER_META: [u8; 15] = [1, 2, 2, 0xe7, 0x24, 3, 0xc0, 0xc4, 7, 4, 0xe8, 7, 5, 0xe8, 7];
 /// The payload of the worked example in docs/PROTOCOL.md: the string `hello` and the bytes ff 00 of `bench`.
 const HELLO: &str = "1a 00 00 00 01 14 0c 73 65 72 76 69 63 65 2e 6e 61 6d 65 02 05 62 65 6e 63 68 \
     25 00 00 00 09 02 00 00 00 00 2a 36 fe 9c 97 17 00 00 00 00 00 00 00 00 00 00 00 00 05 00 00 00 68 65 6c 6c 6f \
@@ -112,7 +112,7 @@ impl Making {
         Self { seed: header.seed(), header, file, pos: BLOCK, previous: 0 }
     }
 
-    fn batch(&mut self, first_offset: u64, count: u32, marks: (u64, u64), kind: u8, body: &[u8]) {
+    fn batch(&mut self, first_offset: u64, count: u32, watermarks: (u64, u64), kind: u8, body: &[u8]) {
         let header = BatchHeader {
             kind,
             codec: 0,
@@ -123,8 +123,8 @@ impl Making {
             stored_len: body.len() as u32,
             plain_len: body.len() as u32,
             previous: self.previous,
-            written: marks.0,
-            durable: marks.1,
+            written: watermarks.0,
+            durable: watermarks.1,
             append_real_ns: T0 + 9,
             append_boot_ns: BOOT_NS,
             min_time_ns: if count == 0 { 0 } else { T0 },
@@ -178,7 +178,7 @@ impl Making {
     }
 }
 
-fn chunk(body: &mut Vec<u8>, producer: [u8; 16], first_sequence: u64, count: u32, vouched: &[u8], payload: &[u8]) {
+fn chunk(body: &mut Vec<u8>, producer: [u8; 16], first_sequence: u64, count: u32, peer_meta: &[u8], payload: &[u8]) {
     let header = ChunkHeader {
         flags: 0,
         count,
@@ -188,7 +188,7 @@ fn chunk(body: &mut Vec<u8>, producer: [u8; 16], first_sequence: u64, count: u32
         first_sequence,
         producer_epoch: 1,
     };
-    header.encode_into(body, vouched, payload);
+    header.encode_into(body, peer_meta, payload);
 }
 
 fn hello() -> Vec<u8> {
@@ -215,7 +215,7 @@ fn one(producer: [u8; 16], sequence: u64, text: &str) -> Vec<u8> {
 
 fn first_batch(m: &mut Making) {
     let mut body = Vec::new();
-    chunk(&mut body, FIRST, 42, 2, &VOUCHED, &hello());
+    chunk(&mut body, FIRST, 42, 2, &PEER_META, &hello());
     m.batch(1000, 2, (1000, 1000), KIND_DATA, &body);
 }
 
@@ -247,7 +247,7 @@ fn sealed() -> Vec<u8> {
     let mut m = Making::new(7, 0x0123_4567_89ab_cdef);
     first_batch(&mut m);
     let mut body = Vec::new();
-    chunk(&mut body, FIRST, 44, 1, &VOUCHED, &plain_record("again"));
+    chunk(&mut body, FIRST, 44, 1, &PEER_META, &plain_record("again"));
     chunk(&mut body, SECOND, 0, 1, &[], &plain_record(""));
     m.batch(1002, 2, (1002, 1002), KIND_DATA, &body);
     m.fresh_block();
@@ -261,7 +261,7 @@ fn sealed() -> Vec<u8> {
 fn idle() -> Vec<u8> {
     let mut m = Making::new(8, 0xfeed_beef);
     first_batch(&mut m);
-    m.batch(1002, 0, (1002, 1002), KIND_VOUCH, &[]);
+    m.batch(1002, 0, (1002, 1002), KIND_COMMIT_MARKER, &[]);
     m.unsealed()
 }
 
@@ -349,10 +349,10 @@ fn a_reader_made_from_the_document_reads_the_meta_file() {
     let proof = Some(Proof { durable: 1002, written: 1003, boot_id: [8; 16] });
     let lost = vec![Damage { from: 700, to: 702 }, Damage { from: 1001, to: 1002 }];
     for (proof, lost) in [(proof, Vec::new()), (None, lost.clone()), (proof, lost)] {
-        let told = lost.iter().map(|d| (d.from, d.to)).collect::<Vec<_>>();
+        let reported_lost = lost.iter().map(|d| (d.from, d.to)).collect::<Vec<_>>();
         let read = reader::meta(&Meta { proof, lost, ..meta(8, 7) }.encode()).unwrap();
         let proof = proof.map(|p| (p.durable, p.written, p.boot_id));
-        assert_eq!((&read.epochs, read.lost, read.proof), (&m.epochs, told, proof));
+        assert_eq!((&read.epochs, read.lost, read.proof), (&m.epochs, reported_lost, proof));
     }
     bytes[32 * 1024 + 60] ^= 1;
     assert_eq!(reader::meta(&bytes).unwrap().generation, 6, "the other slot counts when the newer is torn");
@@ -386,10 +386,10 @@ fn a_reader_made_from_the_document_reads_the_sealed_segment() {
     assert_eq!((s.batches[0].append_real_ns, s.batches[0].append_boot_ns), (T0 + 9, BOOT_NS));
 
     let chunks: Vec<_> = s.batches.iter().flat_map(|b| &b.chunks).collect();
-    let told: Vec<_> = chunks.iter().map(|c| (c.first_offset, c.count, c.producer[0], c.first_sequence)).collect();
-    assert_eq!(told, [(1000, 2, 0xb2, 42), (1002, 1, 0xb2, 44), (1003, 1, 0xc3, 0), (1004, 1, 0xb2, 45)]);
+    let listed: Vec<_> = chunks.iter().map(|c| (c.first_offset, c.count, c.producer[0], c.first_sequence)).collect();
+    assert_eq!(listed, [(1000, 2, 0xb2, 42), (1002, 1, 0xb2, 44), (1003, 1, 0xc3, 0), (1004, 1, 0xb2, 45)]);
     assert_eq!((chunks[0].payload.clone(), chunks[0].payload_checksum), (hello(), 0xbebd_d8b2));
-    assert_eq!((chunks[0].vouched.clone(), chunks[2].vouched.len()), (VOUCHED.to_vec(), 0));
+    assert_eq!((chunks[0].peer_meta.clone(), chunks[2].peer_meta.len()), (PEER_META.to_vec(), 0));
     for c in chunks {
         assert_eq!(reader::crc32c(&[&c.payload]), c.payload_checksum);
         assert_eq!((c.owner, c.producer_epoch), (1000, 1));
@@ -397,7 +397,7 @@ fn a_reader_made_from_the_document_reads_the_sealed_segment() {
 }
 
 #[test]
-fn a_reader_made_from_the_document_tells_what_may_be_believed() {
+fn a_reader_made_from_the_document_returns_what_may_be_believed() {
     let before = reader::Around { start: 1000, ..reader::Around::default() };
     let same_boot = reader::Around { same_boot: true, ..before };
     let latched = reader::Around { latched: true, ..same_boot };
@@ -434,8 +434,8 @@ fn a_reader_made_from_the_document_tells_what_may_be_believed() {
     }
 
     // What was told to be lost stays so, also where it can be read.
-    let told = reader::Around { lost: &[(1001, 1002)], epochs: &[(EPOCH, 1002)], ..before };
-    assert_eq!(reader::believe(&torn, told), (vec![1], 1003, vec![(1000, 1002)]));
+    let around = reader::Around { lost: &[(1001, 1002)], epochs: &[(EPOCH, 1002)], ..before };
+    assert_eq!(reader::believe(&torn, around), (vec![1], 1003, vec![(1000, 1002)]));
 
     // An epoch behind the segment's, and one that began behind what can be found.
     let later = reader::Around { epochs: &[(EPOCH, 1000), (EPOCH + 2, 1002)], ..before };
@@ -488,21 +488,21 @@ fn a_reader_made_from_the_document_reads_what_the_journal_writes() {
             level: if i % 2 == 0 { Level::Durable } else { Level::Written },
             min_time_ns: T0,
             max_time_ns: T0 + i as i64,
-            vouch: &VOUCHED,
+            peer_meta: &PEER_META,
             payload: &payload,
             payload_checksum: plain(&payload),
             permit: None,
         };
         journal.append(append).unwrap();
-        while i % 100 == 0 && journal.marks().durable <= i {
-            assert!(began.elapsed() < PATIENCE);
+        while i % 100 == 0 && journal.watermarks().durable <= i {
+            assert!(began.elapsed() < TEST_TIMEOUT);
             std::thread::yield_now();
         }
         if i == 1000 {
             journal.rotate().blocking_recv().unwrap().unwrap();
         }
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 
     let meta = reader::meta(&fs::read(dir.path().join("clad.meta")).unwrap()).unwrap();
     assert!(meta.clean && !meta.latched && meta.lowest_segment == 0);

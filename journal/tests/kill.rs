@@ -72,7 +72,7 @@ fn child(dir: &str, policy: &str) -> ! {
     writeln!(out, "open {}", resume.map_or(-1, |l| l.0 as i64)).unwrap();
     let mut sequence = resume.map_or(0, |l| l.0 + 1);
     let mut pending: Vec<(u64, u64)> = Vec::new();
-    let mut told = (0, 0);
+    let mut acked = (0, 0);
     loop {
         if pending.len() < 64 {
             let body = payload(sequence);
@@ -87,7 +87,7 @@ fn child(dir: &str, policy: &str) -> ! {
                     level: if sequence.is_multiple_of(3) { Level::Written } else { Level::Durable },
                     min_time_ns: sequence as i64,
                     max_time_ns: sequence as i64,
-                    vouch: &[],
+                    peer_meta: &[],
                     payload: &body,
                     payload_checksum: clad_journal::format::checksum::plain(&body),
                     permit: None,
@@ -99,19 +99,19 @@ fn child(dir: &str, policy: &str) -> ! {
                 drop(journal.rotate());
             }
         }
-        let marks = journal.marks();
+        let watermarks = journal.watermarks();
         for (s, o) in &pending {
-            if *o < marks.written && *s >= told.0 {
+            if *o < watermarks.written && *s >= acked.0 {
                 writeln!(out, "w {s} {o}").unwrap();
-                told.0 = s + 1;
+                acked.0 = s + 1;
             }
-            if *o < marks.durable && *s >= told.1 {
+            if *o < watermarks.durable && *s >= acked.1 {
                 writeln!(out, "d {s} {o}").unwrap();
-                told.1 = s + 1;
+                acked.1 = s + 1;
             }
         }
         out.flush().unwrap();
-        pending.retain(|(_, o)| *o >= marks.durable);
+        pending.retain(|(_, o)| *o >= watermarks.durable);
     }
 }
 

@@ -16,7 +16,7 @@ use clad_journal::io::device::discover;
 use clad_journal::io::{Access, OsStorage, Storage};
 use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy, Retention, verify};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Log {
     dir: tempfile::TempDir,
@@ -71,13 +71,13 @@ impl Log {
                 level: Level::Durable,
                 min_time_ns: 0,
                 max_time_ns: 0,
-                vouch: &[],
+                peer_meta: &[],
                 payload: &body,
                 payload_checksum: clad_journal::format::checksum::plain(&body),
                 permit: None,
             };
             let accepted = self.journal.append(append).unwrap();
-            self.wait(|log| log.journal.marks().written > accepted.first_offset);
+            self.wait(|log| log.journal.watermarks().written > accepted.first_offset);
             self.sequence += 1;
         }
     }
@@ -85,24 +85,24 @@ impl Log {
     fn wait(&self, done: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.events.lock().unwrap());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.events.lock().unwrap());
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    fn told(&self, of: impl Fn(&Event) -> bool) -> Vec<Event> {
+    fn events_of(&self, of: impl Fn(&Event) -> bool) -> Vec<Event> {
         self.events.lock().unwrap().iter().filter(|event| of(event)).cloned().collect()
     }
 
     fn is_removed(&self, number: u64) -> bool {
-        !self.told(|e| matches!(e, Event::Removed { segment, .. } if *segment == number)).is_empty()
+        !self.events_of(|e| matches!(e, Event::Removed { segment, .. } if *segment == number)).is_empty()
     }
 
     /// What became of a segment's file: the number of the segment that it is now, or why it is none.
     fn fate(&self, number: u64) -> Result<u64, String> {
         let of = |e: &Event| matches!(e, Event::Recycled { segment, .. } | Event::NotRecycled { segment, .. } if *segment == number);
-        self.wait(|log| !log.told(of).is_empty());
-        match self.told(of).remove(0) {
+        self.wait(|log| !log.events_of(of).is_empty());
+        match self.events_of(of).remove(0) {
             Event::Recycled { as_segment, .. } => Ok(as_segment),
             Event::NotRecycled { reason, .. } => Err(reason),
             other => panic!("{other:?}"),
@@ -115,7 +115,7 @@ impl Log {
 
     /// Everything that is kept is there and right.
     fn close(self) -> tempfile::TempDir {
-        assert!(self.journal.close(PATIENCE));
+        assert!(self.journal.close(TEST_TIMEOUT));
         let report = verify(self.dir.path(), &mut |_, _| {}).unwrap();
         assert_eq!((report.problems, report.end_offset), (vec![], self.sequence));
         self.dir
@@ -140,16 +140,16 @@ fn the_file_of_a_removed_segment_becomes_the_next_one() {
     log.retain();
     // The next one must be wanted when retention looks, so it is a matter of time which rotation it is.
     let began = Instant::now();
-    while log.told(|e| matches!(e, Event::Recycled { .. })).is_empty() {
-        assert!(began.elapsed() < PATIENCE, "{:?}", log.events.lock().unwrap());
+    while log.events_of(|e| matches!(e, Event::Recycled { .. })).is_empty() {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", log.events.lock().unwrap());
         log.fill();
     }
     for _ in 0..6 {
         log.fill();
     }
-    let again = log.told(|e| matches!(e, Event::Recycled { .. }));
+    let again = log.events_of(|e| matches!(e, Event::Recycled { .. }));
     assert_eq!(log.journal.status().recycled, again.len() as u64);
-    println!("{} of {} removed", again.len(), log.told(|e| matches!(e, Event::Removed { .. })).len());
+    println!("{} of {} removed", again.len(), log.events_of(|e| matches!(e, Event::Removed { .. })).len());
     let names: Vec<_> = std::fs::read_dir(log.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     let segments = names.iter().filter(|name| name.to_string_lossy().ends_with(".clog")).count();
     assert!(segments <= 4, "no file is kept for later: {names:?}");
@@ -172,10 +172,10 @@ fn a_file_that_is_used_again_is_as_good_as_a_new_one() {
     let began = Instant::now();
     let active_is_old = |log: &Log| {
         let active = log.journal.active_segment();
-        log.told(|e| matches!(e, Event::Recycled { as_segment, .. } if Some(*as_segment) == active)).len() == 1
+        log.events_of(|e| matches!(e, Event::Recycled { as_segment, .. } if Some(*as_segment) == active)).len() == 1
     };
     while !active_is_old(&log) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", log.events.lock().unwrap());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", log.events.lock().unwrap());
         log.fill();
     }
     let active = segment_name(log.journal.active_segment().unwrap());
@@ -190,7 +190,7 @@ fn a_file_that_is_used_again_is_as_good_as_a_new_one() {
     let report = journal.report();
     assert!(!report.clean && report.scanned > 0 && !report.is_damaged(), "{report}");
     assert_eq!(report.next_offset, sequence);
-    assert!(report.set_aside_bytes < 4096, "more than the rest of one old batch is called a tail: {report}");
+    assert!(report.quarantined_bytes < 4096, "more than the rest of one old batch is called a tail: {report}");
 }
 
 /// A reader that has the file open, in whatever process, goes on to read what it was.
@@ -209,12 +209,12 @@ fn who_has_it_open_keeps_it_from_that_and_reads_on() {
         .collect();
     log.retain();
     let began = Instant::now();
-    let refused = |log: &Log| log.told(|e| matches!(e, Event::NotRecycled { .. }));
+    let refused = |log: &Log| log.events_of(|e| matches!(e, Event::NotRecycled { .. }));
     while refused(&log).is_empty() || !log.is_removed(9) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", log.events.lock().unwrap());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", log.events.lock().unwrap());
         log.fill();
     }
-    assert!(log.told(|e| matches!(e, Event::Recycled { segment, .. } if *segment < 10)).is_empty());
+    assert!(log.events_of(|e| matches!(e, Event::Recycled { segment, .. } if *segment < 10)).is_empty());
     let Event::NotRecycled { segment, .. } = refused(&log)[0] else { unreachable!() };
     assert_eq!(log.fate(segment), Err("somebody has it open".to_owned()));
     for (number, file, before) in &held {
@@ -240,11 +240,11 @@ fn a_second_name_keeps_it_from_that() {
     let copies: Vec<Vec<u8>> = (0..10).map(|number| std::fs::read(log.path(number)).unwrap()).collect();
     log.retain();
     let began = Instant::now();
-    while log.told(|e| matches!(e, Event::NotRecycled { .. })).is_empty() || !log.is_removed(9) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", log.events.lock().unwrap());
+    while log.events_of(|e| matches!(e, Event::NotRecycled { .. })).is_empty() || !log.is_removed(9) {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", log.events.lock().unwrap());
         log.fill();
     }
-    let refused = log.told(|e| matches!(e, Event::NotRecycled { segment, .. } if *segment < 10));
+    let refused = log.events_of(|e| matches!(e, Event::NotRecycled { segment, .. } if *segment < 10));
     assert!(matches!(&refused[0], Event::NotRecycled { reason, .. } if reason == "it has another link"), "{refused:?}");
     for (number, copy) in copies.iter().enumerate() {
         assert!(std::fs::read(elsewhere.path().join(number.to_string())).unwrap() == *copy, "{number} changed");
@@ -263,7 +263,7 @@ fn switched_off_or_pointless_it_is_not_done() {
             log.fill();
         }
         log.wait(|log| log.is_removed(2));
-        assert_eq!(log.told(|e| matches!(e, Event::Recycled { .. } | Event::NotRecycled { .. })), []);
+        assert_eq!(log.events_of(|e| matches!(e, Event::Recycled { .. } | Event::NotRecycled { .. })), []);
         log.close();
     }
 }

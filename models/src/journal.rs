@@ -5,7 +5,7 @@
 //!   the moment; nobody else wakes him.
 //! - **It never comes to rest with work waiting.** What was accepted reaches the level that its policy releases without a
 //!   timer; a rotation and a sync that were asked for are answered; a close ends, also one that is given up.
-//! - **The marks only grow**, whoever tells them and whoever looks, `received >= written >= durable`, and stand still
+//! - **The watermarks only grow**, whoever tells them and whoever looks, `received >= written >= durable`, and stand still
 //!   from a failure until the recovery.
 //! - **A clean end has everything**: the next start finds each record that was accepted; a journal that is dropped has none.
 //! - **Every permit comes back.**
@@ -16,7 +16,8 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, Append, AppendError, Faults, Hand, Journal, JournalConfig, Level, Marks, Permit, Policy, Wants,
+    Accepted, Accepting, Append, AppendError, Faults, Journal, JournalConfig, Level, Permit, Policy, Wants, Watermarks,
+    WriteBuffer,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -27,14 +28,14 @@ use tokio::sync::Semaphore;
 use crate::machine::Machine;
 
 /// Looks at the clock within which what was to come has come.
-const PATIENCE: usize = 5_000;
+const WAIT_STEPS_MAX: usize = 5_000;
 /// What a log that falls idle is vouched for after, and what a failed one recovers after.
-const IDLE: Duration = Duration::from_millis(100);
-const PAUSE: Duration = Duration::from_secs(1);
+const IDLE_COMMIT_MARKER_DELAY: Duration = Duration::from_millis(100);
+const RECOVERY_RETRY: Duration = Duration::from_secs(1);
 /// What gathers beside a write goes by itself after.
-const DELAY: Duration = Duration::from_millis(5);
+const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(5);
 /// A segment is old then.
-const FAR: Duration = Duration::from_secs(3600);
+const ROTATE_NEVER: Duration = Duration::from_secs(3600);
 /// Permits in all; each append has its bytes of them.
 const PERMITS: usize = 4 << 20;
 
@@ -46,7 +47,7 @@ pub enum End {
     /// It is closed while producers append.
     ClosedMeanwhile,
     /// It is given up while they do.
-    GivenUp,
+    Abandoned,
     /// It is dropped when they have done.
     Dropped,
 }
@@ -69,7 +70,7 @@ pub struct Scene {
     /// A write into a segment fails, once.
     pub fails: bool,
     /// Producers make the writes that they owe.
-    pub owing: bool,
+    pub deferring: bool,
     /// When all is done the log falls idle, and time passes.
     pub idles: bool,
     /// The log has rested before: who sleeps has named a moment that is far away.
@@ -89,8 +90,9 @@ impl Scene {
 
 /// Bytes that are worth a write of their own, and a little.
 const LARGE: usize = 66 << 10;
-const GROUP: Policy = Policy::GroupCommit { max_delay: DELAY, max_bytes: 1 << 20, in_flight: 2 };
-const RANGE: Policy = Policy::SyncFileRange { max_delay: DELAY, max_bytes: 1 << 20, in_flight: 2 };
+const GROUP: Policy = Policy::GroupCommit { max_delay: GROUP_COMMIT_DELAY, max_bytes: 1 << 20, in_flight: 2 };
+const RANGE: Policy = Policy::SyncFileRange { max_delay: GROUP_COMMIT_DELAY, max_bytes: 1 << 20, in_flight: 2 };
+const ONE: &[&[usize]] = &[&[100]];
 const TWO: &[&[usize]] = &[&[100], &[100]];
 const FORGET: Policy = Policy::FireAndForget { sync_interval: Duration::ZERO };
 
@@ -102,7 +104,7 @@ const BASE: Scene = Scene {
     rotations: 0,
     syncs: 0,
     fails: false,
-    owing: false,
+    deferring: false,
     idles: false,
     rested: false,
     slow: false,
@@ -129,27 +131,35 @@ pub const SCENES: &[Scene] = &[
     Scene { name: "idle, a ring", idles: true, ..BASE },
     Scene { name: "idle, threads", idles: true, ring: false, ..BASE },
     Scene { name: "rested, a slow write, threads", producers: TWO, rested: true, slow: true, ring: false, ..BASE },
-    Scene { name: "owing, a ring", owing: true, rotations: 1, ..BASE },
-    Scene { name: "owing, threads", owing: true, ring: false, rotations: 1, ..BASE },
-    Scene { name: "owing, fire_and_forget, threads", policy: FORGET, owing: true, ring: false, syncs: 1, ..BASE },
-    Scene { name: "owing, a failure, threads", owing: true, fails: true, ring: false, ..BASE },
-    Scene { name: "owing, a failure, a ring", owing: true, fails: true, ..BASE },
-    Scene { name: "owing, closed meanwhile, a ring", owing: true, end: End::ClosedMeanwhile, ..BASE },
-    Scene { name: "owing, closed meanwhile, threads", owing: true, ring: false, end: End::ClosedMeanwhile, ..BASE },
+    Scene { name: "owing, a ring", deferring: true, rotations: 1, ..BASE },
+    Scene { name: "owing, threads", deferring: true, ring: false, rotations: 1, ..BASE },
+    Scene { name: "owing, fire_and_forget, threads", policy: FORGET, deferring: true, ring: false, syncs: 1, ..BASE },
+    Scene { name: "owing, a failure, threads", deferring: true, fails: true, ring: false, ..BASE },
+    Scene { name: "owing, a failure, a ring", deferring: true, fails: true, ..BASE },
+    Scene { name: "owing, closed meanwhile, a ring", deferring: true, end: End::ClosedMeanwhile, ..BASE },
+    Scene { name: "owing, closed meanwhile, threads", deferring: true, ring: false, end: End::ClosedMeanwhile, ..BASE },
     Scene {
         name: "owing, per_message, a ring, a full segment",
         policy: Policy::PerMessage,
-        owing: true,
+        deferring: true,
         producers: &[&[LARGE; 3], &[100, LARGE, 100], &[100]],
         ..BASE
     },
-    Scene { name: "owing, idle, a ring", owing: true, idles: true, ..BASE },
-    Scene { name: "owing, idle, threads", owing: true, idles: true, ring: false, ..BASE },
-    Scene { name: "owing, rested, threads", owing: true, rested: true, ring: false, rotations: 1, ..BASE },
-    Scene { name: "owing, rested, a failure, threads", owing: true, rested: true, fails: true, ring: false, ..BASE },
+    Scene { name: "owing, idle, a ring", deferring: true, idles: true, ..BASE },
+    Scene { name: "owing, idle, threads", deferring: true, idles: true, ring: false, ..BASE },
+    Scene { name: "owing, alone, idle, threads", producers: ONE, deferring: true, idles: true, ring: false, ..BASE },
+    Scene { name: "owing, rested, threads", deferring: true, rested: true, ring: false, rotations: 1, ..BASE },
+    Scene {
+        name: "owing, rested, a failure, threads",
+        deferring: true,
+        rested: true,
+        fails: true,
+        ring: false,
+        ..BASE
+    },
     Scene {
         name: "owing, rested, closed meanwhile, threads",
-        owing: true,
+        deferring: true,
         rested: true,
         ring: false,
         end: End::ClosedMeanwhile,
@@ -158,17 +168,17 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "owing, rested, a slow write, threads",
         producers: TWO,
-        owing: true,
+        deferring: true,
         rested: true,
         slow: true,
         ring: false,
         ..BASE
     },
-    Scene { name: "owing, given up, threads", owing: true, ring: false, end: End::GivenUp, ..BASE },
+    Scene { name: "owing, given up, threads", deferring: true, ring: false, end: End::Abandoned, ..BASE },
     Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
     Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
-    Scene { name: "given up, a ring", end: End::GivenUp, rotations: 1, ..BASE },
-    Scene { name: "given up, threads", end: End::GivenUp, ring: false, ..BASE },
+    Scene { name: "given up, a ring", end: End::Abandoned, rotations: 1, ..BASE },
+    Scene { name: "given up, threads", end: End::Abandoned, ring: false, ..BASE },
     Scene { name: "dropped, a ring", end: End::Dropped, ..BASE },
     Scene { name: "dropped, threads", end: End::Dropped, ring: false, ..BASE },
 ];
@@ -179,7 +189,7 @@ fn config(scene: &Scene, faults: Faults) -> JournalConfig {
         segment_bytes: 256 << 10,
         max_append_bytes: 128 << 10,
         reserve_free: 0,
-        rotate_after: if scene.rested { FAR } else { Duration::ZERO },
+        rotate_after: if scene.rested { ROTATE_NEVER } else { Duration::ZERO },
         faults,
         ..JournalConfig::default()
     }
@@ -207,7 +217,7 @@ pub fn run(scene: &Scene, faults: Faults) {
         let first = take(&journal, scene, one(0, 0, b"before", true, &permits)).expect("it is taken");
         wait_for(&journal, scene, &first);
         all.accepted += 1;
-        vouched(&journal, &clock, &disk);
+        await_commit_marker(&journal, &clock, &disk);
     }
     if scene.slow {
         machine.slow_down();
@@ -235,13 +245,15 @@ pub fn run(scene: &Scene, faults: Faults) {
     let clean = match scene.end {
         End::Closed | End::Dropped => None,
         End::ClosedMeanwhile => Some(journal.close(Duration::from_secs(60))),
-        End::GivenUp => Some(journal.close(Duration::ZERO)),
+        End::Abandoned => Some(journal.close(Duration::ZERO)),
     };
     if scene.slow {
-        while journal.marks().received < 3 {
+        while journal.watermarks().received < 3 {
             thread::yield_now();
         }
-        pass_time(&journal, &clock, "what gathers beside a slow write", DELAY, || journal.marks().durable == 3);
+        pass_time(&journal, &clock, "what gathers beside a slow write", GROUP_COMMIT_DELAY, || {
+            journal.watermarks().durable == 3
+        });
     }
     for producer in producers {
         let got = producer.join().expect("a producer");
@@ -252,20 +264,20 @@ pub fn run(scene: &Scene, faults: Faults) {
         recoverer.join().expect("who lets it recover");
     }
     if scene.idles {
-        vouched(&journal, &clock, &disk);
+        await_commit_marker(&journal, &clock, &disk);
     }
     let clean = clean.unwrap_or_else(|| scene.end == End::Closed && journal.close(Duration::from_secs(60)));
-    assert!(clean || matches!(scene.end, End::GivenUp | End::Dropped), "the end is clean");
-    let marks = journal.marks();
-    assert_eq!(marks.received, all.accepted, "each record has its offset");
-    assert!(!clean || marks.durable == marks.received, "a clean end has everything: {marks:?}");
+    assert!(clean || matches!(scene.end, End::Abandoned | End::Dropped), "the end is clean");
+    let watermarks = journal.watermarks();
+    assert_eq!(watermarks.received, all.accepted, "each record has its offset");
+    assert!(!clean || watermarks.durable == watermarks.received, "a clean end has everything: {watermarks:?}");
     drop(Arc::into_inner(journal).expect("nobody else has the journal"));
     watcher.join().expect("the watcher");
     assert_eq!(permits.available_permits(), PERMITS, "every permit is back");
-    if scene.end != End::GivenUp {
+    if scene.end != End::Abandoned {
         let again = open(scene, Machine::new(disk.reopen(), false), &clock, Faults::default());
         assert_eq!(again.report().clean, clean, "the mark of a clean end");
-        assert!(!clean || again.marks().durable == all.accepted, "the next start finds everything");
+        assert!(!clean || again.watermarks().durable == all.accepted, "the next start finds everything");
     }
 }
 
@@ -282,7 +294,7 @@ fn one<'a>(id: u8, sequence: u64, payload: &'a [u8], durable: bool, permits: &Ar
         level: if sequence.is_multiple_of(2) || durable { Level::Durable } else { Level::Written },
         min_time_ns: 0,
         max_time_ns: 0,
-        vouch: &[],
+        peer_meta: &[],
         payload,
         payload_checksum: 0,
         permit: Some(permit),
@@ -323,14 +335,14 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
 
 /// Takes an append, and makes the write that is owed, one in three times by others.
 fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted, AppendError> {
-    if !scene.owing {
+    if !scene.deferring {
         return journal.append(append);
     }
     let others = append.first_sequence % 3 == 2;
-    let (accepted, mut owed) = journal.append_owing(append, journal.now())?;
-    let mut hand = Hand::default();
-    while let Some(due) = owed.filter(|_| !others) {
-        owed = due.write(&mut hand);
+    let (accepted, mut deferred) = journal.append_deferred(append, journal.now())?;
+    let mut buffer = WriteBuffer::default();
+    while let Some(due) = deferred.filter(|_| !others) {
+        deferred = due.write(&mut buffer);
     }
     Ok(accepted)
 }
@@ -342,14 +354,14 @@ fn wait_for(journal: &Journal, scene: &Scene, accepted: &Accepted) {
         (if timed { Level::Written } else { Level::Durable }, accepted.first_offset + 1, u64::MAX);
     let (written, durable) = if timed { (end, never) } else { (never, end) };
     let wants = Wants { written, durable };
-    let mut marks = journal.watcher();
+    let mut watermarks = journal.watcher();
     block_on(async move {
         loop {
-            let now = marks.now();
+            let now = watermarks.now();
             if now.failures > accepted.failures || now.of(level) >= end {
                 return;
             }
-            marks.reached(wants).await.expect("the journal is there");
+            watermarks.reached(wants).await.expect("the journal is there");
         }
     });
 }
@@ -361,10 +373,10 @@ fn operate(journal: &Journal, scene: &Scene) {
     }
     for _ in 0..scene.syncs {
         let target = journal.request_sync();
-        let mut marks = journal.subscribe();
+        let mut watermarks = journal.subscribe();
         block_on(async move {
-            while marks.borrow_and_update().durable < target {
-                marks.changed().await.expect("the journal is there");
+            while watermarks.borrow_and_update().durable < target {
+                watermarks.changed().await.expect("the journal is there");
             }
         });
     }
@@ -372,27 +384,27 @@ fn operate(journal: &Journal, scene: &Scene) {
 
 /// Lets time pass, once it has failed, until it takes appends again.
 fn let_recover(journal: &Journal, clock: &SimClock) {
-    let mut marks = journal.subscribe();
+    let mut watermarks = journal.subscribe();
     block_on(async move {
-        while marks.borrow_and_update().failures == 0 {
-            marks.changed().await.expect("the journal is there");
+        while watermarks.borrow_and_update().failures == 0 {
+            watermarks.changed().await.expect("the journal is there");
         }
     });
-    pass_time(journal, clock, "the recovery", PAUSE, || journal.marks().accepting != Accepting::Failed);
+    pass_time(journal, clock, "the recovery", RECOVERY_RETRY, || journal.watermarks().accepting != Accepting::Failed);
 }
 
-/// Lets time pass until an idle log has vouched for its last marks.
-fn vouched(journal: &Journal, clock: &SimClock, disk: &SimDisk) {
+/// Lets time pass until an idle log has vouched for its last watermarks.
+fn await_commit_marker(journal: &Journal, clock: &SimClock, disk: &SimDisk) {
     let written = || disk.counters_of(&segment_name(0)).writes;
     let before = written();
-    pass_time(journal, clock, "the vouch of an idle log", IDLE, || written() > before);
+    pass_time(journal, clock, "the vouch of an idle log", IDLE_COMMIT_MARKER_DELAY, || written() > before);
 }
 
 /// Lets time pass, to the next moment at which somebody has asked to be woken, until something has come of it. It must
 /// come within so much time: who names a later moment is not woken.
 fn pass_time(journal: &Journal, clock: &SimClock, what: &str, within: Duration, over: impl Fn() -> bool) {
     let latest = clock.boot_ns() + within.as_nanos() as u64;
-    for _ in 0..PATIENCE {
+    for _ in 0..WAIT_STEPS_MAX {
         if over() {
             return;
         }
@@ -407,12 +419,12 @@ fn pass_time(journal: &Journal, clock: &SimClock, what: &str, within: Duration, 
 
 /// Looks at every change that it is told of, until the journal is gone.
 fn watch(journal: &Journal) -> thread::JoinHandle<()> {
-    let mut marks = journal.subscribe();
+    let mut watermarks = journal.subscribe();
     thread::spawn(move || {
         block_on(async move {
-            let mut before = *marks.borrow_and_update();
-            while marks.changed().await.is_ok() {
-                let now = *marks.borrow_and_update();
+            let mut before = *watermarks.borrow_and_update();
+            while watermarks.changed().await.is_ok() {
+                let now = *watermarks.borrow_and_update();
                 follows(&before, &now);
                 before = now;
             }
@@ -421,14 +433,14 @@ fn watch(journal: &Journal) -> thread::JoinHandle<()> {
 }
 
 /// What every reader must find, from one look to the next.
-pub(crate) fn follows(before: &Marks, now: &Marks) {
+pub(crate) fn follows(before: &Watermarks, now: &Watermarks) {
     assert!(now.version >= before.version, "an older value replaced a newer one: {before:?}, {now:?}");
     assert!(now.received >= now.written && now.written >= now.durable, "{now:?}");
     assert!(
         now.received >= before.received && now.written >= before.written && now.durable >= before.durable,
         "a mark fell: {before:?}, {now:?}"
     );
-    let failed = |marks: &Marks| marks.accepting == Accepting::Failed;
+    let failed = |watermarks: &Watermarks| watermarks.accepting == Accepting::Failed;
     if failed(before) && failed(now) && before.failures == now.failures {
         assert_eq!((before.written, before.durable), (now.written, now.durable), "released after a failure");
     }

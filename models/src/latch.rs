@@ -69,12 +69,12 @@ fn model(latched: fn(Arc<dyn File>) -> Arc<dyn File>) {
     disk.fail_next(OpKind::Write, "file", Fault::Io);
     disk.fail_next(OpKind::SyncData, "file", Fault::Io);
     // The first failure that anybody was told, once somebody was.
-    let told: Arc<Mutex<Option<String>>> = Arc::default();
+    let reported: Arc<Mutex<Option<String>>> = Arc::default();
     let writers = [0u64, 1, 2].map(|which| {
-        let (file, told) = (file.clone(), told.clone());
+        let (file, reported) = (file.clone(), reported.clone());
         thread::spawn(move || {
             for turn in 0..2 {
-                let late = told.lock().expect("whole").is_some();
+                let late = reported.lock().expect("whole").is_some();
                 let done = match (which + turn) % 3 {
                     0 => file.sync_data(),
                     _ => file.write_at(IoBuf::zeroed(4096), which * 4096, Durability::Written).1,
@@ -82,9 +82,9 @@ fn model(latched: fn(Arc<dyn File>) -> Arc<dyn File>) {
                 let refusal = done.as_ref().err().and_then(Latched::of).cloned();
                 assert!(!late || refusal.is_some(), "it goes on after a failure was told: {done:?}");
                 if let Err(error) = done {
-                    let mut told = told.lock().expect("whole");
+                    let mut reported = reported.lock().expect("whole");
                     let first = refusal.map(|latched| latched.first);
-                    match (&mut *told, first) {
+                    match (&mut *reported, first) {
                         (Some(known), Some(first)) => assert_eq!(*known, first, "one failure was the first"),
                         (known @ None, first) => *known = Some(first.unwrap_or_else(|| error.to_string())),
                         (Some(_), None) => {} // under way when the first failed
@@ -94,5 +94,5 @@ fn model(latched: fn(Arc<dyn File>) -> Arc<dyn File>) {
         })
     });
     writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
-    assert!(told.lock().expect("whole").is_some(), "something failed");
+    assert!(reported.lock().expect("whole").is_some(), "something failed");
 }

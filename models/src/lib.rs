@@ -1,7 +1,7 @@
 //! What clad's threads share, in every order that a scheduler thinks of (not shipped).
 //!
 //! The code is the shipped one: the whole journal with its threads, on shuttle's locks (`journal/src/sync.rs`); the
-//! daemon's quota, the queue of its ingest threads, and the journal's watermarks, each compiled here by itself. One thread
+//! daemon's quota, the queue of its ingest threads, and the journal's publication, each compiled here by itself. One thread
 //! runs at a time, and at each lock, wake-up and shared number the scheduler decides who is next: at random, and by few
 //! changes of priority (PCT), which finds orders that chance does not. Time stands still unless a model lets it pass, so
 //! that no timer heals a wake-up that was lost: what comes to rest with work waiting is found, as all threads then sleep.
@@ -27,11 +27,11 @@ pub mod permits;
 mod quota;
 
 #[cfg(feature = "journal")]
+pub mod publication;
+#[cfg(feature = "journal")]
 #[path = "../../journal/src/watcher.rs"]
 #[allow(dead_code, unreachable_pub)] // what only the journal asks, and gives out
 mod watcher;
-#[cfg(feature = "journal")]
-pub mod watermarks;
 
 /// What `daemon/src/sync.rs` and `journal/src/sync.rs` have.
 #[cfg(feature = "journal")]
@@ -55,6 +55,6 @@ mod faults {
     pub(crate) use clad_journal::{Fault, Faults};
 }
 #[cfg(feature = "journal")]
-mod marks {
-    pub(crate) use clad_journal::{Accepting, Closed, Marks, Wants};
+mod watermark {
+    pub(crate) use clad_journal::{Accepting, Closed, Wants, Watermarks};
 }

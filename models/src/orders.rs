@@ -8,7 +8,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 /// Changes of priority in an order of PCT.
 const DEPTH: usize = 4;
 /// More steps than this are taken for a thread that never ends.
-const STEPS: usize = 200_000;
+const SCHEDULER_STEPS_MAX: usize = 200_000;
 
 /// Orders begun since [`tried`] was called last.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +37,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config.failure_persistence = FailurePersistence::None;
-    config.max_steps = MaxSteps::FailAfter(STEPS);
+    config.max_steps = MaxSteps::FailAfter(SCHEDULER_STEPS_MAX);
     config.silence_warnings = true; // of weak orderings: decision 0034
     Runner::new(scheduler, config).run(move || {
         BEGUN.fetch_add(1, Ordering::Relaxed);

@@ -27,7 +27,7 @@ trait Permits: Send + Sync + 'static {
 
 impl Permits for Quota {
     fn take(self: &Arc<Self>, user: u32, bytes: usize) -> Option<Permit> {
-        block_on(self.part(Owner::Uid(user)).take(bytes))
+        block_on(self.handle(Owner::Uid(user)).take(bytes))
     }
     fn resize(&self, to: usize) {
         Self::resize(self, to);
@@ -57,8 +57,8 @@ impl Permits for TwoLooks {
         if to > before {
             self.permits.add_permits(to - before);
         } else {
-            let owed = self.permits.clone().acquire_many_owned((before - to) as u32);
-            drop(crate::sync::spawn(async move { owed.await.expect("it is open").forget() }));
+            let withdrawn = self.permits.clone().acquire_many_owned((before - to) as u32);
+            drop(crate::sync::spawn(async move { withdrawn.await.expect("it is open").forget() }));
         }
     }
     fn free(self: &Arc<Self>, all: usize) -> bool {

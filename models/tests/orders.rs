@@ -17,11 +17,11 @@ use std::time::Instant;
 use clad_journal::{Fault, Faults};
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{crew, latch, permits, watermarks};
+use clad_models::{crew, latch, permits, publication};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
-const SMALL: usize = 20;
+const SMALL_MODEL_ORDERS_FACTOR: usize = 20;
 /// Orders of each that are run twice.
 const TWICE: usize = 5;
 /// A wrong version must be found within so many, from this seed.
@@ -32,8 +32,8 @@ const WRONG: &str = "CLAD_MODEL_WRONG";
 /// How the line of an order that failed begins.
 const FAILED: &str = "FAILED ";
 /// The model of `journal/src/watcher.rs` alone.
-const TOLD: &str = "the marks as they are told";
-/// The model of `daemon/src/ingest/crew/queue.rs` alone.
+const PUBLICATION_MODEL: &str = "the watermarks as they are told";
+/// The model of `daemon/src/ingest/reactor/queue.rs` alone.
 const CREW: &str = "the ingest threads";
 
 fn number(name: &str) -> Option<u64> {
@@ -63,8 +63,8 @@ fn scene() {
     journal::run(&SCENES[SCENE.load(Ordering::Relaxed)], faults());
 }
 
-fn told() {
-    watermarks::right(faults());
+fn publication_model() {
+    publication::right(faults());
 }
 
 /// The model that finds a wrong version of the journal.
@@ -73,14 +73,14 @@ fn finds(fault: Fault) -> &'static str {
         Fault::TurnNotPassedOn => "per_message, a ring, a full segment",
         Fault::RotationForgotten => "closed meanwhile, a ring",
         Fault::LeavesWork => "owing, threads",
-        Fault::LeavesTheTime => "owing, idle, threads",
-        Fault::PatienceForgotten => "owing, rested, a slow write, threads",
+        Fault::LeavesTheTime => "owing, alone, idle, threads",
+        Fault::CommitDelayForgotten => "owing, rested, a slow write, threads",
         Fault::WaitsWithoutALook
-        | Fault::MarksToldApart
+        | Fault::WatermarksPublishedApart
         | Fault::WokenTooEarly
         | Fault::FailureForTheMet
-        | Fault::LooksAnew
-        | Fault::EndForgotten => TOLD,
+        | Fault::LooksAgain
+        | Fault::EndForgotten => PUBLICATION_MODEL,
         _ => "group_commit, threads, rotations",
     }
 }
@@ -123,10 +123,10 @@ fn every_order_keeps_what_must_hold() {
         SCENE.store(number, Ordering::Relaxed);
         holds(its.name, orders, scene);
     }
-    holds("permits while the total changes", SMALL * orders, permits::right);
-    holds("the latch", SMALL * orders, latch::right);
-    holds(TOLD, SMALL * orders, told);
-    holds(CREW, SMALL * orders, crew::right);
+    holds("permits while the total changes", SMALL_MODEL_ORDERS_FACTOR * orders, permits::right);
+    holds("the latch", SMALL_MODEL_ORDERS_FACTOR * orders, latch::right);
+    holds(PUBLICATION_MODEL, SMALL_MODEL_ORDERS_FACTOR * orders, publication_model);
+    holds(CREW, SMALL_MODEL_ORDERS_FACTOR * orders, crew::right);
     let wrong: Vec<_> = wrong_versions().into_iter().map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();
     println!(
@@ -151,9 +151,10 @@ fn wrong_versions() -> Vec<Wrong> {
     let latch: Wrong = ("a file without its latch".into(), "the latch".into(), |name| {
         hold(name, FAULTY_SEED, FAULTY, latch::wrong);
     });
-    let unversioned: Wrong = ("marks published under a version that is there".into(), TOLD.into(), |name| {
-        hold(name, FAULTY_SEED, FAULTY, watermarks::wrong);
-    });
+    let unversioned: Wrong =
+        ("watermarks published under a version that is there".into(), PUBLICATION_MODEL.into(), |name| {
+            hold(name, FAULTY_SEED, FAULTY, publication::wrong);
+        });
     let queues = crew::WRONG.iter().map(|(wrong, _)| ((*wrong).to_owned(), CREW.to_owned(), with_queue as _));
     faults.chain([permits, latch, unversioned]).chain(queues).collect()
 }
@@ -181,8 +182,8 @@ fn with_fault(name: &str) {
     let wrong = std::env::var(WRONG).expect("it is set here");
     let fault = Fault::OF_THREADS.iter().position(|fault| format!("{fault:?}") == wrong).expect("a fault");
     FAULT.store(fault, Ordering::Relaxed);
-    if name == TOLD {
-        hold(name, FAULTY_SEED, FAULTY, told);
+    if name == PUBLICATION_MODEL {
+        hold(name, FAULTY_SEED, FAULTY, publication_model);
         return;
     }
     SCENE.store(SCENES.iter().position(|scene| scene.name == name).expect("a model's name"), Ordering::Relaxed);

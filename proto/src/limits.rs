@@ -49,9 +49,9 @@ pub const APPEND_HEADER_BYTES: usize = 24;
 /// Length of the fixed part of a RECORDS body, without the vouched fields and without its checksum.
 pub const RECORDS_FIXED_BYTES: usize = 68;
 /// The longest list of vouched fields.
-pub const MAX_VOUCHED_BYTES: usize = 256;
+pub const MAX_PEER_META_BYTES: usize = 256;
 /// The most that a frame of any type adds around a payload, its frame header not counted.
-pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_VOUCHED_BYTES + BODY_CRC_BYTES;
+pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_PEER_META_BYTES + BODY_CRC_BYTES;
 
 /// The longest name that a client may give itself.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
@@ -88,4 +88,4 @@ const _: () = assert!(
     MAX_CLIENT_NAME_BYTES + MAX_SECRET_BYTES + MAX_ERROR_TEXT_BYTES + 256 + BODY_CRC_BYTES
         <= MAX_CONTROL_BODY_BYTES as usize
 );
-const _: () = assert!(MAX_VOUCHED_BYTES <= u16::MAX as usize);
+const _: () = assert!(MAX_PEER_META_BYTES <= u16::MAX as usize);

@@ -144,7 +144,7 @@ fn reserved_bits_of_a_header_are_ignored_where_versions_are_not_agreed_on() {
 }
 
 #[test]
-fn other_protocols_are_told_at_the_first_byte() {
+fn other_protocols_are_detected_at_the_first_byte() {
     assert_eq!(peek(b"G", MAX), Err(FrameError::BadMagic(b'G')));
     assert_eq!(peek(b"GET / HTTP/1.1\r\n", MAX), Err(FrameError::BadMagic(b'G')));
 }
@@ -198,7 +198,7 @@ proptest! {
         let _ = peek(&bytes, MAX);
         let _ = AppendView::parse(&bytes);
         let _ = RecordsView::parse(&bytes);
-        let _ = Vouched::decode(&bytes);
+        let _ = PeerMeta::decode(&bytes);
     }
 
     #[test]
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn vouched_fields_round_trip(
+    fn peer_meta_round_trips(
         transport in proptest::option::of(any::<u32>()),
         pid: Option<u32>,
         pid_start: Option<u64>,
@@ -219,14 +219,14 @@ proptest! {
         unknown in proptest::collection::btree_map(6u8.., any::<u64>(), 0..4),
     ) {
         let transport = transport.map(Transport::from_code);
-        let vouched = Vouched { transport, pid, pid_start, uid, gid, unknown: unknown.into_iter().collect() };
-        prop_assert_eq!(Vouched::decode(&vouched.to_bytes()), Ok(vouched));
+        let peer_meta = PeerMeta { transport, pid, pid_start, uid, gid, unknown: unknown.into_iter().collect() };
+        prop_assert_eq!(PeerMeta::decode(&peer_meta.to_bytes()), Ok(peer_meta));
     }
 
     #[test]
-    fn what_decodes_as_vouched_is_in_the_one_form(bytes in proptest::collection::vec(0u8..12, 0..20)) {
-        if let Ok(vouched) = Vouched::decode(&bytes) {
-            prop_assert_eq!(vouched.to_bytes(), bytes);
+    fn decoded_peer_meta_has_one_encoding(bytes in proptest::collection::vec(0u8..12, 0..20)) {
+        if let Ok(peer_meta) = PeerMeta::decode(&bytes) {
+            prop_assert_eq!(peer_meta.to_bytes(), bytes);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! What happened before stays before, over all rings, when a pass goes like this (proof in `writer.rs`):
 //!
 //! 1. `before = clock::now_before_looking()`.
-//! 2. [`Drain::peek`]`(before)` on **every** ring. The lowest `bound` of those that are [`Peek::Held`], and `before`
+//! 2. [`Drain::peek`]`(before)` on **every** ring. The lowest `bound` of those that are [`Peek::Blocked`], and `before`
 //!    itself, is the frontier.
 //! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier; peek that ring
 //!    again with the same `before` (its new `bound` counts, too); repeat until nothing is below the frontier.
@@ -25,14 +25,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::allowance::{Allowance, Patience};
-use crate::board::{self, Answer, Level, Marks};
+use crate::completion_page::{self, Answer, Level, Watermarks};
 use crate::error::{Corrupt, NotAdopted, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, VERSION, at};
-use crate::mapped::{Mapped, Reach};
+use crate::mapped::{MapMode, Mapped};
 use crate::memory::{Memory, Ordering};
 use crate::os;
-use crate::reader::{Entry, Peek, Reader, Stamps};
+use crate::reader::{Entry, Peek, Reader, TimestampSource};
+use crate::stall_budget::{StallBudget, StallLimits};
 use crate::tail::Stored;
 use crate::wake::{self, Event};
 
@@ -42,7 +42,7 @@ pub struct ClientFds<'a> {
     /// The ring; also what a service manager or holder must keep.
     pub ring: BorrowedFd<'a>,
     /// The board of this life of the daemon.
-    pub board: BorrowedFd<'a>,
+    pub completion_page: BorrowedFd<'a>,
     /// An eventfd; also kept.
     pub waker: BorrowedFd<'a>,
 }
@@ -51,11 +51,11 @@ pub struct ClientFds<'a> {
 #[derive(Debug)]
 pub struct Drain {
     ring: Mapped,
-    board: Mapped,
+    completion_page: Mapped,
     shape: Shape,
     reader: Reader,
     ring_fd: OwnedFd,
-    board_fd: OwnedFd,
+    completion_page_fd: OwnedFd,
     waker: OwnedFd,
     /// The log of this life of the daemon, as on the board.
     log: ([u8; 16], u32),
@@ -69,13 +69,13 @@ impl Drain {
     pub fn create(shape: Shape, first_sequence: u64, log_id: [u8; 16], epoch: u32) -> Result<Self, OpenError> {
         let ring_fd = os::file("clad-ring", shape.ring_bytes())?;
         os::seal_ring(&ring_fd)?;
-        let ring = Mapped::new(&ring_fd, shape.ring_bytes(), Reach::ReadWrite)?;
+        let ring = Mapped::new(&ring_fd, shape.ring_bytes(), MapMode::ReadWrite)?;
         ring.populate();
         let reader = Reader::create(&ring, shape, first_sequence);
         ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
         let waker = os::waker()?;
-        let (board_fd, board) = new_board(shape, log_id, epoch)?;
-        Ok(Self { ring, board, shape, reader, ring_fd, board_fd, waker, log: (log_id, epoch) })
+        let (completion_page_fd, completion_page) = new_completion_page(shape, log_id, epoch)?;
+        Ok(Self { ring, completion_page, shape, reader, ring_fd, completion_page_fd, waker, log: (log_id, epoch) })
     }
 
     /// Goes on with a ring that an earlier daemon made, from where that one gave space back.
@@ -88,27 +88,28 @@ impl Drain {
         let opened = map_ring(&ring_fd).and_then(|(ring, shape)| {
             let reader = Reader::adopt(&ring, shape)?;
             // Before anything is changed that a later try would miss.
-            Ok((ring, shape, reader, new_board(shape, log_id, epoch)?))
+            Ok((ring, shape, reader, new_completion_page(shape, log_id, epoch)?))
         });
-        let (ring, shape, reader, (board_fd, board)) = match opened {
+        let (ring, shape, reader, (completion_page_fd, completion_page)) = match opened {
             Ok(opened) => opened,
             Err(error) => return Err(NotAdopted { error, ring: ring_fd, waker }),
         };
         ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
         // The client could write there, and would mislead itself alone; the board tells it all the same for each life.
-        board::raise_refused(&board, ring.load(at::REFUSED, Ordering::Acquire));
-        board::set_first(&board, reader.released());
+        completion_page::raise_refused(&completion_page, ring.load(at::REFUSED, Ordering::Acquire));
+        completion_page::set_first(&completion_page, reader.released());
         for level in [Level::Received, Level::Written] {
-            board::raise(&board, level, reader.released());
+            completion_page::raise(&completion_page, level, reader.released());
         }
-        let mut drain = Self { ring, board, shape, reader, ring_fd, board_fd, waker, log: (log_id, epoch) };
+        let mut drain =
+            Self { ring, completion_page, shape, reader, ring_fd, completion_page_fd, waker, log: (log_id, epoch) };
         drain.awake();
         Ok(drain)
     }
 
     /// Gives it up as it is: the ring and its doorbell, for another drain.
     #[must_use]
-    pub fn into_kept(self) -> [OwnedFd; 2] {
+    pub fn into_fds(self) -> [OwnedFd; 2] {
         [self.ring_fd, self.waker]
     }
 
@@ -131,7 +132,11 @@ impl Drain {
     /// What the client is given.
     #[must_use]
     pub fn client_fds(&self) -> ClientFds<'_> {
-        ClientFds { ring: self.ring_fd.as_fd(), board: self.board_fd.as_fd(), waker: self.waker.as_fd() }
+        ClientFds {
+            ring: self.ring_fd.as_fd(),
+            completion_page: self.completion_page_fd.as_fd(),
+            waker: self.waker.as_fd(),
+        }
     }
 
     /// Poll this for reading while asleep.
@@ -141,25 +146,25 @@ impl Drain {
     }
 
     /// How long an append that is not committed may hold up others, for this ring by itself.
-    pub fn set_patience(&mut self, patience: Patience) {
-        self.set_allowance(Allowance::new(patience));
+    pub fn set_stall_limits(&mut self, stall_limits: StallLimits) {
+        self.set_stall_budget(StallBudget::new(stall_limits));
     }
 
     /// The same, together with the other rings that have this allowance. Without it each ring has one of its own, and
     /// who has many rings can hold others up all the time.
-    pub fn set_allowance(&mut self, allowance: Allowance) {
-        self.reader.set_allowance(allowance);
+    pub fn set_stall_budget(&mut self, stall_budget: StallBudget) {
+        self.reader.set_stall_budget(stall_budget);
     }
 
     /// What its holes spend from.
     #[must_use]
-    pub fn allowance(&self) -> &Allowance {
-        self.reader.allowance()
+    pub fn stall_budget(&self) -> &StallBudget {
+        self.reader.stall_budget()
     }
 
     /// Whose clock stamps the entries.
-    pub fn set_stamps(&mut self, stamps: Stamps) {
-        self.reader.set_stamps(stamps);
+    pub fn set_timestamp_source(&mut self, timestamp_source: TimestampSource) {
+        self.reader.set_timestamp_source(timestamp_source);
     }
 
     /// Says that the client's process has ended: what it had not committed is given up without waiting. When
@@ -245,14 +250,14 @@ impl Drain {
 
     /// Says why nothing is taken of the ring for now, though something may be there (a code of the protocol); 0: it is taken.
     pub fn set_waits(&mut self, why: u32) {
-        board::set_waits(&self.board, why.into());
+        completion_page::set_waits(&self.completion_page, why.into());
         self.ring.point("waits: said");
     }
 
     /// Writes the answer to an append on the board. Before the mark that covers it is raised. May be called again for
     /// the same append (a later level failed).
     pub fn answer(&mut self, append: u64, answer: Answer) {
-        board::set_answer(&self.board, self.shape, append, answer);
+        completion_page::set_answer(&self.completion_page, self.shape, append, answer);
     }
 
     /// As [`Drain::answer`], where the append was refused for good: that it may have been is known for as long as there is
@@ -263,18 +268,18 @@ impl Drain {
         if self.ring.load(at::REFUSED, Ordering::Relaxed) < append + 1 {
             self.ring.store(at::REFUSED, append + 1, Ordering::Release);
         }
-        board::raise_refused(&self.board, append + 1);
+        completion_page::raise_refused(&self.completion_page, append + 1);
     }
 
     /// Raises a watermark; all appends below have the level or were refused. Call [`Drain::announce`] after a few.
     pub fn raise(&mut self, level: Level, upto: u64) {
-        board::raise(&self.board, level, upto);
+        completion_page::raise(&self.completion_page, level, upto);
     }
 
     /// The watermarks on the board.
     #[must_use]
-    pub fn marks(&self) -> Marks {
-        board::marks(&self.board)
+    pub fn watermarks(&self) -> Watermarks {
+        completion_page::watermarks(&self.completion_page)
     }
 
     /// Wakes clients that wait for acks, if there are any. Without waiters it makes no system call.
@@ -285,7 +290,7 @@ impl Drain {
     /// The epoch of the log has risen.
     pub fn set_epoch(&mut self, epoch: u32) {
         self.log.1 = epoch;
-        board::set_epoch(&self.board, epoch);
+        completion_page::set_epoch(&self.completion_page, epoch);
         self.ring.point("epoch: on the board, not in the ring");
         self.ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
     }
@@ -295,7 +300,7 @@ impl Drain {
     #[must_use]
     pub fn sleep(&mut self) -> bool {
         wake::fall_asleep(&self.ring);
-        self.reader.is_quiet(&self.ring)
+        self.reader.is_idle(&self.ring)
     }
 
     /// Ends what [`Drain::sleep`] began, and takes the wake-ups.
@@ -320,7 +325,7 @@ impl Drain {
 
     /// Closes the ring and says why (a code of the protocol, not 0).
     pub fn cut_off(&mut self, why: u32) {
-        board::set_cut_off(&self.board, u64::from(why.max(1)));
+        completion_page::set_cut_off(&self.completion_page, u64::from(why.max(1)));
         self.close();
     }
 
@@ -339,15 +344,15 @@ impl Drain {
 }
 
 /// No layout comes to have a higher version: that is nonsense.
-const MOST_VERSIONS: u64 = 0xffff;
+const LAYOUT_VERSION_MAX: u64 = 0xffff;
 
-fn new_board(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(OwnedFd, Mapped), OpenError> {
-    let file = os::file("clad-board", shape.board_bytes())?;
-    let board = Mapped::new(&file, shape.board_bytes(), Reach::ReadWrite)?;
-    os::seal_board(&file)?;
-    board.populate();
-    board::create(&board, shape, log_id, epoch);
-    Ok((file, board))
+fn new_completion_page(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(OwnedFd, Mapped), OpenError> {
+    let file = os::file("clad-board", shape.completion_page_bytes())?;
+    let completion_page = Mapped::new(&file, shape.completion_page_bytes(), MapMode::ReadWrite)?;
+    os::seal_completion_page(&file)?;
+    completion_page.populate();
+    completion_page::create(&completion_page, shape, log_id, epoch);
+    Ok((file, completion_page))
 }
 
 /// Maps a ring that somebody else made; all that its header says is checked against the file's size.
@@ -356,13 +361,13 @@ pub(crate) fn map_ring(file: &OwnedFd) -> Result<(Mapped, Shape), OpenError> {
     if size < at::SLOT_TABLE as u64 || size > Shape::LARGEST as u64 {
         return Err(OpenError::Foreign);
     }
-    let ring = Mapped::new(file, size as usize, Reach::ReadWrite)?;
+    let ring = Mapped::new(file, size as usize, MapMode::ReadWrite)?;
     if ring.load(at::MAGIC, Ordering::Acquire) != RING_MAGIC {
         return Err(OpenError::Foreign);
     }
     match ring.load(at::VERSION, Ordering::Relaxed) {
         VERSION => {}
-        other @ 1..=MOST_VERSIONS => return Err(OpenError::Version(other)),
+        other @ 1..=LAYOUT_VERSION_MAX => return Err(OpenError::Version(other)),
         _ => return Err(OpenError::Foreign),
     }
     let word = |at| u32::try_from(ring.load(at, Ordering::Relaxed)).map_err(|_| OpenError::Foreign);

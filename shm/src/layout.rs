@@ -27,7 +27,7 @@
 //! | 4096 | slots, 8 bytes each | client commits, daemon abandons |
 //! | … | data area | client |
 //!
-//! **The board** is a second file that only the daemon can write (`F_SEAL_FUTURE_WRITE`); see `board.rs`.
+//! **The board** is a second file that only the daemon can write (`F_SEAL_FUTURE_WRITE`); see `completion_page.rs`.
 
 use crate::error::ShapeError;
 
@@ -35,7 +35,7 @@ use crate::error::ShapeError;
 pub(crate) const UNIT: u32 = 8;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const RING_MAGIC: u64 = u64::from_le_bytes(*b"CLADRING");
-pub(crate) const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"CLADBORD");
+pub(crate) const COMPLETION_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"CLADBORD");
 /// Version of a ring's layout.
 pub const VERSION: u64 = 2;
 
@@ -50,14 +50,14 @@ pub(crate) mod at {
     pub(crate) const SPACE_WAITERS: usize = 136;
     pub(crate) const TAIL: usize = 192;
     pub(crate) const RELEASED: usize = 200;
-    pub(crate) const ISLAND_COUNT: usize = 208;
+    pub(crate) const ABANDONED_REGION_COUNT: usize = 208;
     pub(crate) const SLEEP: usize = 216;
     pub(crate) const SPACE_BELL: usize = 224;
     pub(crate) const ACK_BELL: usize = 232;
     pub(crate) const REFUSED: usize = 240;
     pub(crate) const EPOCH: usize = 248;
     pub(crate) const CHECKPOINTS: [usize; 2] = [256, 288];
-    pub(crate) const ISLANDS: usize = 320;
+    pub(crate) const ABANDONED_REGIONS: usize = 320;
     pub(crate) const LEFT: usize = 576;
     pub(crate) const STORED_LOG: [usize; 2] = [704, 712];
     pub(crate) const STORED_EPOCH: usize = 720;
@@ -66,7 +66,7 @@ pub(crate) mod at {
 }
 
 /// Places for islands: threads that may be stopped in the middle of a copy before space behind them is held up.
-pub const ISLANDS: usize = 16;
+pub const ABANDONED_REGIONS_MAX: usize = 16;
 
 /// How large a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +133,8 @@ impl Shape {
 
     /// Bytes of the board's file.
     #[must_use]
-    pub const fn board_bytes(self) -> usize {
-        (PAGE + self.slots as usize * crate::board::ANSWER).next_multiple_of(PAGE)
+    pub const fn completion_page_bytes(self) -> usize {
+        (PAGE + self.slots as usize * crate::completion_page::ANSWER).next_multiple_of(PAGE)
     }
 
     pub(crate) const fn units(self) -> u32 {

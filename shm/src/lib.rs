@@ -30,15 +30,14 @@ compile_error!("the words of a ring are 64 bits and little-endian, as the machin
 #[cfg(all(feature = "stop-points", not(debug_assertions)))]
 compile_error!("the feature stop-points is for tests: a release must not have it");
 
-mod allowance;
-mod board;
+mod abandoned_regions;
 mod checksum;
 pub mod clock;
+mod completion_page;
 pub mod drain;
 mod entry;
 mod error;
 pub mod inherited;
-mod islands;
 mod layout;
 mod mapped;
 mod memory;
@@ -46,6 +45,7 @@ mod os;
 mod producer;
 mod reader;
 mod space;
+mod stall_budget;
 #[cfg(feature = "stop-points")]
 pub mod stop;
 mod tail;
@@ -56,14 +56,14 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use allowance::{Allowance, Patience};
-pub use board::{Answer, Level, Marks};
+pub use completion_page::{Answer, Level, Watermarks};
 pub use drain::{ClientFds, Drain};
 pub use entry::TRAILER;
 pub use error::{Corrupt, NotAdopted, OpenError, PushError, ShapeError, WaitError};
-pub use layout::{ISLANDS, Shape, VERSION};
+pub use layout::{ABANDONED_REGIONS_MAX, Shape, VERSION};
 pub use mapped::ForkMark;
 pub use producer::{Look, Producer};
-pub use reader::{Entry, LOOK, Peek, Stamps};
+pub use reader::{Entry, PEEK_SLOTS_MAX, Peek, TimestampSource};
+pub use stall_budget::{StallBudget, StallLimits};
 pub use tail::Stored;
 pub use watch::{Usage, Watch};

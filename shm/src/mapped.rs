@@ -21,7 +21,7 @@ use crate::memory::Memory;
 
 /// Whether the mapping may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MapMode {
     ReadOnly,
     ReadWrite,
 }
@@ -31,7 +31,7 @@ pub(crate) enum Reach {
 pub(crate) struct Mapped {
     base: NonNull<u8>,
     len: usize,
-    reach: Reach,
+    mode: MapMode,
     mark: ForkMark,
 }
 
@@ -42,14 +42,14 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps the first `len` bytes of a file that is at least that long and cannot shrink; all pages are brought in.
-    pub(crate) fn new(file: impl AsFd, len: usize, reach: Reach) -> Result<Self, OpenError> {
+    pub(crate) fn new(file: impl AsFd, len: usize, mode: MapMode) -> Result<Self, OpenError> {
         if len < PAGE {
             return Err(OpenError::Foreign);
         }
         let mark = ForkMark::new()?;
-        let access = match reach {
-            Reach::ReadOnly => ProtFlags::READ,
-            Reach::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        let access = match mode {
+            MapMode::ReadOnly => ProtFlags::READ,
+            MapMode::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: a new mapping at an address that the kernel picks touches no memory of ours.
         let base = unsafe {
@@ -57,8 +57,8 @@ impl Mapped {
                 .map_err(OpenError::os("map a ring"))?
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(OpenError::Foreign)?;
-        let mapped = Self { base, len, reach, mark };
-        if reach == Reach::ReadWrite {
+        let mapped = Self { base, len, mode, mark };
+        if mode == MapMode::ReadWrite {
             // SAFETY: the range is exactly this mapping.
             let done = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) };
             done.map_err(OpenError::os("MADV_DONTFORK"))?;
@@ -70,7 +70,7 @@ impl Mapped {
     pub(crate) fn populate(&self) {
         // SAFETY: the range is exactly this mapping.
         let done = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) };
-        if done.is_err() && self.reach == Reach::ReadWrite {
+        if done.is_err() && self.mode == MapMode::ReadWrite {
             // Before Linux 5.14: an exchange that changes nothing faults the page in for writing.
             for at in (0..self.len).step_by(PAGE) {
                 let _ = self.word(at).compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Memory for Mapped {
 
     #[inline(always)]
     fn store(&self, at: usize, value: u64, order: Ordering) {
-        assert!(self.reach == Reach::ReadWrite, "a store through a mapping that is read-only");
+        assert!(self.mode == MapMode::ReadWrite, "a store through a mapping that is read-only");
         self.word(at).store(value, order);
     }
 
@@ -160,7 +160,7 @@ impl Memory for Mapped {
     fn write(&self, at: usize, bytes: &[u8]) {
         let end = at.checked_add(bytes.len());
         assert!(
-            end.is_some_and(|end| end <= self.len) && self.reach == Reach::ReadWrite,
+            end.is_some_and(|end| end <= self.len) && self.mode == MapMode::ReadWrite,
             "a write outside of the mapping"
         );
         // SAFETY: inside the mapping by the assertion; the source is private memory, so the two do not overlap. Other

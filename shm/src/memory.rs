@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic::Ordering;
 /// One file of shared memory.
 pub(crate) trait Memory {
     /// Places for islands that are used; a model does with fewer.
-    const ISLANDS: usize = crate::layout::ISLANDS;
+    const ABANDONED_REGIONS_MAX: usize = crate::layout::ABANDONED_REGIONS_MAX;
 
     /// An atomic load of a word.
     fn load(&self, at: usize, order: Ordering) -> u64;

@@ -28,7 +28,7 @@ pub(crate) fn seal_ring(file: impl AsFd) -> Result<(), OpenError> {
 }
 
 /// Seals a board: its size is fixed, and nobody gets to write to it who does not already.
-pub(crate) fn seal_board(file: impl AsFd) -> Result<(), OpenError> {
+pub(crate) fn seal_completion_page(file: impl AsFd) -> Result<(), OpenError> {
     rustix::fs::fcntl_add_seals(file, FIXED | SealFlags::FUTURE_WRITE).map_err(OpenError::os("seal a board"))
 }
 

@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use crate::board::{self, Answer, Level, Marks};
 use crate::checksum;
 use crate::clock;
+use crate::completion_page::{self, Answer, Level, Watermarks};
 use crate::drain::map_ring;
 use crate::entry::TRAILER;
 use crate::error::{OpenError, PushError, WaitError};
 use crate::layout::{Cursor, Shape, at};
-use crate::mapped::{Mapped, Reach};
+use crate::mapped::{MapMode, Mapped};
 use crate::memory::{Memory, Ordering};
 use crate::os;
 use crate::wake::{self, Event};
@@ -29,7 +29,7 @@ pub struct Producer {
     ring: Mapped,
     shape: Shape,
     waker: OwnedFd,
-    board: RwLock<Mapped>,
+    completion_page: RwLock<Mapped>,
 }
 
 impl Producer {
@@ -37,27 +37,31 @@ impl Producer {
     ///
     /// # Errors
     /// When these are no ring and board of this version, or the kernel refuses to map them.
-    pub fn attach(ring: &OwnedFd, board: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
+    pub fn attach(ring: &OwnedFd, completion_page: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
         let (ring, shape) = map_ring(ring)?;
-        let board = map_board(board, shape)?;
-        Ok(Self { ring, shape, waker, board: RwLock::new(board) })
+        let completion_page = map_completion_page(completion_page, shape)?;
+        Ok(Self { ring, shape, waker, completion_page: RwLock::new(completion_page) })
     }
 
-    /// Takes the board of a new life of the daemon. Its marks begin at what was given back before; read what the old
+    /// Takes the board of a new life of the daemon. Its watermarks begin at what was given back before; read what the old
     /// board answered first. `before` is told its log and epoch before anybody can look at it. Wakes all waiting threads, so
     /// that they do.
     ///
     /// # Errors
     /// As [`Producer::attach`].
-    pub fn attach_board(&self, board: &OwnedFd, before: impl FnOnce(([u8; 16], u32))) -> Result<(), OpenError> {
-        let new = map_board(board, self.shape)?;
+    pub fn attach_completion_page(
+        &self,
+        completion_page: &OwnedFd,
+        before: impl FnOnce(([u8; 16], u32)),
+    ) -> Result<(), OpenError> {
+        let new = map_completion_page(completion_page, self.shape)?;
         if !self.ring.is_ours() {
             return Ok(());
         }
-        let mut board = self.board.write().unwrap_or_else(PoisonError::into_inner);
-        before(board::log(&new));
-        *board = new;
-        drop(board);
+        let mut completion_page = self.completion_page.write().unwrap_or_else(PoisonError::into_inner);
+        before(completion_page::log(&new));
+        *completion_page = new;
+        drop(completion_page);
         self.ring.add(at::ACK_BELL, 1);
         os::futex_wake(self.ring.futex(at::ACK_BELL));
         Ok(())
@@ -114,11 +118,11 @@ impl Producer {
     ) -> Result<u64, PushError> {
         self.admit(bytes.len() + TRAILER)?;
         // The processor goes on while it waits for its counter, but stores to the ring wait for that: the sum is free here.
-        let stamp = clock::now();
+        let timestamp = clock::now();
         let sum = checksum::of_rest(bytes, known);
         let trailer = u64::from_le_bytes(trailer(sum));
         let sum = checksum::extend_word(sum, trailer);
-        self.push_content(Content::Summed { bytes, sum, trailer }, records, stamp)
+        self.push_content(Content::Summed { bytes, sum, trailer }, records, timestamp)
     }
 
     /// Whether an append of so many bytes may go in at all.
@@ -132,8 +136,8 @@ impl Producer {
 
     /// The first try has this stamp.
     #[inline(always)]
-    fn push_content(&self, content: Content<'_>, records: u32, stamp: u64) -> Result<u64, PushError> {
-        let append = match push_once(&self.ring, self.shape, content, records, stamp)? {
+    fn push_content(&self, content: Content<'_>, records: u32, timestamp: u64) -> Result<u64, PushError> {
+        let append = match push_once(&self.ring, self.shape, content, records, timestamp)? {
             Some(append) => append,
             None => self.push_again(content, records)?,
         };
@@ -177,15 +181,15 @@ impl Producer {
     /// # Errors
     /// See [`WaitError`].
     pub fn wait_level(&self, append: u64, level: Level, deadline: u64) -> Result<(), WaitError> {
-        self.wait(Event::Ack, deadline, || (self.marks().of(level) > append).then_some(()))
+        self.wait(Event::Ack, deadline, || (self.watermarks().of(level) > append).then_some(()))
     }
 
     /// Waits until the watermarks are others than `seen`, or the deadline (CLOCK_MONOTONIC nanoseconds) has passed.
     ///
     /// # Errors
     /// See [`WaitError`].
-    pub fn wait_change(&self, seen: Marks, deadline: u64) -> Result<Marks, WaitError> {
-        self.wait(Event::Ack, deadline, || Some(self.marks()).filter(|now| *now != seen))
+    pub fn wait_change(&self, seen: Watermarks, deadline: u64) -> Result<Watermarks, WaitError> {
+        self.wait(Event::Ack, deadline, || Some(self.watermarks()).filter(|now| *now != seen))
     }
 
     fn wait<T>(&self, event: Event, deadline: u64, mut look: impl FnMut() -> Option<T>) -> Result<T, WaitError> {
@@ -212,17 +216,17 @@ impl Producer {
         ended
     }
 
-    /// The watermarks now. After [`Producer::attach_board`] they may be lower than before.
+    /// The watermarks now. After [`Producer::attach_completion_page`] they may be lower than before.
     #[must_use]
-    pub fn marks(&self) -> Marks {
-        board::marks(&*self.board())
+    pub fn watermarks(&self) -> Watermarks {
+        completion_page::watermarks(&*self.completion_page())
     }
 
     /// What became of an append: `None` while nothing is known, and when as many appends as the ring has slots have been
     /// answered after it. Read it when the mark of the level that is waited for is above `append`.
     #[must_use]
     pub fn answer(&self, append: u64) -> Option<Answer> {
-        board::answer(&*self.board(), self.shape, append)
+        completion_page::answer(&*self.completion_page(), self.shape, append)
     }
 
     /// One past the last append that was refused for good, by this daemon or one before it. The refusal of an append below
@@ -230,14 +234,14 @@ impl Producer {
     /// was taken if it is not below; if it is, it may have been refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        board::refused(&*self.board())
+        completion_page::refused(&*self.completion_page())
     }
 
     /// Why the daemon takes nothing of the ring for now, as a code of the protocol; what is there waits. Nothing while it
     /// takes, and of a daemon that does not say it. What one said last that is gone stands there until a new board comes.
     #[must_use]
     pub fn waits(&self) -> Option<u32> {
-        u32::try_from(board::waits(&*self.board())).ok().filter(|why| *why != 0)
+        u32::try_from(completion_page::waits(&*self.completion_page())).ok().filter(|why| *why != 0)
     }
 
     /// How many appends were reserved and are not given back: without its daemon, nobody knows what became of these.
@@ -258,13 +262,13 @@ impl Producer {
     /// Log id and epoch of the log.
     #[must_use]
     pub fn log(&self) -> ([u8; 16], u32) {
-        board::log(&*self.board())
+        completion_page::log(&*self.completion_page())
     }
 
     /// Why the daemon cut the ring off, when it did.
     #[must_use]
     pub fn cut_off(&self) -> Option<u32> {
-        match board::cut_off(&*self.board()) {
+        match completion_page::cut_off(&*self.completion_page()) {
             0 => None,
             why => Some(why as u32),
         }
@@ -295,50 +299,50 @@ impl Producer {
     /// The board for several looks: a new one is not attached meanwhile.
     #[must_use]
     pub fn look(&self) -> Look<'_> {
-        Look { board: self.board(), shape: self.shape }
+        Look { completion_page: self.completion_page(), shape: self.shape }
     }
 
-    fn board(&self) -> RwLockReadGuard<'_, Mapped> {
-        self.board.read().unwrap_or_else(PoisonError::into_inner)
+    fn completion_page(&self) -> RwLockReadGuard<'_, Mapped> {
+        self.completion_page.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One board, as long as this lives: [`Producer::attach_board`] waits for it.
+/// One board, as long as this lives: [`Producer::attach_completion_page`] waits for it.
 #[derive(Debug)]
 pub struct Look<'a> {
-    board: RwLockReadGuard<'a, Mapped>,
+    completion_page: RwLockReadGuard<'a, Mapped>,
     shape: Shape,
 }
 
 impl Look<'_> {
-    /// As [`Producer::marks`].
+    /// As [`Producer::watermarks`].
     #[must_use]
-    pub fn marks(&self) -> Marks {
-        board::marks(&*self.board)
+    pub fn watermarks(&self) -> Watermarks {
+        completion_page::watermarks(&*self.completion_page)
     }
 
     /// As [`Producer::answer`].
     #[must_use]
     pub fn answer(&self, append: u64) -> Option<Answer> {
-        board::answer(&*self.board, self.shape, append)
+        completion_page::answer(&*self.completion_page, self.shape, append)
     }
 
     /// As [`Producer::refused`].
     #[must_use]
     pub fn refused(&self) -> u64 {
-        board::refused(&*self.board)
+        completion_page::refused(&*self.completion_page)
     }
 
     /// As [`Producer::log`].
     #[must_use]
     pub fn log(&self) -> ([u8; 16], u32) {
-        board::log(&*self.board)
+        completion_page::log(&*self.completion_page)
     }
 
     /// What was given back before there was this board: all appends below. (0 on those of daemons that did not say it.)
     #[must_use]
     pub fn first(&self) -> u64 {
-        board::first(&*self.board)
+        completion_page::first(&*self.completion_page)
     }
 }
 
@@ -349,9 +353,9 @@ pub(crate) fn push_once<M: Memory>(
     shape: Shape,
     content: Content<'_>,
     records: u32,
-    stamp: u64,
+    timestamp: u64,
 ) -> Result<Option<u64>, PushError> {
-    let reserved = writer::reserve(ring, shape, content.len(), stamp).map_err(|why| match why {
+    let reserved = writer::reserve(ring, shape, content.len(), timestamp).map_err(|why| match why {
         NoSpace::Full => PushError::Full,
         NoSpace::Closed => PushError::Closed,
         NoSpace::Damaged => PushError::Damaged,
@@ -365,13 +369,13 @@ pub(crate) fn push_once<M: Memory>(
     }))
 }
 
-fn map_board(file: impl AsFd, shape: Shape) -> Result<Mapped, OpenError> {
-    if os::sealed_size(&file)? != shape.board_bytes() as u64 {
+fn map_completion_page(file: impl AsFd, shape: Shape) -> Result<Mapped, OpenError> {
+    if os::sealed_size(&file)? != shape.completion_page_bytes() as u64 {
         return Err(OpenError::Foreign);
     }
-    let board = Mapped::new(file, shape.board_bytes(), Reach::ReadOnly)?;
-    if !board::is_for(&board, shape) {
+    let completion_page = Mapped::new(file, shape.completion_page_bytes(), MapMode::ReadOnly)?;
+    if !completion_page::is_for(&completion_page, shape) {
         return Err(OpenError::Foreign);
     }
-    Ok(board)
+    Ok(completion_page)
 }

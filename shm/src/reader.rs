@@ -3,9 +3,9 @@
 //! What must hold:
 //! - **Nothing is believed.** What decides is private to this end (the next append, places, sequences); each value from
 //!   the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic, never a loop
-//!   without end. One call looks at [`LOOK`] slots at most and copies one entry.
+//!   without end. One call looks at [`PEEK_SLOTS_MAX`] slots at most and copies one entry.
 //! - **Appends come in the order of their numbers**, which is the order of reservation. An append that is not committed
-//!   while a later one is stops the row; when its [`Allowance`] is spent it is given up, in its slot, and so for every
+//!   while a later one is stops the row; when its [`StallBudget`] is spent it is given up, in its slot, and so for every
 //!   later drain.
 //! - **Times never fall** within a ring, and lie between the begin of a push and its commit; see `writer.rs` for what
 //!   that is good for. What a stamp says is believed within what the drain knows itself: an entry is no younger than the
@@ -17,24 +17,24 @@
 
 use std::collections::VecDeque;
 
-use crate::allowance::Allowance;
+use crate::abandoned_regions;
 use crate::checksum;
 use crate::entry::{HEADER, Header, TRAILER};
 use crate::error::{Corrupt, OpenError};
-use crate::islands;
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, State, VERSION, at, units_of};
 use crate::memory::{Memory, Ordering};
-use crate::space::Island;
+use crate::space::AbandonedRegion;
+use crate::stall_budget::StallBudget;
 use crate::tail::{Log, Stored, Tail};
 
 /// Slots that one call looks at.
-pub const LOOK: u64 = 1024;
+pub const PEEK_SLOTS_MAX: u64 = 1024;
 /// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
-const FUTURE_NS: u64 = 1_000_000_000;
+const TIMESTAMP_SKEW_NS_MAX: u64 = 1_000_000_000;
 
 /// Where the times of entries come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stamps {
+pub enum TimestampSource {
     /// From the client's clock, which is ours.
     Client,
     /// From the drain: the client is in another time namespace. An entry has the time of the pass that finds it.
@@ -57,8 +57,8 @@ pub enum Peek {
     /// Nothing is committed.
     Empty,
     /// An entry is not committed yet and others behind it are, none of which is older than `bound`. Take nothing from
-    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`crate::Patience`].
-    Held {
+    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`crate::StallLimits`].
+    Blocked {
         /// A time, nanoseconds.
         bound: u64,
     },
@@ -96,7 +96,7 @@ enum Passed {
 
 /// An append at the front that is not committed while others behind it are.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct Stall {
     /// Of what lies behind it nothing is older.
     bound: u64,
     /// The pass from which on it held others up, and spends what it may.
@@ -116,8 +116,8 @@ struct Waypoint {
 #[derive(Debug)]
 pub(crate) struct Reader {
     shape: Shape,
-    allowance: Allowance,
-    stamps: Stamps,
+    stall_budget: StallBudget,
+    timestamp_source: TimestampSource,
     /// The next append, where the last entry ended, the next sequence, the time of the last entry.
     next: u64,
     place: u32,
@@ -127,7 +127,7 @@ pub(crate) struct Reader {
     absent: u64,
     waypoint: Waypoint,
     found: Option<Found>,
-    hold: Option<Hold>,
+    stall: Option<Stall>,
     /// What lies between tail and next.
     passed: VecDeque<Passed>,
     tail: Tail,
@@ -163,8 +163,8 @@ impl Reader {
     fn at_tail(shape: Shape, tail: Tail, log: Log) -> Self {
         Self {
             shape,
-            allowance: Allowance::default(),
-            stamps: Stamps::Client,
+            stall_budget: StallBudget::default(),
+            timestamp_source: TimestampSource::Client,
             next: tail.append,
             place: tail.place,
             sequence: tail.sequence,
@@ -172,7 +172,7 @@ impl Reader {
             absent: 0,
             waypoint: Waypoint { append: tail.append, place: tail.place, time: 0 },
             found: None,
-            hold: None,
+            stall: None,
             passed: VecDeque::new(),
             tail,
             log,
@@ -199,26 +199,26 @@ impl Reader {
         });
         (self.place, self.time) = last.unwrap_or((self.tail.place, self.tail_time));
         (self.absent, self.found) = (0, None);
-        self.end_hold();
+        self.end_stall();
     }
 
-    pub(crate) fn set_allowance(&mut self, allowance: Allowance) {
-        self.end_hold();
-        self.allowance = allowance;
+    pub(crate) fn set_stall_budget(&mut self, stall_budget: StallBudget) {
+        self.end_stall();
+        self.stall_budget = stall_budget;
     }
 
-    pub(crate) fn allowance(&self) -> &Allowance {
-        &self.allowance
+    pub(crate) fn stall_budget(&self) -> &StallBudget {
+        &self.stall_budget
     }
 
-    pub(crate) fn set_stamps(&mut self, stamps: Stamps) {
-        self.stamps = stamps;
+    pub(crate) fn set_timestamp_source(&mut self, timestamp_source: TimestampSource) {
+        self.timestamp_source = timestamp_source;
     }
 
     /// The client's process is no more: what it has not committed it never will.
     pub(crate) fn set_gone(&mut self) {
         self.gone = true;
-        self.end_hold();
+        self.end_stall();
     }
 
     /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not taken.
@@ -252,7 +252,7 @@ impl Reader {
 
     /// Looks at the front; `before` is the time of the pass.
     pub(crate) fn peek<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Peek, Corrupt> {
-        for _ in 0..LOOK {
+        for _ in 0..PEEK_SLOTS_MAX {
             if let Some(found) = self.found {
                 return Ok(verdict(found.time, before));
             }
@@ -263,7 +263,7 @@ impl Reader {
                 State::Committed(start) => {
                     let header = self.header(ring, self.next, start)?;
                     let time = self.time_of(self.next, start, &header, before)?;
-                    self.end_hold_at(before);
+                    self.end_stall_at(before);
                     if self.waypoint.is_reached(self.next, end_of(start, &header)) {
                         (self.absent, self.waypoint) =
                             (self.absent.max(self.waypoint.time), self.farthest(before.saturating_sub(1)));
@@ -274,7 +274,7 @@ impl Reader {
                 State::Pending => match self.pending(ring, before)? {
                     Some(peek) => return Ok(peek),
                     None => {
-                        self.end_hold_at(before);
+                        self.end_stall_at(before);
                         self.abandon(ring);
                     }
                 },
@@ -294,50 +294,50 @@ impl Reader {
         if reserved != 0 && self.gone {
             return Ok(None);
         }
-        let mut behind = self.next + 1..self.next + reserved.clamp(1, LOOK);
+        let mut behind = self.next + 1..self.next + reserved.clamp(1, PEEK_SLOTS_MAX);
         let committed = behind.find_map(|append| match self.state(ring, append) {
             State::Committed(start) => Some((append, start)),
             _ => None,
         });
         let Some((append, start)) = committed else {
-            if reserved <= LOOK {
+            if reserved <= PEEK_SLOTS_MAX {
                 self.absent = before.saturating_sub(1); // every slot was looked at, after that time was read
             }
-            self.end_hold_at(before);
+            self.end_stall_at(before);
             return Ok(Some(Peek::Empty));
         };
         let header = self.header(ring, append, start)?;
         let bound = self.time_of(append, start, &header, before)?;
-        Ok(self.may_hold(bound, before).map(|bound| Peek::Held { bound }))
+        Ok(self.may_stall(bound, before).map(|bound| Peek::Blocked { bound }))
     }
 
     /// Whether the front may hold others up at this time still: from which time on. What lies behind it is no older than
     /// `bound`; nor is it younger than it once was, whatever is committed or said there meanwhile.
-    fn may_hold(&mut self, bound: u64, now: u64) -> Option<u64> {
-        let hold = self.hold.get_or_insert(Hold { bound, since: None });
-        hold.bound = hold.bound.min(bound);
-        let may = match hold.since {
-            _ if hold.bound >= now => true, // it holds up nobody yet
-            Some(since) => self.allowance.goes_on(since, now),
+    fn may_stall(&mut self, bound: u64, now: u64) -> Option<u64> {
+        let stall = self.stall.get_or_insert(Stall { bound, since: None });
+        stall.bound = stall.bound.min(bound);
+        let may = match stall.since {
+            _ if stall.bound >= now => true, // it holds up nobody yet
+            Some(since) => self.stall_budget.may_continue(since, now),
             None => {
-                hold.since = self.allowance.begin(now).then_some(now);
-                hold.since.is_some()
+                stall.since = self.stall_budget.begin(now).then_some(now);
+                stall.since.is_some()
             }
         };
-        may.then_some(hold.bound)
+        may.then_some(stall.bound)
     }
 
     /// Books the time for which the front held others up.
-    fn end_hold_at(&mut self, now: u64) {
-        if self.hold.is_some_and(|hold| hold.since.is_some()) {
-            self.allowance.lasts(now);
+    fn end_stall_at(&mut self, now: u64) {
+        if self.stall.is_some_and(|stall| stall.since.is_some()) {
+            self.stall_budget.lasts(now);
         }
-        self.end_hold();
+        self.end_stall();
     }
 
-    fn end_hold(&mut self) {
-        if self.hold.take().is_some_and(|hold| hold.since.is_some()) {
-            self.allowance.end();
+    fn end_stall(&mut self) {
+        if self.stall.take().is_some_and(|stall| stall.since.is_some()) {
+            self.stall_budget.end();
         }
     }
 
@@ -374,9 +374,9 @@ impl Reader {
 
     /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit. Says so
     /// whenever [`Reader::peek`] says [`Peek::Empty`] of the same memory: else a hostile ring could keep its drain awake.
-    pub(crate) fn is_quiet<M: Memory>(&self, ring: &M) -> bool {
+    pub(crate) fn is_idle<M: Memory>(&self, ring: &M) -> bool {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
-        let behind = self.next + 1..self.next + head.ahead_of(self.next).clamp(1, LOOK);
+        let behind = self.next + 1..self.next + head.ahead_of(self.next).clamp(1, PEEK_SLOTS_MAX);
         let waits_for_space = self.next - self.tail.append >= u64::from(self.shape.slots());
         let is_committed = |append| matches!(self.state(ring, append), State::Committed(_));
         waits_for_space
@@ -422,14 +422,14 @@ impl Reader {
 
     /// Its own stamp, or the latest before it, but for what cannot be true of one that is seen now.
     fn time_of(&self, append: u64, start: u32, header: &Header, before: u64) -> Result<u64, Corrupt> {
-        let stamp = match self.stamps {
-            Stamps::Drain => before.saturating_sub(1),
-            Stamps::Client if header.time > before => past(header.time).ok_or(Corrupt::Time(append))?,
-            Stamps::Client => header.time,
+        let timestamp = match self.timestamp_source {
+            TimestampSource::Drain => before.saturating_sub(1),
+            TimestampSource::Client if header.time > before => past(header.time).ok_or(Corrupt::Time(append))?,
+            TimestampSource::Client => header.time,
         };
         let reached = self.waypoint.is_reached(append, end_of(start, header));
         let absent = if reached { self.absent.max(self.waypoint.time) } else { self.absent };
-        Ok(self.time.max(stamp).max(absent))
+        Ok(self.time.max(timestamp).max(absent))
     }
 
     /// What no writer can reach before space is given back.
@@ -440,7 +440,7 @@ impl Reader {
 
     /// Gives back the space of all appends below `upto`; says whether any was.
     pub(crate) fn release<M: Memory>(&mut self, ring: &M, upto: u64) -> bool {
-        islands::clear(ring, self.gone);
+        abandoned_regions::clear(ring, self.gone);
         let stored_below = self.log.stored().map_or(self.tail.end, |stored| stored.end);
         let upto = upto.min(self.next);
         let (mut tail, mut tail_time) = (self.tail, self.tail_time);
@@ -452,8 +452,8 @@ impl Reader {
                 continue;
             };
             let abandoned = tail.append..tail.append + (index - done) as u64;
-            let space = Island { start: tail.place, end: start };
-            if !self.gone && !islands::leave(ring, self.shape, abandoned, space) {
+            let space = AbandonedRegion { start: tail.place, end: start };
+            if !self.gone && !abandoned_regions::leave(ring, self.shape, abandoned, space) {
                 break;
             }
             tail = Tail {
@@ -478,7 +478,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.end_hold();
+        self.end_stall();
     }
 }
 
@@ -507,9 +507,9 @@ fn end_of(start: u32, header: &Header) -> u32 {
 /// A stamp that is not older than the pass was read before its entry was committed, and that is past: it is now, if it
 /// seems to be to come. `None`: it cannot be true. The time of the pass may be older than the pass by as much as the
 /// daemon was held up, so it does not decide.
-fn past(stamp: u64) -> Option<u64> {
+fn past(timestamp: u64) -> Option<u64> {
     let now = crate::clock::now();
-    (stamp <= now.saturating_add(FUTURE_NS)).then_some(stamp.min(now))
+    (timestamp <= now.saturating_add(TIMESTAMP_SKEW_NS_MAX)).then_some(timestamp.min(now))
 }
 
 fn verdict(time: u64, before: u64) -> Peek {

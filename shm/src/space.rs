@@ -4,17 +4,17 @@
 //! space whose writer was stopped in the middle of its copy: the drain gave its append up and went on, but nobody may
 //! use the space until that writer is known to be out of it, because it may go on copying at any time.
 
-use crate::layout::ISLANDS;
+use crate::layout::ABANDONED_REGIONS_MAX;
 
 /// Space that is not to be used: units from the start of the data area, the end exclusive. `start >= end` goes around
 /// the end of the data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Island {
+pub(crate) struct AbandonedRegion {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-impl Island {
+impl AbandonedRegion {
     /// Nothing yet, where islands are to be written.
     pub(crate) const NONE: Self = Self { start: 0, end: 0 };
 
@@ -54,15 +54,15 @@ pub(crate) const fn fits_at_head(head: u32, tail: u32, size: u32, need: u32) -> 
 
 /// Where an entry of `need` units starts, with the head and tail at these places: at the head, or behind what it cannot
 /// lie on. `None`: there is no space now.
-pub(crate) fn place(head: u32, tail: u32, size: u32, need: u32, islands: &[Island]) -> Option<u32> {
+pub(crate) fn place(head: u32, tail: u32, size: u32, need: u32, regions: &[AbandonedRegion]) -> Option<u32> {
     let mut start = head;
     // Each step passes the end of the area or an island; past all of them twice there is nothing new.
-    for _ in 0..=2 * (ISLANDS + 1) {
+    for _ in 0..=2 * (ABANDONED_REGIONS_MAX + 1) {
         let at = start & (size - 1);
         let skip = if at + need > size {
             Some(size - at)
         } else {
-            islands.iter().find_map(|island| island.skip(at, need, size))
+            regions.iter().find_map(|region| region.skip(at, need, size))
         };
         match skip {
             Some(units) => start = start.wrapping_add(units),

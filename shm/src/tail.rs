@@ -9,7 +9,7 @@ use crate::layout::{Cursor, at};
 use crate::memory::{Memory, Ordering};
 
 /// No ring lives to see so many: a tail beyond is nonsense, and numbers below it can be added to.
-const MOST_APPENDS: u64 = 1 << 62;
+const APPEND_NUMBER_MAX: u64 = 1 << 62;
 
 /// Up to where space was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Tail {
         for checkpoint in at::CHECKPOINTS {
             let word = ring.load(checkpoint, Ordering::Acquire);
             let [append, sequence, end] = [8, 16, 24].map(|at| ring.load(checkpoint + at, Ordering::Relaxed));
-            if word == tail.0 && Cursor::new(append, tail.place()) == tail && append < MOST_APPENDS {
+            if word == tail.0 && Cursor::new(append, tail.place()) == tail && append < APPEND_NUMBER_MAX {
                 return Ok(Self { append, place: tail.place(), sequence, end });
             }
         }
@@ -57,8 +57,8 @@ impl Tail {
         let word = Cursor::new(self.append, self.place).0;
         let current = ring.load(at::TAIL, Ordering::Relaxed);
         // The checkpoint of the current tail stays until the tail has moved.
-        let spare = usize::from(ring.load(at::CHECKPOINTS[0], Ordering::Relaxed) == current);
-        let checkpoint = at::CHECKPOINTS[spare];
+        let inactive = usize::from(ring.load(at::CHECKPOINTS[0], Ordering::Relaxed) == current);
+        let checkpoint = at::CHECKPOINTS[inactive];
         ring.store(checkpoint, u64::MAX, Ordering::Relaxed);
         ring.point("release: checkpoint open");
         ring.store(checkpoint + 8, self.append, Ordering::Relaxed);

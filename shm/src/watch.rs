@@ -3,7 +3,7 @@
 use crate::drain::Drain;
 use crate::error::OpenError;
 use crate::layout::{Cursor, Shape, UNIT, at};
-use crate::mapped::{Mapped, Reach};
+use crate::mapped::{MapMode, Mapped};
 use crate::memory::{Memory, Ordering};
 
 /// Tells whether there is anything in a ring that its drain has not passed yet. Any thread may ask.
@@ -27,7 +27,7 @@ impl Watch {
     /// # Errors
     /// When the kernel refuses a second mapping.
     pub fn of(drain: &Drain) -> Result<Self, OpenError> {
-        Mapped::new(drain.client_fds().ring, drain.shape().ring_bytes(), Reach::ReadOnly)
+        Mapped::new(drain.client_fds().ring, drain.shape().ring_bytes(), MapMode::ReadOnly)
             .map(|ring| Self(ring, drain.shape()))
     }
 

@@ -22,9 +22,9 @@
 
 use crate::checksum;
 use crate::entry::{HEADER, Header, TRAILER};
-use crate::layout::{Cursor, ISLANDS, Shape, Slot, State, at, units_of};
+use crate::layout::{ABANDONED_REGIONS_MAX, Cursor, Shape, Slot, State, at, units_of};
 use crate::memory::{Memory, Ordering};
-use crate::space::{Island, fits_at_head, place};
+use crate::space::{AbandonedRegion, fits_at_head, place};
 
 /// Why there is no reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,15 +60,15 @@ pub(crate) struct Reserved {
     pub(crate) append: u64,
     /// Where the entry starts.
     pub(crate) start: u32,
-    stamp: u64,
+    timestamp: u64,
 }
 
 // A push is inlined whole, but for what is rare: behind an instruction that locks the processor loads nothing before that is
 // done, so whatever lies on the stack meanwhile is waited for.
 
-/// Takes an append number and space for `payload` bytes; `stamp` was read from the clock before.
+/// Takes an append number and space for `payload` bytes; `timestamp` was read from the clock before.
 #[inline(always)]
-pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: u64) -> Result<Reserved, NoSpace> {
+pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, timestamp: u64) -> Result<Reserved, NoSpace> {
     let need = units_of(payload);
     let mut head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
     loop {
@@ -85,8 +85,8 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: 
             continue;
         }
         // Acquire, as for the tail: a space that is no island any more was left by its writer before.
-        let no_islands = ring.load(at::ISLAND_COUNT, Ordering::Acquire) == 0;
-        let start = if no_islands && fits_at_head(head.place(), tail.place(), shape.units(), need) {
+        let no_abandoned_regions = ring.load(at::ABANDONED_REGION_COUNT, Ordering::Acquire) == 0;
+        let start = if no_abandoned_regions && fits_at_head(head.place(), tail.place(), shape.units(), need) {
             head.place()
         } else {
             place_further(ring, shape, (head, tail), need)?
@@ -94,7 +94,7 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, stamp: 
         let next = Cursor::new(append.wrapping_add(1), start.wrapping_add(need));
         // Relaxed: the reservation hands over no data; the slot's exchange does.
         match ring.exchange(at::HEAD, head.0, next.0, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Ok(Reserved { append, start, stamp }),
+            Ok(_) => return Ok(Reserved { append, start, timestamp }),
             Err(now) => head = Cursor(now),
         }
     }
@@ -115,11 +115,11 @@ fn moved_on<M: Memory>(ring: &M, shape: Shape, head: Cursor, held: u64) -> Resul
 /// Where the entry starts that has no space just at the head, or not for certain.
 #[cold]
 fn place_further<M: Memory>(ring: &M, shape: Shape, (head, tail): (Cursor, Cursor), need: u32) -> Result<u32, NoSpace> {
-    let (islands, count) = match ring.load(at::ISLAND_COUNT, Ordering::Acquire) {
-        0 => ([Island::NONE; ISLANDS], 0),
-        _ => islands(ring),
+    let (regions, count) = match ring.load(at::ABANDONED_REGION_COUNT, Ordering::Acquire) {
+        0 => ([AbandonedRegion::NONE; ABANDONED_REGIONS_MAX], 0),
+        _ => regions(ring),
     };
-    place(head.place(), tail.place(), shape.units(), need, &islands[..count]).ok_or(NoSpace::Full)
+    place(head.place(), tail.place(), shape.units(), need, &regions[..count]).ok_or(NoSpace::Full)
 }
 
 /// Whether an append of `payload` bytes could be reserved now, or never will be because the ring is closed or damaged.
@@ -127,18 +127,19 @@ pub(crate) fn has_space<M: Memory>(ring: &M, shape: Shape, payload: usize) -> bo
     let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
     let head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
     let near = ring.load(at::RELEASED, Ordering::Relaxed);
-    let (islands, count) = islands(ring);
+    let (regions, count) = regions(ring);
     head.ahead_of(tail.append(near)) < u64::from(shape.slots())
-        && place(head.place(), tail.place(), shape.units(), units_of(payload), &islands[..count]).is_some()
+        && place(head.place(), tail.place(), shape.units(), units_of(payload), &regions[..count]).is_some()
 }
 
 #[cold]
-fn islands<M: Memory>(ring: &M) -> ([Island; ISLANDS], usize) {
-    let mut found = [Island::NONE; ISLANDS];
+fn regions<M: Memory>(ring: &M) -> ([AbandonedRegion; ABANDONED_REGIONS_MAX], usize) {
+    let mut found = [AbandonedRegion::NONE; ABANDONED_REGIONS_MAX];
     let mut count = 0;
-    for index in 0..M::ISLANDS {
-        if let Some(island) = Island::decode(ring.load(at::ISLANDS + index * 16, Ordering::Acquire)) {
-            found[count] = island;
+    for index in 0..M::ABANDONED_REGIONS_MAX {
+        if let Some(region) = AbandonedRegion::decode(ring.load(at::ABANDONED_REGIONS + index * 16, Ordering::Acquire))
+        {
+            found[count] = region;
             count += 1;
         }
     }
@@ -173,7 +174,7 @@ pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, conten
     };
     ring.point("fill: payload, no header");
     let mut header =
-        Header { len: len as u32, records, time: reserved.stamp, append: reserved.append as u32, check: 0 };
+        Header { len: len as u32, records, time: reserved.timestamp, append: reserved.append as u32, check: 0 };
     header.check = header.expected(sum);
     for (index, word) in header.words().into_iter().enumerate() {
         ring.point("fill: header");
@@ -212,8 +213,8 @@ fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
     ring.point("leave: slot said so, island not yet");
     // The drain makes the island, then looks at the slot; we write the slot, then look for the island. One sees the other.
     ring.fence();
-    for index in 0..M::ISLANDS {
-        if ring.load(at::ISLANDS + index * 16 + 8, Ordering::Acquire) == append.wrapping_add(1) {
+    for index in 0..M::ABANDONED_REGIONS_MAX {
+        if ring.load(at::ABANDONED_REGIONS + index * 16 + 8, Ordering::Acquire) == append.wrapping_add(1) {
             ring.store(at::LEFT + index * 8, append.wrapping_add(1), Ordering::Release);
         }
     }

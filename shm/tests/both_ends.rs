@@ -15,7 +15,7 @@ fn pair(data: u32, slots: u32) -> (Drain, Producer) {
 fn attach(drain: &Drain) -> Producer {
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| -> OwnedFd { fd.try_clone_to_owned().expect("a descriptor") };
-    Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached")
+    Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached")
 }
 
 /// Takes everything that is older than now.
@@ -51,7 +51,7 @@ fn what_goes_in_comes_out_over_many_laps() {
 /// What was taken comes again from any append on, as it was, also where it goes around the end; what is before it stays
 /// taken, and can be given back.
 #[test]
-fn a_drain_begins_anew_at_any_append() {
+fn a_drain_restarts_at_any_append() {
     let (mut drain, producer) = pair(4096, 16);
     let mut given_back = 0;
     for round in 0..40_u64 {
@@ -77,7 +77,7 @@ fn a_drain_begins_anew_at_any_append() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_space_comes_back_when_told() {
+fn a_full_ring_refuses_and_space_comes_back_on_release() {
     let (mut drain, producer) = pair(4096, 64);
     let payload = [7; 500];
     let mut pushed = 0;
@@ -132,7 +132,7 @@ fn levels_and_answers() {
 }
 
 #[test]
-fn why_a_ring_waits_is_on_the_board_of_the_drain_that_says_it() {
+fn why_a_ring_waits_is_on_the_completion_page_of_the_drain_that_says_it() {
     let (mut drain, producer) = pair(4096, 16);
     assert_eq!(producer.waits(), None);
     drain.set_waits(17);
@@ -140,9 +140,9 @@ fn why_a_ring_waits_is_on_the_board_of_the_drain_that_says_it() {
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let next =
         Drain::adopt(own(drain.client_fds().ring), own(drain.client_fds().waker), LOG, 8).expect("the same ring");
-    producer.attach_board(&own(next.client_fds().board), drop).expect("the new board");
+    producer.attach_completion_page(&own(next.client_fds().completion_page), drop).expect("the new board");
     assert_eq!(producer.waits(), None, "another daemon");
-    producer.attach_board(&own(drain.client_fds().board), drop).expect("the old board");
+    producer.attach_completion_page(&own(drain.client_fds().completion_page), drop).expect("the old board");
     drain.set_waits(0);
     assert_eq!(producer.waits(), None);
 }
@@ -169,12 +169,12 @@ fn a_later_drain_finds_what_was_not_given_back() {
     assert_eq!(known, before);
     assert_eq!(again[6].1, b"between two lives");
     assert_eq!(again[7].0.sequence, 22);
-    assert_eq!(producer.marks().received, 0, "still the old board");
-    let board = drain.client_fds().board.try_clone_to_owned().expect("a descriptor");
-    let mut told = None;
-    producer.attach_board(&board, |log| told = Some(log)).expect("the new board");
-    assert_eq!((told, producer.look().log(), producer.look().first()), (Some((LOG, 8)), (LOG, 8), 4));
-    assert_eq!((producer.marks().received, producer.log().1, producer.epoch()), (4, 8, 8));
+    assert_eq!(producer.watermarks().received, 0, "still the old board");
+    let completion_page = drain.client_fds().completion_page.try_clone_to_owned().expect("a descriptor");
+    let mut attached_log = None;
+    producer.attach_completion_page(&completion_page, |log| attached_log = Some(log)).expect("the new board");
+    assert_eq!((attached_log, producer.look().log(), producer.look().first()), (Some((LOG, 8)), (LOG, 8), 4));
+    assert_eq!((producer.watermarks().received, producer.log().1, producer.epoch()), (4, 8, 8));
     drain.set_epoch(9);
     assert_eq!((producer.log().1, producer.epoch()), (9, 9));
 }

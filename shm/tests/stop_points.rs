@@ -11,19 +11,19 @@ const ROLE: &str = "CLAD_SHM_STOPPING";
 #[test]
 fn child() {
     let Ok(paths) = std::env::var(ROLE) else { return };
-    let (ring, board) = paths.split_once('|').expect("two paths");
+    let (ring, completion_page) = paths.split_once('|').expect("two paths");
     let open = |path: &str, write| -> OwnedFd {
         std::fs::OpenOptions::new().read(true).write(write).open(path).expect("the test's descriptor").into()
     };
     let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    let producer = Producer::attach(&open(ring, true), &open(board, false), waker).expect("attached");
+    let producer = Producer::attach(&open(ring, true), &open(completion_page, false), waker).expect("attached");
     for n in 1..10_u8 {
         producer.push(&[&[n]], 1).expect("there is space");
     }
 }
 
 #[test]
-fn a_program_dies_at_the_point_that_it_is_told() {
+fn a_program_dies_at_its_stop_point() {
     let points =
         [("push: reserved#4", 3), ("fill: payload, no header", 0), ("push: filled#9", 8), ("push: committed#2", 2)];
     for (point, expected) in points {
@@ -33,7 +33,7 @@ fn a_program_dies_at_the_point_that_it_is_told() {
             |fd: std::os::fd::BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_fd().as_raw_fd());
         let status = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "child"])
-            .env(ROLE, format!("{}|{}", path(fds.ring), path(fds.board)))
+            .env(ROLE, format!("{}|{}", path(fds.ring), path(fds.completion_page)))
             .env(stop::VARIABLE, point)
             .stdout(std::process::Stdio::null())
             .status()

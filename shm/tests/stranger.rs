@@ -9,22 +9,22 @@ use clad_shm::{Answer, Drain, Level, Peek, Shape, clock};
 /// One thread, no other client: plain reads and writes of the file do for atomics.
 struct Stranger {
     ring: File,
-    board: File,
+    completion_page: File,
     data: u64,
     slots: u64,
 }
 
 impl Stranger {
-    fn new(ring: OwnedFd, board: OwnedFd) -> Self {
-        let (ring, board) = (File::from(ring), File::from(board));
+    fn new(ring: OwnedFd, completion_page: OwnedFd) -> Self {
+        let (ring, completion_page) = (File::from(ring), File::from(completion_page));
         let mut magic = [0; 8];
         ring.read_exact_at(&mut magic, 0).expect("a header");
         assert_eq!(&magic, b"CLADRING");
-        board.read_exact_at(&mut magic, 0).expect("a header");
+        completion_page.read_exact_at(&mut magic, 0).expect("a header");
         assert_eq!(&magic, b"CLADBORD");
         let (data, slots) = (word(&ring, 16), word(&ring, 24));
-        assert_eq!((word(&ring, 8), word(&board, 8), word(&board, 16)), (2, 2, slots));
-        Self { ring, board, data, slots }
+        assert_eq!((word(&ring, 8), word(&completion_page, 8), word(&completion_page, 16)), (2, 2, slots));
+        Self { ring, completion_page, data, slots }
     }
 
     fn set(&self, at: u64, value: u64) {
@@ -70,9 +70,13 @@ impl Stranger {
     /// First offset, epoch, code.
     fn answer(&self, append: u64) -> Option<(u64, u32, u32)> {
         let at = 4096 + append % self.slots * 32;
-        let tag = word(&self.board, at);
-        let both = word(&self.board, at + 16);
-        (tag & ((1 << 56) - 1) == append + 1).then_some((word(&self.board, at + 8), both as u32, (both >> 32) as u32))
+        let tag = word(&self.completion_page, at);
+        let both = word(&self.completion_page, at + 16);
+        (tag & ((1 << 56) - 1) == append + 1).then_some((
+            word(&self.completion_page, at + 8),
+            both as u32,
+            (both >> 32) as u32,
+        ))
     }
 }
 
@@ -86,7 +90,7 @@ fn word(file: &File, at: u64) -> u64 {
 fn a_client_made_from_the_manual_is_understood() {
     let mut drain = Drain::create(Shape::new(4096, 16).expect("a shape"), 1, *b"0123456789abcdef", 3).expect("a ring");
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.as_fd().try_clone_to_owned().expect("a descriptor");
-    let stranger = Stranger::new(own(drain.client_fds().ring), own(drain.client_fds().board));
+    let stranger = Stranger::new(own(drain.client_fds().ring), own(drain.client_fds().completion_page));
     let mut pushed = Vec::new();
     for n in 0..200_u64 {
         let payload = vec![n as u8; 1 + (n * 31 % 700) as usize];
@@ -111,11 +115,14 @@ fn a_client_made_from_the_manual_is_understood() {
     drain.answer(7, Answer { first_offset: 14, epoch: 3, code: 0, detail: 0 });
     drain.raise(Level::Received, 8);
     assert_eq!(stranger.answer(7), Some((14, 3, 0)));
-    assert_eq!((word(&stranger.board, 128), word(&stranger.board, 136)), (8, 0));
-    assert_eq!((word(&stranger.board, 64).to_le_bytes(), word(&stranger.board, 80)), (*b"01234567", 3));
+    assert_eq!((word(&stranger.completion_page, 128), word(&stranger.completion_page, 136)), (8, 0));
+    assert_eq!(
+        (word(&stranger.completion_page, 64).to_le_bytes(), word(&stranger.completion_page, 80)),
+        (*b"01234567", 3)
+    );
     assert!(!stranger.is_daemon_asleep());
     let _ = drain.sleep();
     assert!(stranger.is_daemon_asleep());
     drain.cut_off(9);
-    assert_eq!((word(&stranger.board, 88), word(&stranger.ring, 64) >> 63), (9, 1));
+    assert_eq!((word(&stranger.completion_page, 88), word(&stranger.ring, 64) >> 63), (9, 1));
 }

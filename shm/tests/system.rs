@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clad_shm::{Drain, Patience, Peek, Producer, PushError, Shape, WaitError, clock};
+use clad_shm::{Drain, Peek, Producer, PushError, Shape, StallLimits, WaitError, clock};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
@@ -22,7 +22,7 @@ fn own(fd: impl AsFd) -> OwnedFd {
 
 fn attach(drain: &Drain) -> Producer {
     let fds = drain.client_fds();
-    Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached")
+    Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached")
 }
 
 fn take_all(drain: &mut Drain) -> Vec<Vec<u8>> {
@@ -38,10 +38,10 @@ fn take_all(drain: &mut Drain) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_client_can_neither_resize_nor_unseal_nor_write_to_the_board() {
+fn the_client_can_neither_resize_nor_unseal_nor_write_to_the_completion_page() {
     let (mut drain, producer) = pair(4096, 16);
-    let (ring, board) = (own(drain.client_fds().ring), own(drain.client_fds().board));
-    for file in [&ring, &board] {
+    let (ring, completion_page) = (own(drain.client_fds().ring), own(drain.client_fds().completion_page));
+    for file in [&ring, &completion_page] {
         let size = rustix::fs::fstat(file).expect("a file").st_size as u64;
         assert_eq!(rustix::fs::ftruncate(file, 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(file, size * 2), Err(Errno::PERM));
@@ -52,16 +52,16 @@ fn the_client_can_neither_resize_nor_unseal_nor_write_to_the_board() {
             assert!(again.set_len(0).is_err());
         }
     }
-    assert_eq!(rustix::io::pwrite(&board, b"x", 0), Err(Errno::PERM));
+    assert_eq!(rustix::io::pwrite(&completion_page, b"x", 0), Err(Errno::PERM));
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    assert_eq!(rustix::fs::fallocate(&board, punch, 0, 4096), Err(Errno::PERM));
+    assert_eq!(rustix::fs::fallocate(&completion_page, punch, 0, 4096), Err(Errno::PERM));
     // SAFETY: new mappings at addresses that the kernel picks; the one that succeeds is read-only and never reached.
     unsafe {
         let writable =
-            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &board, 0);
+            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &completion_page, 0);
         assert_eq!(writable.err(), Some(Errno::PERM));
-        let readable =
-            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &board, 0).expect("read-only");
+        let readable = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &completion_page, 0)
+            .expect("read-only");
         assert_eq!(mprotect(readable, 4096, MprotectFlags::READ | MprotectFlags::WRITE), Err(Errno::ACCESS));
     }
     assert_eq!(producer.push(&[b"still sound"], 1), Ok(0));
@@ -147,13 +147,13 @@ fn no_system_call_and_no_page_fault_for_each_append() {
     }
     take_all(&mut drain);
     let (from, waker) = (drain.next(), own(drain.waker()));
-    let (ring, board) = (own(drain.client_fds().ring), own(drain.client_fds().board));
+    let (ring, completion_page) = (own(drain.client_fds().ring), own(drain.client_fds().completion_page));
     let filter = no_system_calls();
     // SAFETY: this process has other threads; the child allocates (the C library takes care of its own locks) and leaves
     // by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let code = match Producer::attach(&ring, &board, waker) {
+        let code = match Producer::attach(&ring, &completion_page, waker) {
             // Never dropped: unmapping is a system call.
             Ok(producer) => quiet(&std::mem::ManuallyDrop::new(producer), &filter, &payload, CALLS),
             Err(_) => 1,
@@ -222,13 +222,13 @@ fn minor_faults() -> i64 {
 }
 
 /// A pass over all rings, as `clad_shm::drain` says. Numbers of the rings in the order in which their entries came.
-fn pass(rings: &mut [Drain], out: &mut Vec<(usize, u64)>) {
+fn drain_cycle(rings: &mut [Drain], out: &mut Vec<(usize, u64)>) {
     let before = clock::now_before_looking();
     let mut frontier = before;
     let mut times: Vec<Option<u64>> = Vec::new();
     let look = |ring: &mut Drain, frontier: &mut u64| match ring.peek(before).expect("a sound ring") {
         Peek::Ready { time } => Some(time),
-        Peek::Held { bound } => {
+        Peek::Blocked { bound } => {
             *frontier = bound.min(*frontier);
             None
         }
@@ -260,7 +260,7 @@ fn what_happened_before_stays_before_over_all_rings() {
     const NOISE: u64 = 1 << 63;
     let (mut rings, producers): (Vec<_>, Vec<_>) = (0..4).map(|_| pair(1 << 16, 1 << 10)).unzip();
     for ring in &mut rings {
-        ring.set_patience(Patience { each_ns: 500_000, percent: 50 });
+        ring.set_stall_limits(StallLimits { each_ns: 500_000, percent: 50 });
     }
     let turn = AtomicU64::new(0);
     let mut order = Vec::new();
@@ -293,10 +293,10 @@ fn what_happened_before_stays_before_over_all_rings() {
             }));
         }
         while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            pass(&mut rings, &mut order);
+            drain_cycle(&mut rings, &mut order);
         }
     });
-    pass(&mut rings, &mut order);
+    drain_cycle(&mut rings, &mut order);
     let turns: Vec<u64> = order.iter().map(|(_, n)| *n).filter(|n| n & NOISE == 0).collect();
     let wrong = turns.iter().enumerate().find(|(at, n)| *at as u64 != **n);
     assert_eq!(wrong, None, "what came after was taken before");

@@ -4,7 +4,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clad_shm::{Drain, Level, Patience, Peek, Producer, PushError, Shape, clock};
+use clad_shm::{Drain, Level, Peek, Producer, PushError, Shape, StallLimits, clock};
 
 const THREADS: u64 = 4;
 const EACH: u64 = 4000;
@@ -13,7 +13,7 @@ fn pair(data: u32, slots: u32) -> (Drain, Producer) {
     let drain = Drain::create(Shape::new(data, slots).expect("a shape"), 1, [0; 16], 1).expect("a ring");
     let fds = drain.client_fds();
     let own = |fd: BorrowedFd<'_>| -> OwnedFd { fd.try_clone_to_owned().expect("a descriptor") };
-    let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
+    let producer = Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached");
     (drain, producer)
 }
 
@@ -29,7 +29,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Pushes through everything that can come in between; says how often it was given up.
-fn push(producer: &Producer, bytes: &[u8], given_up: &AtomicU64) -> u64 {
+fn push(producer: &Producer, bytes: &[u8], abandoned: &AtomicU64) -> u64 {
     // In many small parts, so that it takes long and is caught in the middle.
     let parts: Vec<&[u8]> = bytes.chunks(2).collect();
     loop {
@@ -40,7 +40,7 @@ fn push(producer: &Producer, bytes: &[u8], given_up: &AtomicU64) -> u64 {
                 producer.wait_space(bytes.len(), soon).expect("space comes back");
             }
             Err(PushError::Abandoned) => {
-                given_up.fetch_add(1, Ordering::Relaxed);
+                abandoned.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => panic!("{error}"),
         }
@@ -50,16 +50,16 @@ fn push(producer: &Producer, bytes: &[u8], given_up: &AtomicU64) -> u64 {
 #[test]
 fn nothing_is_lost_between_threads_and_a_drain_that_gives_up_at_once() {
     let (mut drain, producer) = pair(16 << 10, 64);
-    drain.set_patience(Patience { each_ns: 0, percent: 0 });
-    let given_up = AtomicU64::new(0);
+    drain.set_stall_limits(StallLimits { each_ns: 0, percent: 0 });
+    let abandoned = AtomicU64::new(0);
     let mut next = [0; THREADS as usize];
     let mut appends = 0;
     std::thread::scope(|threads| {
         for thread in 0..THREADS {
-            let (producer, given_up) = (&producer, &given_up);
+            let (producer, abandoned) = (&producer, &abandoned);
             threads.spawn(move || {
                 for n in 0..EACH {
-                    push(producer, &payload(thread, n), given_up);
+                    push(producer, &payload(thread, n), abandoned);
                 }
             });
         }
@@ -97,14 +97,14 @@ fn nothing_is_lost_between_threads_and_a_drain_that_gives_up_at_once() {
 fn every_thread_gets_the_receipt_of_its_own_append() {
     // As many slots as appends: a receipt stays until it is read, however late its thread wakes up.
     let (mut drain, producer) = pair(16 << 10, 2048);
-    let given_up = AtomicU64::new(0);
+    let abandoned = AtomicU64::new(0);
     std::thread::scope(|threads| {
         let writers: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let (producer, given_up) = (&producer, &given_up);
+                let (producer, abandoned) = (&producer, &abandoned);
                 threads.spawn(move || {
                     for n in 0..EACH / 10 {
-                        let append = push(producer, &payload(thread, n), given_up);
+                        let append = push(producer, &payload(thread, n), abandoned);
                         let soon = clock::now() + 20_000_000_000;
                         producer.wait_level(append, Level::Written, soon).expect("it is written");
                         let answer = producer.answer(append).expect("it was answered");

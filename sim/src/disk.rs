@@ -328,7 +328,7 @@ impl SimDisk {
 
     /// Whether some write-back failed and nobody was told: whoever opens the file next will be.
     pub fn has_untold_error(&self) -> bool {
-        self.shared.lock().inodes.values().any(|inode| inode.errors > 0 && !inode.told)
+        self.shared.lock().inodes.values().any(|inode| inode.errors > 0 && !inode.error_reported)
     }
 
     /// Turns the bits of `mask` over in one byte, everywhere it is held.

@@ -9,26 +9,26 @@
 //! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
 //! was shown while the process lived, so that a crash in the middle of a job promises nothing.
 //!
-//! With [`Settings::rot`] bits turn over too, in what was acknowledged (`rot.rs`); with [`Settings::worn`] sectors go bad for
-//! good as well, and `clad.meta` as a whole (`worn.rs`).
+//! With [`Settings::bit_rot`] bits turn over too, in what was acknowledged (`bit_rot.rs`); with [`Settings::failing_device`] sectors go bad for
+//! good as well, and `clad.meta` as a whole (`failing_device.rs`).
 //!
-//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`vouches.rs`). With [`Settings::turnover`]
+//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`commit_markers.rs`). With [`Settings::turnover`]
 //! producers come and go, more of them than there are places (`turnover.rs`).
 //!
 //! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one
 //! operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
+mod bit_rot;
 mod client;
+mod commit_markers;
+mod failing_device;
 mod life;
 mod model;
-mod rot;
 mod settings;
 mod start;
 mod tap;
 mod turnover;
-mod vouches;
-mod worn;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,7 +99,7 @@ pub struct Stats {
     /// Of these, such whose file became another segment's.
     pub recycled: u64,
     /// Bits that turned over.
-    pub rotten: u64,
+    pub bit_rot: u64,
     /// Ranges that readers were told are lost.
     pub gaps: u64,
     /// Sectors that went bad.
@@ -121,7 +121,7 @@ pub struct Stats {
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
     /// Blocks that were lost with the write-back of a vouch.
-    pub vouches_lost: u64,
+    pub commit_markers_lost: u64,
     /// Range syncs that the disk was asked for.
     pub range_syncs: u64,
     /// The whole history in a number.
@@ -156,8 +156,8 @@ impl Stats {
         self.removed += o.removed;
         self.recycled += o.recycled;
         self.bursts += o.bursts;
-        self.vouches_lost += o.vouches_lost;
-        self.rotten += o.rotten;
+        self.commit_markers_lost += o.commit_markers_lost;
+        self.bit_rot += o.bit_rot;
         self.gaps += o.gaps;
         self.bad_sectors += o.bad_sectors;
         self.refused += o.refused;
@@ -186,9 +186,9 @@ pub struct World {
     turnover: Option<turnover::Turnover>,
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
-    spots: Vec<rot::Spot>,
-    meta_spots: Vec<rot::MetaSpot>,
-    worn: worn::Worn,
+    spots: Vec<bit_rot::Spot>,
+    meta_spots: Vec<bit_rot::MetaSpot>,
+    failing_device: failing_device::FailingDevice,
     /// Where the next start may cut the log, because of rot.
     cut: Option<u64>,
     /// What the media proved since the process died, at some time at which nothing was on its way to them.
@@ -241,7 +241,7 @@ impl World {
             sealed: BTreeMap::new(),
             spots: Vec::new(),
             meta_spots: Vec::new(),
-            worn: worn::Worn::default(),
+            failing_device: failing_device::FailingDevice::default(),
             cut: None,
             proven: 0,
             inspector: None,
@@ -335,7 +335,7 @@ impl World {
         }
         for name in names {
             let hit = self.spots.iter().any(|spot| spot.name == name);
-            let hit = hit || parse_segment_name(&name).is_some_and(|number| self.worn.hit.contains(&number));
+            let hit = hit || parse_segment_name(&name).is_some_and(|number| self.failing_device.hit.contains(&number));
             if !hit && !self.sealed.contains_key(&name) && self.disk.is_sealed_mode(&name) {
                 let bytes = self.sealed_bytes(&name);
                 self.sealed.insert(name, bytes);
@@ -366,20 +366,20 @@ impl World {
     fn inspect(&mut self) -> Check {
         // A copy to a real disk takes longer than a whole life here.
         let chosen = self.rng.chance(1, self.settings.look_every.unwrap_or(16));
-        let nothing_lost = self.settings.rot || self.model.lost.is_empty();
+        let nothing_lost = self.settings.bit_rot || self.model.lost.is_empty();
         let whole = self.model.was_opened() && nothing_lost && self.model.maybe_lost.is_empty();
         // On a real disk the bad sectors would be sound.
-        let whole = whole && !self.has_lost_meta() && !self.is_worn();
+        let whole = whole && !self.has_lost_meta() && !self.has_bad_sectors();
         let Some(inspector) = self.inspector.as_mut().filter(|_| chosen && whole && !self.disturbed) else {
             return Ok(());
         };
         let rest = inspector(&self.disk);
         self.whole_segments();
         self.stats.inspected += 1;
-        let told = !rest.problems.is_empty();
-        ensure(!told || self.was_damaged(), || format!("the files alone: {:?}", rest.problems))?;
-        ensure(told || rest.lost.is_empty(), || format!("the files alone: {:?}, and no problem", rest.lost))?;
-        ensure(told || !self.is_rotten(), || "the files alone: rot, and no problem".to_owned())?;
+        let reported = !rest.problems.is_empty();
+        ensure(!reported || self.was_damaged(), || format!("the files alone: {:?}", rest.problems))?;
+        ensure(reported || rest.lost.is_empty(), || format!("the files alone: {:?}, and no problem", rest.lost))?;
+        ensure(reported || !self.has_bit_rot(), || "the files alone: rot, and no problem".to_owned())?;
         self.model.retained_from(rest.first)?;
         for (from, to) in &rest.lost {
             ensure(self.model.is_excused(*from, *to), || format!("the files alone: {from} to {to} are lost"))?;

@@ -85,8 +85,8 @@ fn it_is_reported_that_it_rests_and_that_it_goes_on_and_only_where_there_is_a_ru
     let mut stage = log();
     stage.clock.set_synchronised(false);
     stage.disk = stage.disk.reopen();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let events = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let events = reported.clone();
     let observer = Arc::new(move |event: &Event| {
         if matches!(event, Event::RetentionPaused(_) | Event::RetentionResumed) {
             events.lock().unwrap().push(event.clone());
@@ -96,7 +96,7 @@ fn it_is_reported_that_it_rests_and_that_it_goes_on_and_only_where_there_is_a_ru
     let journal = Stepper::open(Arc::new(stage.disk.clone()), stage.clock.clone(), config, observer).unwrap();
     let look = || {
         journal.retain();
-        std::mem::take(&mut *told.lock().unwrap())
+        std::mem::take(&mut *reported.lock().unwrap())
     };
     assert_eq!(look(), []);
     journal.set_retention(stage.config.retention);

@@ -38,15 +38,16 @@ fn scene(fault: Fault) -> Option<Scene> {
     Some(match fault {
         Fault::PermitReleasedEarly => ("permits_stay_while_the_write_is_in_flight", scenes::permits),
         Fault::DamageCutOff => ("damage_below_the_proven_end_is_named_and_never_cut", scenes::damage),
-        Fault::TailNotSetAside => ("what_is_cut_off_is_set_aside", scenes::tail),
+        Fault::TailNotQuarantined => ("what_is_cut_off_is_quarantined", scenes::tail),
         Fault::RetentionBeforeMeta => ("retention_cut_anywhere_leaves_no_segment_missing", scenes::retention),
         Fault::SaltNotUsed => ("no_two_segments_have_one_salt", scenes::salt),
         Fault::RescueStartsTooHigh => ("a_failed_write_costs_nothing_that_shared_its_block", scenes::shared_block),
-        Fault::VouchForgotten => {
-            ("a_vouch_that_cannot_be_written_back_costs_nothing_that_shared_its_block", scenes::unsynced::vouched_block)
-        }
+        Fault::CommitMarkerForgotten => (
+            "a_commit_marker_that_cannot_be_written_back_costs_nothing_that_shared_its_block",
+            scenes::unsynced::commit_marker_block,
+        ),
         Fault::DamagedUsedAgain => ("a_damaged_segment_is_not_used_again", scenes::damaged_goes),
-        Fault::RecycledNotToldApart => ("a_segment_used_again_holds_nothing_of_what_it_was", scenes::used_again),
+        Fault::RecycledNotDistinguished => ("a_segment_used_again_holds_nothing_of_what_it_was", scenes::used_again),
         Fault::LockNotTaken => ("a_late_write_of_a_dead_process_is_waited_for", scenes::late_write),
         Fault::CutInPlace => ("what_lies_behind_a_cut_never_comes_back", scenes::behind_the_cut),
         Fault::RoomNotCounted => ("what_has_an_offset_has_room_on_a_disk_that_fills", scenes::full_disk),
@@ -55,7 +56,7 @@ fn scene(fault: Fault) -> Option<Scene> {
 }
 
 /// The cell of the table that says what catches a fault.
-fn told(docs: &str, fault: Fault) -> &str {
+fn caught_by(docs: &str, fault: Fault) -> &str {
     let row = docs.lines().find(|l| l.starts_with(&format!("| `{fault:?}` | fault |"))).expect("a row for each");
     row.trim_end_matches(" |").rsplit_once(" | ").expect("cells").1
 }
@@ -85,7 +86,7 @@ fn updated(mut docs: String) -> String {
         let found = (0..SEEDS).find(|seed| catches(seed) && broken(*seed, Faults::default()).is_none());
         let found = found.unwrap_or_else(|| panic!("no history of {SEEDS} catches {fault:?}"));
         let row = docs.lines().find(|l| l.starts_with(&format!("| `{fault:?}` | fault |"))).expect("a row for each");
-        let cell = told(&docs, *fault);
+        let cell = caught_by(&docs, *fault);
         let new = format!("{}histories, seed {found} |", &row[..row.len() - cell.len() - " |".len()]);
         docs = docs.replace(row, &new);
     }
@@ -107,7 +108,7 @@ fn every_fault_is_caught() {
     }
     let mut missed = Vec::new();
     for fault in journals() {
-        let by = told(&docs, *fault);
+        let by = caught_by(&docs, *fault);
         match caught(*fault, by) {
             Ok(text) => println!("caught {fault:?}: {by}: {}", text.chars().take(90).collect::<String>()),
             Err(why) => missed.push(format!("{fault:?} by {by}: {why}")),
@@ -128,7 +129,7 @@ fn the_table_in_the_docs_is_the_list() {
     let all: Vec<String> = Fault::ALL.iter().map(|fault| format!("{fault:?}")).collect();
     assert_eq!(said, all, "docs/TESTING.md and journal/src/faults.rs must list the same faults in the same order");
     for fault in Fault::ALL {
-        let cell = told(&docs, *fault);
+        let cell = caught_by(&docs, *fault);
         let right = match scene(*fault) {
             _ if Fault::OF_THREADS.contains(fault) => cell.starts_with("model "),
             Some((name, _)) => cell == name,

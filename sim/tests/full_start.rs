@@ -95,7 +95,7 @@ fn it_frees_what_holds_nothing_and_else_leaves_the_tail_in_place() {
         let report = stage.journal().report().clone();
         let in_place = beside == Beside::Nothing;
         assert_eq!(
-            (report.set_aside.len(), report.left_in_place.len()),
+            (report.quarantined.len(), report.left_in_place.len()),
             (!in_place as usize, in_place as usize),
             "{report}"
         );

@@ -40,7 +40,7 @@ fn append(stage: &Stage, owner: u64, sequence: u64) -> Result<u64, AppendError> 
 
 /// Bytes in a file of an append that is a batch of its own.
 fn stored(payload_bytes: usize) -> u64 {
-    (batch::LEN + ChunkHeader::encoded_len(one(0, &[]).vouch.len(), payload_bytes)) as u64
+    (batch::LEN + ChunkHeader::encoded_len(one(0, &[]).peer_meta.len(), payload_bytes)) as u64
 }
 
 fn refused(stage: &Stage, owner: u64, sequence: u64) {

@@ -12,11 +12,11 @@ use clad_journal::Faults;
 use scenes::Stage;
 
 const SEGMENT: u64 = 2 << 20;
-const PASSES: u64 = 4;
+const SCAN_PASSES_MAX: u64 = 4;
 /// Bytes of one read of a scan.
 const PIECE: u64 = 256 << 10;
 /// Headers, footers, `clad.meta`, and the same for a prepared segment.
-const BESIDES: u64 = 40;
+const OTHER_READS_MAX: u64 = 40;
 
 #[test]
 fn a_start_goes_through_the_last_segment_a_few_times_however_many_batches_it_holds() {
@@ -37,7 +37,8 @@ fn a_start_goes_through_the_last_segment_a_few_times_however_many_batches_it_hol
         assert_eq!((report.scanned, report.next_offset), (1, batches), "{report}");
         costs.push((after.reads - before.reads, after.bytes_read - before.bytes_read));
     }
-    let most = (PASSES * SEGMENT / PIECE + BESIDES, PASSES * SEGMENT + BESIDES * PIECE / 4);
+    let most =
+        (SCAN_PASSES_MAX * SEGMENT / PIECE + OTHER_READS_MAX, SCAN_PASSES_MAX * SEGMENT + OTHER_READS_MAX * PIECE / 4);
     for (reads, bytes) in &costs {
         assert!(*reads <= most.0 && *bytes <= most.1, "reads and bytes {costs:?}, at most {most:?}");
     }

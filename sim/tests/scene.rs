@@ -15,7 +15,7 @@ fn damage_below_the_proven_end_is_named_and_never_cut() {
 }
 
 #[test]
-fn what_is_cut_off_is_set_aside() {
+fn what_is_cut_off_is_quarantined() {
     scenes::tail(Faults::default());
 }
 
@@ -45,22 +45,22 @@ fn what_a_new_segment_repeats_is_taken_from_it_where_the_old_one_has_a_gap() {
 }
 
 #[test]
-fn a_vouch_that_cannot_be_written_back_costs_nothing_that_shared_its_block() {
-    scenes::unsynced::vouched_block(Faults::default());
+fn a_commit_marker_that_cannot_be_written_back_costs_nothing_that_shared_its_block() {
+    scenes::unsynced::commit_marker_block(Faults::default());
 }
 
 #[test]
-fn what_is_written_over_a_vouch_and_synced_is_not_written_again() {
+fn what_is_written_over_a_commit_marker_and_synced_is_not_written_again() {
     scenes::unsynced::written_over(Faults::default());
 }
 
 #[test]
-fn the_age_of_what_is_not_durable_is_not_that_of_a_vouch() {
+fn the_age_of_what_is_not_durable_is_not_that_of_a_commit_marker() {
     scenes::unsynced::age(Faults::default());
 }
 
 #[test]
-fn who_is_overtaken_by_retention_is_told_of_no_damage() {
+fn a_reader_overtaken_by_retention_gets_no_damage() {
     scenes::overtaken::retention(Faults::default());
 }
 

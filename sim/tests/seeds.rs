@@ -27,18 +27,20 @@ enum Media {
     /// The same, and producers come and go, more of them than there are places.
     Turnover,
     /// Bits turn over.
-    Rotten,
+    BitRot,
     /// That, and sectors go bad for good, and `clad.meta` as a whole.
-    Worn,
+    FailingDevice,
 }
 
 fn run(seed: u64, media: Media) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
     let found = FOUND.contains(&seed) || FOUND_WRITE_BACK.contains(&seed);
     let look_every = number("CLAD_SIM_LOOK").or(found.then_some(1));
-    let (rot, worn) = (matches!(media, Media::Rotten | Media::Worn), media == Media::Worn);
+    let (bit_rot, failing_device) =
+        (matches!(media, Media::BitRot | Media::FailingDevice), media == Media::FailingDevice);
     let (write_back_fails, turnover) = (matches!(media, Media::WriteBack | Media::Turnover), media == Media::Turnover);
-    let settings = Settings { trace, rot, worn, write_back_fails, turnover, look_every, ..Settings::default() };
+    let settings =
+        Settings { trace, bit_rot, failing_device, write_back_fails, turnover, look_every, ..Settings::default() };
     let mut world = World::new(seed, settings);
     world.inspect_with(Box::new(inspect));
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
@@ -102,8 +104,12 @@ fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
 /// All of them, and then the broken ones.
 fn run_all(name: &str, first: u64, runs: u64) {
     let all = run_each(name, runs, Media::WriteBack, (0..runs).map(|i| first.wrapping_add(i)));
-    println!("{name}: {} blocks were lost with a vouch, and written again", all.vouches_lost);
-    assert!(runs < 100 || all.vouches_lost > runs / 20, "only {} such blocks: nothing is shown", all.vouches_lost);
+    println!("{name}: {} blocks were lost with a vouch, and written again", all.commit_markers_lost);
+    assert!(
+        runs < 100 || all.commit_markers_lost > runs / 20,
+        "only {} such blocks: nothing is shown",
+        all.commit_markers_lost
+    );
 }
 
 fn run_each(name: &str, runs: u64, media: Media, seeds: impl Iterator<Item = u64>) -> Stats {
@@ -119,14 +125,14 @@ fn run_each(name: &str, runs: u64, media: Media, seeds: impl Iterator<Item = u64
             }
         }
     }
-    tell(name, runs, &all);
+    print_stats(name, runs, &all);
     let states = all.crash_states() as f64 / began.elapsed().as_secs_f64() * 60.0;
     println!("{name}: {states:.0} crash states a minute");
     assert!(broken.is_empty(), "{} of {runs} seeds broke a rule:\n{}", broken.len(), broken.join("\n"));
     all
 }
 
-fn tell(name: &str, seeds: u64, s: &Stats) {
+fn print_stats(name: &str, seeds: u64, s: &Stats) {
     println!(
         "{name}: {seeds} seeds, {} lives, {} cuts, {} kills, {} failed starts, {} recoveries in the process, {} clean ends, \
          {} acks checked, {} bursts, {} duplicates, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
@@ -178,7 +184,7 @@ fn found_write_back_seeds() {
 }
 
 /// The same with bit rot.
-const FOUND_ROTTEN: [u64; 16] = [
+const FOUND_BIT_ROT: [u64; 16] = [
     881017369,
     1795271512125788803,
     1795271512125789562,
@@ -198,8 +204,8 @@ const FOUND_ROTTEN: [u64; 16] = [
 ];
 
 #[test]
-fn found_rotten_seeds() {
-    run_each("found rot", FOUND_ROTTEN.len() as u64, Media::Rotten, FOUND_ROTTEN.into_iter());
+fn found_bit_rot_seeds() {
+    run_each("found rot", FOUND_BIT_ROT.len() as u64, Media::BitRot, FOUND_BIT_ROT.into_iter());
 }
 
 #[test]
@@ -251,26 +257,26 @@ fn fresh(otherwise: u64) -> (u64, u64) {
 
 /// Bits turn over in what was acknowledged. A quarter as many: each looks at more, and larger runs are by hand.
 #[test]
-fn rotten_seeds() {
+fn bit_rot_seeds() {
     let (first, runs) = fresh(200);
     let runs = runs.div_ceil(4);
     println!("simulation: bit rot: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
-    run_rotten(first, runs);
+    run_bit_rot(first, runs);
 }
 
 #[test]
-fn fixed_rotten_seeds() {
-    run_rotten(0, fixed().div_ceil(4));
+fn fixed_bit_rot_seeds() {
+    run_bit_rot(0, fixed().div_ceil(4));
 }
 
-fn run_rotten(first: u64, runs: u64) {
-    let all = run_each("rot", runs, Media::Rotten, (0..runs).map(|i| first.wrapping_add(i)));
-    println!("rot: {} bits turned over, {} ranges were told to be lost, nothing else", all.rotten, all.gaps);
+fn run_bit_rot(first: u64, runs: u64) {
+    let all = run_each("rot", runs, Media::BitRot, (0..runs).map(|i| first.wrapping_add(i)));
+    println!("rot: {} bits turned over, {} ranges were told to be lost, nothing else", all.bit_rot, all.gaps);
     assert!(runs < 100 || all.gaps > runs / 10, "only {} ranges: nothing is shown", all.gaps);
 }
 
 /// The same on a worn device.
-const FOUND_WORN: [u64; 19] = [
+const FOUND_FAILING_DEVICE: [u64; 19] = [
     10002232,
     20002217,
     20002770,
@@ -293,43 +299,44 @@ const FOUND_WORN: [u64; 19] = [
 ];
 
 #[test]
-fn found_worn_seeds() {
-    run_each("found worn", FOUND_WORN.len() as u64, Media::Worn, FOUND_WORN.into_iter());
+fn found_failing_device_seeds() {
+    run_each("found worn", FOUND_FAILING_DEVICE.len() as u64, Media::FailingDevice, FOUND_FAILING_DEVICE.into_iter());
 }
 
 /// So many fixed histories on a worn device.
-const WORN: u64 = 200;
+const FAILING_DEVICE_RUNS: u64 = 200;
 
 /// On a worn device: sectors that cannot be read for good, half of them nor written, and `clad.meta` without both its slots.
 #[test]
-fn fixed_worn_seeds() {
-    let all = run_each("worn", WORN, Media::Worn, 0..WORN);
-    tell_worn(&all);
-    let shown = all.bad_sectors.min(all.refused).min(all.gaps) > WORN / 10 && all.repaired > WORN / 100;
+fn fixed_failing_device_seeds() {
+    let all = run_each("worn", FAILING_DEVICE_RUNS, Media::FailingDevice, 0..FAILING_DEVICE_RUNS);
+    print_failing_device(&all);
+    let shown = all.bad_sectors.min(all.refused).min(all.gaps) > FAILING_DEVICE_RUNS / 10
+        && all.repaired > FAILING_DEVICE_RUNS / 100;
     assert!(shown, "too little of something: nothing is shown");
 }
 
 /// Fresh ones: as many as `CLAD_SIM_WORN` says, else a twentieth. Each takes five times as long as one on a sound device.
 #[test]
-fn worn_seeds() {
+fn failing_device_seeds() {
     let (first, runs) = fresh(200);
     let runs = number("CLAD_SIM_WORN").unwrap_or(runs.div_ceil(20));
     println!("simulation: a worn device: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
-    tell_worn(&run_each("worn", runs, Media::Worn, (0..runs).map(|i| first.wrapping_add(i))));
+    print_failing_device(&run_each("worn", runs, Media::FailingDevice, (0..runs).map(|i| first.wrapping_add(i))));
 }
 
-fn tell_worn(all: &Stats) {
+fn print_failing_device(all: &Stats) {
     println!(
         "worn: {} sectors went bad, {} bits turned over, {} starts were refused for it by name, {} segments taken away by repair, \
          {} ranges were told to be lost, nothing else",
-        all.bad_sectors, all.rotten, all.refused, all.repaired, all.gaps
+        all.bad_sectors, all.bit_rot, all.refused, all.repaired, all.gaps
     );
 }
 
 #[test]
 fn the_same_seed_makes_the_same_history() {
     for seed in 1000..1010 {
-        for media in [Media::Sound, Media::WriteBack, Media::Turnover, Media::Rotten, Media::Worn] {
+        for media in [Media::Sound, Media::WriteBack, Media::Turnover, Media::BitRot, Media::FailingDevice] {
             assert_eq!(run(seed, media), run(seed, media), "seed {seed}, {media:?}");
         }
     }

@@ -86,8 +86,8 @@ fn stage() -> Stage {
 }
 
 fn shown(stage: &Stage) -> Shown {
-    let marks = stage.journal().marks();
-    Shown { epoch: marks.epoch, end: marks.durable, lowest: stage.journal().meta().lowest_offset }
+    let watermarks = stage.journal().watermarks();
+    Shown { epoch: watermarks.epoch, end: watermarks.durable, lowest: stage.journal().meta().lowest_offset }
 }
 
 /// As far as that step, and then killed.
@@ -112,9 +112,9 @@ fn newest(stage: &Stage) -> u64 {
     u64::from(slots[1].generation > slots[0].generation)
 }
 
-fn hit(stage: &Stage, slot: u64, rots: bool) {
+fn hit(stage: &Stage, slot: u64, bit_rot: bool) {
     let at = slot * SLOT as u64 + 48;
-    if rots { stage.disk.flip(META_NAME, at, 1) } else { stage.disk.spoil(META_NAME, at) }
+    if bit_rot { stage.disk.flip(META_NAME, at, 1) } else { stage.disk.spoil(META_NAME, at) }
 }
 
 fn open(stage: &mut Stage) -> Result<Stepper, OpenError> {
@@ -136,10 +136,10 @@ fn all_is_there(stage: &Stage, before: Shown, what: &str) {
 fn the_loss_of_either_slot_costs_nothing() {
     let mut removed = 0;
     for step in 0..STEPS.len() {
-        for (slot, rots) in [(0, true), (1, true), (0, false), (1, false)] {
+        for (slot, bit_rot) in [(0, true), (1, true), (0, false), (1, false)] {
             let (mut stage, before, clean) = killed_after(step);
-            let what = format!("after step {step}, slot {slot}, rots: {rots}");
-            hit(&stage, slot, rots);
+            let what = format!("after step {step}, slot {slot}, rots: {bit_rot}");
+            hit(&stage, slot, bit_rot);
             stage.start();
             let (report, after) = (stage.journal().report().clone(), shown(&stage));
             assert!(!report.is_damaged(), "{what}: {report}");
@@ -184,11 +184,11 @@ fn without_both_slots_a_start_refuses_and_changes_nothing() {
 #[test]
 fn a_prepared_segment_that_cannot_be_read_holds_nothing() {
     let prepared = |stage: &Stage| slots(stage)[newest(stage) as usize].highest_segment + 1;
-    for (at, rots) in [(64, true), (0, false), (4096, false)] {
+    for (at, bit_rot) in [(64, true), (0, false), (4096, false)] {
         let (mut stage, before, _) = killed_after(8);
         let number = prepared(&stage);
         assert!(stage.disk.peek(&name(number)).is_some(), "none was prepared");
-        if rots {
+        if bit_rot {
             stage.disk.flip(&name(number), at, 1)
         } else {
             stage.disk.spoil(&name(number), at)
@@ -226,7 +226,7 @@ fn a_segment_in_use_is_not_taken_for_a_prepared_one() {
         stage.start();
         let report = stage.journal().report().clone();
         assert!(report.is_damaged() || report.cut_at.is_some(), "{report}");
-        assert!(!report.set_aside.is_empty() && report.epoch > before.epoch, "{report}");
+        assert!(!report.quarantined.is_empty() && report.epoch > before.epoch, "{report}");
     }
 }
 
@@ -260,7 +260,7 @@ fn the_slot_that_is_left_is_not_put_at_risk() {
             stage.disk.kill();
             stage.disk.clear_faults();
             let started = open(&mut stage).unwrap_or_else(|e| panic!("operation {k}, seed {seed}: {e}"));
-            assert_eq!(started.marks().durable, before.end, "operation {k}, seed {seed}: {}", started.report());
+            assert_eq!(started.watermarks().durable, before.end, "operation {k}, seed {seed}: {}", started.report());
             assert!(!started.report().is_damaged(), "operation {k}, seed {seed}: {}", started.report());
             assert!(through || k < ops, "operation {k} of {ops}");
         }
@@ -272,7 +272,7 @@ fn the_slot_that_is_left_is_not_put_at_risk() {
 }
 
 /// Two records in the newest segment, of which the second has rotted: that it was durable a vouch alone proves.
-fn rotten_before_its_vouch() -> (Stage, Shown, String) {
+fn bit_rot_before_commit_marker() -> (Stage, Shown, String) {
     let mut stage = stage();
     append(&mut stage);
     append(&mut stage);
@@ -291,7 +291,7 @@ fn rotten_before_its_vouch() -> (Stage, Shown, String) {
 /// that start is cut at each of its operations: the next one comes to the same log.
 #[test]
 fn a_start_that_names_damage_is_cut_anywhere() {
-    let (mut stage, before, _) = rotten_before_its_vouch();
+    let (mut stage, before, _) = bit_rot_before_commit_marker();
     let (left, boot) = (stage.disk.clone(), stage.clock.clone());
     for fault in [Fault::Kill, Fault::PowerCut, Fault::Io] {
         let mut ops = u64::MAX;
@@ -314,8 +314,8 @@ fn a_start_that_names_damage_is_cut_anywhere() {
             let report = stage.journal().report();
             let what = format!("{fault:?} at operation {k}, seed {seed}: {report}");
             // Unless that one had raised the epoch: then it was about to say so itself.
-            let told = report.damage == [Damage { from: 1, to: 2 }] || report.epoch > before.epoch + 2;
-            assert!(told, "{what}");
+            let reported = report.damage == [Damage { from: 1, to: 2 }] || report.epoch > before.epoch + 2;
+            assert!(reported, "{what}");
             assert_eq!(shown(&stage).end, before.end, "{what}");
             assert!(stage.read(0).is_some() && stage.read(1).is_none(), "{what}");
             assert!(shown(&stage).epoch >= before.epoch + 2, "{what}");
@@ -329,7 +329,7 @@ fn a_start_that_names_damage_is_cut_anywhere() {
 /// again, and all of them are named.
 #[test]
 fn what_a_start_found_proven_that_was_cut_is_named_where_the_segment_is_gone() {
-    let (mut stage, before, active) = rotten_before_its_vouch();
+    let (mut stage, before, active) = bit_rot_before_commit_marker();
     let (left, boot) = (stage.disk.clone(), stage.clock.clone());
     let mut announced = 0;
     for k in 0.. {
@@ -361,7 +361,7 @@ fn what_a_start_found_proven_that_was_cut_is_named_where_the_segment_is_gone() {
 /// A rotation is cut at each of its operations, and then the last record rots: as soon as the footer is durable it is proven
 /// that there was one, also where the file still goes on behind it.
 #[test]
-fn what_a_footer_proves_is_told_before_the_file_ends_behind_it() {
+fn what_a_footer_proves_is_reported_before_the_file_ends_behind_it() {
     let mut in_the_middle = 0;
     for (k, fault) in (0..12).flat_map(|k| [(k, Fault::Kill), (k, Fault::PowerCut)]) {
         let mut stage = stage();
@@ -495,7 +495,7 @@ fn what_a_cut_start_had_proven_is_not_replaced_by_less() {
         append(&mut stage);
         append(&mut stage);
         assert_eq!(lower, name(in_use(&stage) - 2), "one that repeats the end of the lower one lies between");
-        let before = stage.journal().marks();
+        let before = stage.journal().watermarks();
         stage.die();
         let last = name(in_use(&stage));
         let bytes = stage.disk.peek(&last).expect("it is there");
@@ -528,10 +528,10 @@ fn what_a_cut_start_had_proven_is_not_replaced_by_less() {
                 stage.clock = SimClock::new(stage.disk.boot_id());
                 stage.start();
                 let what = format!("{policy:?}, {fault:?} at operation {k}: {}", stage.journal().report());
-                assert_eq!(stage.journal().marks().durable, before.written, "{what}");
+                assert_eq!(stage.journal().watermarks().durable, before.written, "{what}");
                 for offset in 0..before.written {
-                    let rotten = offset == 1 || offset == before.written - 1;
-                    assert_eq!(stage.read(offset).is_none(), rotten, "{offset}, {what}");
+                    let bit_rot = offset == 1 || offset == before.written - 1;
+                    assert_eq!(stage.read(offset).is_none(), bit_rot, "{offset}, {what}");
                 }
             }
             assert!((30..1000).contains(&ops), "{ops} operations");

@@ -64,7 +64,7 @@ fn a_header_that_the_start_needs() {
         assert!(text.contains(&format!("segment {segment}")) && text.contains("clactl repair"), "{text}");
         assert_eq!(stage.disk.digest(), before, "segment {segment}: the start has changed something");
 
-        let action = Action::SetAsideUnreadable { segment };
+        let action = Action::QuarantinedUnreadable { segment };
         for dry_run in [true, false] {
             let clock: &dyn Clock = stage.clock.as_ref();
             let done = repair_storage(&stage.disk, "simulated", clock, dry_run).expect("a report");
@@ -74,8 +74,8 @@ fn a_header_that_the_start_needs() {
             );
             assert_eq!(stage.disk.digest() == before, dry_run);
         }
-        let aside = format!("quarantine/{}.0", name(segment));
-        assert!(stage.disk.names().contains(&aside), "{:?}", stage.disk.names());
+        let quarantined = format!("quarantine/{}.0", name(segment));
+        assert!(stage.disk.names().contains(&quarantined), "{:?}", stage.disk.names());
         stage.die();
         stage.start();
         let report = stage.journal().report();
@@ -92,7 +92,7 @@ fn a_header_that_the_start_needs() {
 /// A repair has moved a segment, and failed before that was durable. A start that tells it to be missing makes it so: the power
 /// fails, and it is still gone.
 #[test]
-fn what_is_told_to_be_missing_is_not_back_after_a_power_cut() {
+fn what_is_reported_missing_is_not_back_after_a_power_cut() {
     for at in 1..3 {
         let mut stage = killed();
         stage.disk.spoil(&name(3), 0);

@@ -49,13 +49,13 @@ enum Suite {
 }
 
 fn main() -> ExitCode {
-    carry_out(Task::parse()).unwrap_or_else(|error| {
+    execute(Task::parse()).unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");
         ExitCode::from(2)
     })
 }
 
-fn carry_out(task: Task) -> Result<ExitCode> {
+fn execute(task: Task) -> Result<ExitCode> {
     match task {
         Task::Tidy(options) => tidy::run(&root(), options),
         Task::Package { kind } => {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clad_benches::Outcome;
-use clad_benches::cli::{Common, OneBulk, OneDurable, tell};
+use clad_benches::cli::{Common, OneBulk, OneDurable, print_outcome};
 use clad_benches::place::Place;
 use clap::{Args, Parser, ValueEnum};
 
@@ -61,7 +61,7 @@ enum FileWriter {
 }
 
 fn main() -> ExitCode {
-    match carry_out(Cli::parse()).and_then(tell) {
+    match execute(Cli::parse()).and_then(print_outcome) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("clad-peers: {error:#}");
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn carry_out(cli: Cli) -> Result<Outcome> {
+fn execute(cli: Cli) -> Result<Outcome> {
     match cli {
         Cli::Durable(Durable { common, by, one }) => {
             let place = Place::new(&common.dir, common.on)?;

@@ -29,7 +29,7 @@ pub fn run(name: &str, file: Option<u32>, one: &OneDurable, dir: &Path) -> Resul
         pattern.fill(&mut bytes, 0);
         let mut places = Places { writer, all, places: Vec::new() };
         Ok(move |op| {
-            pattern.stamp(&mut bytes, op);
+            pattern.tag(&mut bytes, op);
             let mut entry = log.begin_entry()?;
             let record = entry.write_chunk(&bytes)?;
             entry.commit()?;

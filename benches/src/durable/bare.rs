@@ -86,7 +86,7 @@ fn overwrite(work: &Work, dir: &Path) -> Result<Outcome> {
         let (file, pattern) = (file.clone(), Pattern::new(writer, work.size));
         let mut buf = filled(&pattern, work.size);
         Ok(move |op| {
-            pattern.stamp(&mut buf, op);
+            pattern.tag(&mut buf, op);
             write_synced(&file, &buf, places.of(writer, op))
         })
     })?;
@@ -106,7 +106,7 @@ fn append(work: &Work, dir: &Path) -> Result<Outcome> {
         let pattern = Pattern::new(writer, work.size);
         let mut buf = filled(&pattern, work.size);
         Ok(move |op| {
-            pattern.stamp(&mut buf, op);
+            pattern.tag(&mut buf, op);
             let at = end.fetch_add(buf.len() as u64, Ordering::Relaxed);
             file.write_all_at(&buf, at)?;
             rustix::fs::fdatasync(&*file)?;
@@ -138,7 +138,7 @@ fn strict(work: &Work, dir: &Path) -> Result<Outcome> {
         let pattern = Pattern::new(writer, work.size);
         let mut buf = filled(&pattern, work.size);
         Ok(move |op: u64| {
-            pattern.stamp(&mut buf, op);
+            pattern.tag(&mut buf, op);
             file.write_all_at(&buf, op % each * buf.len() as u64)?;
             Ok(rustix::fs::fdatasync(&file)?)
         })

@@ -30,13 +30,13 @@ struct Group {
     most: u64,
     state: Mutex<State>,
     /// Who waits for an even batch, and who for an odd one.
-    told: [Condvar; 2],
+    batch_done: [Condvar; 2],
 }
 
 struct State {
     /// Gathers; the other one is written or empty.
     open: IoBuf,
-    spare: Option<IoBuf>,
+    idle_buffer: Option<IoBuf>,
     /// Number of the batch that gathers.
     batch: u64,
     /// Batches below this one are durable.
@@ -50,9 +50,9 @@ struct State {
 impl Group {
     fn new(file: File, len: u64, bytes: usize) -> Self {
         let open = IoBuf::with_capacity(bytes);
-        let spare = Some(IoBuf::with_capacity(bytes));
-        let state = State { open, spare, batch: 0, done: 0, writing: false, at: 0, failed: false };
-        Self { file, len, most: bytes as u64, state: Mutex::new(state), told: Default::default() }
+        let idle_buffer = Some(IoBuf::with_capacity(bytes));
+        let state = State { open, idle_buffer, batch: 0, done: 0, writing: false, at: 0, failed: false };
+        Self { file, len, most: bytes as u64, state: Mutex::new(state), batch_done: Default::default() }
     }
 
     /// Where the next batch goes: none goes over the end of the file.
@@ -73,11 +73,12 @@ impl Group {
                 return Ok(place);
             }
             if state.writing {
-                state = self.told[mine as usize % 2].wait(state).expect("nobody panics with it");
+                state = self.batch_done[mine as usize % 2].wait(state).expect("nobody panics with it");
                 continue;
             }
-            let spare = state.spare.take().unwrap_or_else(|| unreachable!("one is open, and nothing is written"));
-            let mut batch = std::mem::replace(&mut state.open, spare);
+            let idle_buffer =
+                state.idle_buffer.take().unwrap_or_else(|| unreachable!("one is open, and nothing is written"));
+            let mut batch = std::mem::replace(&mut state.open, idle_buffer);
             batch.pad_to(BLOCK);
             let at = state.at;
             state.at = self.behind(at + batch.len() as u64);
@@ -87,12 +88,12 @@ impl Group {
             let written = bare::write_synced(&self.file, &batch, at % self.len);
             batch.clear();
             state = self.state.lock().expect("nobody panics with it");
-            state.spare = Some(batch);
+            state.idle_buffer = Some(batch);
             state.writing = false;
             state.failed |= written.is_err();
             state.done = mine + 1;
-            self.told[mine as usize % 2].notify_all();
-            let next = &self.told[(mine as usize + 1) % 2];
+            self.batch_done[mine as usize % 2].notify_all();
+            let next = &self.batch_done[(mine as usize + 1) % 2];
             if state.failed { next.notify_all() } else { next.notify_one() }
         }
     }
@@ -110,7 +111,7 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
         pattern.fill(&mut buf, 0);
         let mut own = Places { places: Vec::new(), writer, placed };
         Ok(move |op| {
-            pattern.stamp(&mut buf, op);
+            pattern.tag(&mut buf, op);
             own.places.push(group.commit(&buf)?);
             Ok(())
         })

@@ -18,7 +18,7 @@ use crate::writers;
 /// The owner that all appends are made under.
 const OWNER: u64 = 1000;
 /// The end of a run must not be waited for for ever.
-const CLOSE: Duration = Duration::from_secs(60);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How the journal is opened.
 fn config(work: &Work) -> JournalConfig {
@@ -60,16 +60,16 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
     let offsets = std::mem::take(&mut *offsets.lock().expect("nobody panics with it"));
     let verified = verify(journal.reader(0, Level::Durable), &offsets, work.size)?;
     let inline = journal.status().inline_batches;
-    ensure!(journal.close(CLOSE), "the journal did not come to a clean end");
+    ensure!(journal.close(CLOSE_TIMEOUT), "the journal did not come to a clean end");
     Ok(work.outcome(&done, verified, vec![format!("{inline} batches were written by the thread that took them")]))
 }
 
 /// The next segment is ready, so that nothing but what is measured goes on at first.
 fn prepared(journal: &Journal) -> Result<()> {
-    let mut patience = 60_000;
+    let mut polls_left = 60_000;
     while !journal.status().prepared {
-        patience -= 1;
-        ensure!(patience > 0, "no segment was prepared");
+        polls_left -= 1;
+        ensure!(polls_left > 0, "no segment was prepared");
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
     }
 
     fn append(&mut self, op: u64) -> io::Result<()> {
-        self.pattern.stamp(&mut self.buf, op);
+        self.pattern.tag(&mut self.buf, op);
         let append = Append {
             producer: producer(self.writer),
             owner: OWNER,
@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
             level: Level::Durable,
             min_time_ns: 1,
             max_time_ns: 1,
-            vouch: &[],
+            peer_meta: &[],
             payload: &self.buf,
             payload_checksum: clad_journal::format::checksum::plain(&self.buf),
             permit: None,
@@ -136,8 +136,8 @@ fn verify(mut reader: Reader, offsets: &[Vec<u64>], size: usize) -> Result<u64> 
             let (offset, chunk) = chunk?;
             let writer = u128::from_le_bytes(chunk.header.producer) as usize - 1;
             let op = chunk.header.first_sequence;
-            let told = offsets.get(writer).and_then(|its| its.get(op as usize));
-            ensure!(told == Some(&offset), "append {op} of writer {writer} is at {offset}, not at {told:?}");
+            let expected = offsets.get(writer).and_then(|its| its.get(op as usize));
+            ensure!(expected == Some(&offset), "append {op} of writer {writer} is at {offset}, not at {expected:?}");
             ensure!(
                 patterns[writer].holds(chunk.payload, op),
                 "the bytes at {offset} are not those that were appended"

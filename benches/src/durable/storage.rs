@@ -48,7 +48,7 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
                 return ringed(&storage, &file, &pattern, by, op, at);
             }
             let mut own = buf.take().unwrap_or_else(|| unreachable!("it is given back below"));
-            pattern.stamp(&mut own, op);
+            pattern.tag(&mut own, op);
             let (back, result) = blocking(&file, by, own, at);
             buf = Some(back);
             result

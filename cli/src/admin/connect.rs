@@ -16,17 +16,17 @@ use crate::exit::Stop;
 pub(super) type Admin = AdminClient<Channel>;
 
 /// Longest wait for the connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for what a daemon knows: an answer takes a millisecond, and who takes so long hangs.
-pub(super) const KNOWN: Duration = Duration::from_secs(5);
+pub(super) const MEMORY_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for what needs the disk; the daemon itself gives up after a minute, and says so.
-pub(super) const DISK: Duration = Duration::from_secs(65);
+pub(super) const DISK_REPLY_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// Connects; what goes wrong says what to do.
 pub(super) async fn connect(path: &Path) -> Result<Admin, Stop> {
     let socket = path.to_owned();
     // The address is never used: the connector below knows the way.
-    let endpoint = Endpoint::from_static("http://admin.sock").connect_timeout(CONNECT);
+    let endpoint = Endpoint::from_static("http://admin.sock").connect_timeout(CONNECT_TIMEOUT);
     let connector = service_fn(move |_| open(socket.clone()));
     // Before tonic wraps it, the system's own error says most.
     drop(open(path.to_owned()).await.map_err(|error| unreachable(path, &error))?);
@@ -52,12 +52,12 @@ fn unreachable(path: &Path, error: &std::io::Error) -> Stop {
 }
 
 /// A daemon that takes the connection, and says nothing.
-pub(super) fn silent(path: &Path, patience: Duration) -> Stop {
+pub(super) fn silent(path: &Path, timeout: Duration) -> Stop {
     Stop::Failed(anyhow::anyhow!(
         "no answer over {} within {} s: the daemon hangs, or has not finished its start; `systemctl status clad` and its \
          messages say more",
         path.display(),
-        patience.as_secs()
+        timeout.as_secs()
     ))
 }
 

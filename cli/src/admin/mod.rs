@@ -11,7 +11,7 @@ use clad_proto::grpc::v1;
 use clap::Args;
 use serde_json::json;
 
-use self::connect::{Admin, DISK, KNOWN, connect, failed, silent};
+use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;
@@ -38,7 +38,7 @@ pub(crate) enum Form {
 
 /// `clactl status`.
 pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
-    let status = context.ask(KNOWN, async |admin| admin.status(v1::StatusRequest {}).await)?;
+    let status = context.ask(MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await)?;
     let text = match shown.output {
         Form::Text => status::screen::still(&status, clock::unix_nanos(), context.output.columns()),
         Form::Json => format!("{}\n", status::json(&status)),
@@ -49,7 +49,7 @@ pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
 
 /// `clactl segments`.
 pub(crate) fn segments(context: &mut Context, shown: Shown) -> Outcome {
-    let answer = context.ask(KNOWN, async |admin| admin.segments(v1::SegmentsRequest {}).await)?;
+    let answer = context.ask(MEMORY_REPLY_TIMEOUT, async |admin| admin.segments(v1::SegmentsRequest {}).await)?;
     let text = match shown.output {
         Form::Text => segments::columns(&answer.segments, &context.zone),
         Form::Json => segments::lines(&answer.segments),
@@ -60,7 +60,7 @@ pub(crate) fn segments(context: &mut Context, shown: Shown) -> Outcome {
 
 /// `clactl rotate`.
 pub(crate) fn rotate(context: &mut Context, shown: Shown) -> Outcome {
-    let answer = context.ask(DISK, async |admin| admin.rotate(v1::RotateRequest {}).await)?;
+    let answer = context.ask(DISK_REPLY_TIMEOUT, async |admin| admin.rotate(v1::RotateRequest {}).await)?;
     let text = match (shown.output, answer.sealed_segment) {
         (Form::Json, sealed) => json!({
             "sealed_segment": sealed,
@@ -90,7 +90,7 @@ pub(crate) fn rotate(context: &mut Context, shown: Shown) -> Outcome {
 
 /// `clactl sync`.
 pub(crate) fn sync(context: &mut Context, shown: Shown) -> Outcome {
-    let answer = context.ask(DISK, async |admin| admin.sync(v1::SyncRequest {}).await)?;
+    let answer = context.ask(DISK_REPLY_TIMEOUT, async |admin| admin.sync(v1::SyncRequest {}).await)?;
     let text = match shown.output {
         Form::Json => json!({ "durable": answer.durable }).to_string(),
         Form::Text => format!("all offsets below {} are durable", count(answer.durable)),
@@ -103,7 +103,7 @@ impl Context {
     /// Asks the daemon one thing, and waits so long for its answer.
     fn ask<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T, crate::exit::Stop> {
         let path = self.which.admin(&self.around)?;
@@ -111,8 +111,8 @@ impl Context {
             let mut admin = connect(&path).await?;
             Ok(what(&mut admin).await.map_err(|status| failed(&path, &status))?.into_inner())
         };
-        self.block_on(async { tokio::time::timeout(patience, ask).await })
-            .unwrap_or_else(|_| Err(silent(&path, patience)))
+        self.block_on(async { tokio::time::timeout(timeout, ask).await })
+            .unwrap_or_else(|_| Err(silent(&path, timeout)))
     }
 }
 

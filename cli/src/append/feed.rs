@@ -1,6 +1,6 @@
 //! The thread that reads the inputs, so that a slow pipe holds up nobody who waits for an ack.
 //!
-//! What must hold: at most [`QUEUE`] groups wait; the lines of an input come in order, inputs come in the order given;
+//! What must hold: at most [`QUEUE_GROUPS_MAX`] groups wait; the lines of an input come in order, inputs come in the order given;
 //! the end of an input ends its last line. The thread ends when nobody takes groups any more, or with the process: a
 //! read from a terminal cannot be called off.
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::lines::{GroupSize, LineError, Lines};
 
 /// Groups that may wait between the thread and the daemon.
-const QUEUE: usize = 2;
+const QUEUE_GROUPS_MAX: usize = 2;
 
 /// Where lines come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) type Fed = Result<Group, (usize, FeedError)>;
 
 /// Starts to read.
 pub(super) fn start(inputs: Vec<Input>, limit: usize, size: GroupSize) -> io::Result<mpsc::Receiver<Fed>> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
+    let (sender, receiver) = mpsc::channel(QUEUE_GROUPS_MAX);
     std::thread::Builder::new().name("reads lines".to_owned()).spawn(move || {
         for (number, input) in inputs.into_iter().enumerate() {
             if let Err(error) = read(number, input, limit, size, &sender) {

@@ -1,9 +1,9 @@
 //! From groups of lines to acks.
 //!
 //! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
-//! flight stays below [`MAX_OUTSTANDING`], one group excepted; after the first failure nothing more is handed over. Who
+//! flight stays below [`MAX_OUTSTANDING_BYTES`], one group excepted; after the first failure nothing more is handed over. Who
 //! waits for long is told for what, and again when that is another reason; who is told to stop takes no more lines, and
-//! waits for those under way while their acks come: for [`NEXT_ACK`] each, [`LAST_ACKS`] in all. Then the producer ends,
+//! waits for those under way while their acks come: for [`NEXT_ACK_TIMEOUT`] each, [`LAST_ACKS_TIMEOUT`] in all. Then the producer ends,
 //! and each append says whether it may be stored.
 
 use std::collections::VecDeque;
@@ -23,13 +23,13 @@ use crate::interrupt::Interrupt;
 use crate::output::say;
 
 /// Nothing was acknowledged for so long: that is worth a word; after as long again, another reason is.
-const STALLED: Duration = Duration::from_secs(5);
+const STALL_REPORT_AFTER: Duration = Duration::from_secs(5);
 /// How long the next ack is waited for after a signal: some syncs of a disk that turns.
-const NEXT_ACK: Duration = Duration::from_millis(200);
+const NEXT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long all of them are.
-const LAST_ACKS: Duration = Duration::from_secs(2);
+const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that may wait for their acks.
-const MAX_OUTSTANDING: usize = 16 * 1024 * 1024;
+const MAX_OUTSTANDING_BYTES: usize = 16 * 1024 * 1024;
 
 /// How far it came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,16 +93,16 @@ impl Flow {
         (self.reached, self.producer)
     }
 
-    /// Goes on until the input has ended and everything has its ack; `tell` hears how far it is. A signal ends it early.
+    /// Goes on until the input has ended and everything has its ack; `report` hears how far it is. A signal ends it early.
     pub(super) async fn run(
         &mut self,
         mut fed: mpsc::Receiver<Fed>,
         interrupt: &Interrupt,
-        mut tell: impl FnMut(&Reached),
+        mut report: impl FnMut(&Reached),
     ) -> Result<(), Trouble> {
         let interrupted = interrupt.or(std::future::pending::<()>());
         tokio::pin!(interrupted);
-        let stalled = tokio::time::sleep(STALLED);
+        let stalled = tokio::time::sleep(STALL_REPORT_AFTER);
         tokio::pin!(stalled);
         let (mut since, mut said) = (Instant::now(), None);
         let mut more = true;
@@ -110,22 +110,22 @@ impl Flow {
         // When the waiting ends after a signal: without a further ack, and at the latest.
         let mut until: Option<(Instant, Instant)> = None;
         while more || !self.outstanding.is_empty() {
-            let room = more && self.outstanding_bytes < MAX_OUTSTANDING;
+            let room = more && self.outstanding_bytes < MAX_OUTSTANDING_BYTES;
             tokio::select! {
                 biased;
                 Some(receipt) = front(&mut self.outstanding) => {
                     self.settle(receipt)?;
-                    tell(&self.reached);
+                    report(&self.reached);
                     let now = Instant::now();
-                    stalled.as_mut().reset(now + STALLED);
+                    stalled.as_mut().reset(now + STALL_REPORT_AFTER);
                     (since, said) = (now, None);
-                    until = until.map(|(_, latest)| (latest.min(now + NEXT_ACK), latest));
+                    until = until.map(|(_, latest)| (latest.min(now + NEXT_ACK_TIMEOUT), latest));
                 }
                 group = fed.recv(), if room => match group {
                     Some(Ok(group)) => {
                         if self.outstanding.is_empty() {
                             since = Instant::now();
-                            stalled.as_mut().reset(since + STALLED);
+                            stalled.as_mut().reset(since + STALL_REPORT_AFTER);
                         }
                         // A ring that is full, or a buffer, may make it wait.
                         tokio::select! {
@@ -158,7 +158,7 @@ impl Flow {
                         say(&self.waits(since.elapsed(), why.as_deref()));
                         said = Some(why);
                     }
-                    stalled.as_mut().reset(Instant::now() + STALLED);
+                    stalled.as_mut().reset(Instant::now() + STALL_REPORT_AFTER);
                 }
             }
         }
@@ -179,7 +179,7 @@ impl Flow {
         self.producer = None;
         let mut maybe_stored = false;
         for waiting in self.outstanding.drain(..) {
-            let ended = tokio::time::timeout(NEXT_ACK, waiting.ticket).await;
+            let ended = tokio::time::timeout(NEXT_ACK_TIMEOUT, waiting.ticket).await;
             maybe_stored |= !matches!(ended, Ok(Err(error)) if !error.maybe_written());
         }
         maybe_stored
@@ -240,7 +240,7 @@ fn interruption() -> Trouble {
 /// When the next ack must be there after a signal, and the last.
 fn deadlines() -> (Instant, Instant) {
     let now = Instant::now();
-    (now + NEXT_ACK, now + LAST_ACKS)
+    (now + NEXT_ACK_TIMEOUT, now + LAST_ACKS_TIMEOUT)
 }
 
 /// The answer to the oldest append; nothing when there is none.

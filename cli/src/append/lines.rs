@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use bytes::{Bytes, BytesMut};
 
 /// How much is asked for in one read.
-const READ: usize = 256 * 1024;
+const READ_BYTES: usize = 256 * 1024;
 
 /// The largest group.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +125,7 @@ impl<R: Read> Lines<R> {
 
     fn fill(&mut self) -> Result<(), LineError> {
         let len = self.buffer.len();
-        self.buffer.resize(len + READ, 0);
+        self.buffer.resize(len + READ_BYTES, 0);
         let read = loop {
             match self.input.read(self.buffer.get_mut(len..).unwrap_or_default()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -25,7 +25,7 @@ use self::lines::GroupSize;
 use crate::admin::Form;
 use crate::clock;
 use crate::context::Context;
-use crate::exit::{Exit, Outcome, Stop, told};
+use crate::exit::{Exit, Outcome, Stop, error_text};
 use crate::format::human::{bytes, count, counted};
 use crate::interrupt::Interrupt;
 use crate::output::{Progress, say};
@@ -34,9 +34,9 @@ use crate::reach::unreachable;
 /// The largest append when no size is asked for.
 const ADAPTIVE: GroupSize = GroupSize { lines: 256, bytes: 256 * 1024, wait: false };
 /// Progress is told this often.
-const TELL: Duration = Duration::from_millis(100);
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Room for the longest record that any daemon takes: `flow` holds far less in flight unless a line is that long.
-const BUFFER: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
+const BUFFER_BYTES: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
 
 /// What to append, and how.
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     if let Some(why) = &done.no_ring {
         context.output.note(&format!("clactl: no ring of shared memory, the lines went over the socket: {why}"))?;
     }
-    let (text, _) = done.told();
+    let (text, _) = done.summary();
     let printed = match (args.output, exit) {
         (Form::Json, _) => context.output.line(&done.json()),
         (Form::Text, Exit::Done) => context.output.line(&text),
@@ -107,7 +107,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
         builder = builder.level(level.max(AckLevel::Received));
     }
     // Whoever stops it is told what became of his lines at once: nothing is brought home behind his back.
-    let builder = builder.max_buffered_bytes(BUFFER).drop_timeout(Duration::ZERO);
+    let builder = builder.max_buffered_bytes(BUFFER_BYTES).drop_timeout(Duration::ZERO);
     let connected = interrupt.or(builder.connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
@@ -131,7 +131,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
 
     let mut ticker = Ticker::new(level, &inputs);
     let mut flow = Flow::new(producer, level, args.severity);
-    let mut trouble = flow.run(fed, &interrupt, |reached| ticker.tell(reached)).await.err();
+    let mut trouble = flow.run(fed, &interrupt, |reached| ticker.report(reached)).await.err();
     let (reached, producer) = flow.into_parts();
     if trouble.is_none()
         && let Some(producer) = producer
@@ -173,7 +173,7 @@ fn inputs(files: &[PathBuf]) -> Vec<Input> {
 struct Ticker {
     progress: Option<Progress>,
     start: Instant,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
     level: AckLevel,
 }
 
@@ -183,16 +183,16 @@ impl Ticker {
         let typed = inputs.contains(&Input::Stdin) && std::io::stdin().is_terminal();
         let progress = (!typed).then(|| Progress::line("waiting for the first ack"));
         let progress = progress.filter(Progress::is_seen);
-        Self { progress, start: clock::now(), told: None, level }
+        Self { progress, start: clock::now(), reported_at: None, level }
     }
 
-    fn tell(&mut self, reached: &Reached) {
+    fn report(&mut self, reached: &Reached) {
         let Some(progress) = &self.progress else { return };
         let now = clock::now();
-        if self.told.is_some_and(|told| now - told < TELL) {
+        if self.reported_at.is_some_and(|reported_at| now - reported_at < REPORT_INTERVAL) {
             return;
         }
-        self.told = Some(now);
+        self.reported_at = Some(now);
         let rate = reached.bytes as f64 / (now - self.start).as_secs_f64().max(0.001);
         let lines = counted(reached.lines, "line");
         progress.say(format!("{lines} {}, {}/s", self.level, bytes(rate as u64)));
@@ -210,14 +210,14 @@ impl Done {
     }
 
     /// The result for a person, and what it amounts to.
-    fn told(&self) -> (String, Exit) {
+    fn summary(&self) -> (String, Exit) {
         let Some(trouble) = &self.trouble else { return (self.success(), Exit::Done) };
         let at = trouble.at.map_or_else(String::new, |place| format!("{}: ", self.name(place)));
         let last = match self.reached.last {
             Some(place) => format!("the last line that reached `{}` is {}", self.level, self.name(place)),
             None => format!("no line reached `{}`", self.level),
         };
-        (format!("clactl: {at}{}\n{last}", told(&trouble.error)), Exit::Failed)
+        (format!("clactl: {at}{}\n{last}", error_text(&trouble.error)), Exit::Failed)
     }
 
     fn success(&self) -> String {
@@ -250,7 +250,7 @@ impl Done {
                 Some(Input::File(path)) => Some(path.display().to_string()),
                 _ => None,
             }),
-            "failure": self.trouble.as_ref().map(|trouble| told(&trouble.error)),
+            "failure": self.trouble.as_ref().map(|trouble| error_text(&trouble.error)),
         })
         .to_string()
     }

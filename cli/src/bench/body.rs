@@ -53,7 +53,7 @@ impl Template {
     }
 
     /// Adds so many APPEND frames, the first record of the first of them with this id, the others following.
-    pub(super) fn stamp(&self, out: &mut Vec<u8>, first: Id, appends: usize, level: AckLevel, now: u64) {
+    pub(super) fn write_timestamped(&self, out: &mut Vec<u8>, first: Id, appends: usize, level: AckLevel, now: u64) {
         let begin = out.len();
         out.reserve(appends * self.frame.len());
         for _ in 0..appends {
@@ -121,7 +121,7 @@ impl Id {
     }
 
     /// Puts it at the beginning of a body.
-    pub(super) fn stamp(self, body: &mut String) {
+    pub(super) fn write_to(self, body: &mut String) {
         let digits = self.digits();
         if let Ok(digits) = std::str::from_utf8(&digits) {
             body.replace_range(..ID, digits);
@@ -151,10 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamped_append_is_what_a_daemon_takes() {
+    fn a_timestamped_append_is_what_a_daemon_takes() {
         let template = Template::new(128, 3, 1 << 20, 1 << 20).expect("small");
         let mut out = b"before".to_vec();
-        template.stamp(&mut out, Id { connection: 5, record: 900 }, 2, AckLevel::Durable, 77);
+        template.write_timestamped(&mut out, Id { connection: 5, record: 900 }, 2, AckLevel::Durable, 77);
         let filling = filling(128);
         let mut rest = &out[6..];
         for first in [900, 903] {

@@ -17,7 +17,7 @@ use super::load::Flown;
 use super::wire::Wire;
 
 /// The only read of its connection.
-const READ: u32 = 1;
+const READ_REQUEST_ID: u32 = 1;
 
 /// What reading back showed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,7 +34,7 @@ pub(super) fn check(address: &Address, flights: &[Flown], records: u32, size: us
     let Some(from) = ledger.first else { return Ok(Checked::default()) };
     let (mut wire, _) = Wire::connect(address, Intent { append: false, read: true })?;
     let read = Read {
-        request_id: READ,
+        request_id: READ_REQUEST_ID,
         from: ReadFrom::Offset(from),
         follow: false,
         limit: None,

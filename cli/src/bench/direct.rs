@@ -18,7 +18,7 @@ use crate::clock;
 use crate::interrupt::Interrupt;
 
 /// Length of the file: that of a segment.
-const FILE: u64 = 64 * 1024 * 1024;
+const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The file, and where the next write goes.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Direct {
         // Nobody else needs its name, and then nobody needs to remove it.
         std::fs::remove_file(path)?;
         let zeroes = vec![0; 1 << 20];
-        for _ in 0..FILE / zeroes.len() as u64 {
+        for _ in 0..FILE_BYTES / zeroes.len() as u64 {
             file.write_all(&zeroes)?;
         }
         file.sync_all()?;
@@ -78,7 +78,7 @@ impl Direct {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        if self.at + self.body.len() as u64 > FILE {
+        if self.at + self.body.len() as u64 > FILE_BYTES {
             self.at = 0;
         }
         let written = pwritev2(&self.file, &[IoSlice::new(&self.body)], self.at, ReadWriteFlags::DSYNC)?;

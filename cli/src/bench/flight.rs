@@ -78,8 +78,8 @@ impl Taken {
     }
 
     /// How many of its appends a mark covers; a mark that covers an append covers all before it.
-    fn covered(&self, mark: &Watermark, records: u64) -> usize {
-        let covers = |append| mark.covers(self.epoch, self.offset(append, records) + records - 1);
+    fn covered(&self, watermark: &Watermark, records: u64) -> usize {
+        let covers = |append| watermark.covers(self.epoch, self.offset(append, records) + records - 1);
         if covers(self.sent.appends - 1) {
             return self.sent.appends;
         }
@@ -134,8 +134,8 @@ impl Flight {
     pub(super) fn answer(&mut self, frame: &Frame, now: Instant) -> Result<(), Broken> {
         match frame {
             Frame::Accepted(accepted) => self.accepted(accepted, now),
-            Frame::Watermark(mark) => {
-                self.mark(mark, now);
+            Frame::Watermark(watermark) => {
+                self.watermark(watermark, now);
                 Ok(())
             }
             Frame::Refused(refused) => self.refused(refused),
@@ -178,13 +178,13 @@ impl Flight {
         Ok(())
     }
 
-    fn mark(&mut self, mark: &Watermark, now: Instant) {
-        if mark.level < self.level {
+    fn watermark(&mut self, watermark: &Watermark, now: Instant) {
+        if watermark.level < self.level {
             return;
         }
         let records = self.records;
         while let Some(row) = self.accepted.front_mut() {
-            let covered = row.covered(mark, records);
+            let covered = row.covered(watermark, records);
             if covered == 0 {
                 break;
             }
@@ -211,7 +211,7 @@ impl Flight {
         } else {
             return Err(Broken::OutOfOrder(format!("sequence {} was refused", refused.first_seq)));
         }
-        self.give_up(number, 1);
+        self.abandon(number, 1);
         self.refusal.get_or_insert_with(|| refused.error.clone());
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Flight {
         self.last_ack = Some(now);
     }
 
-    fn give_up(&mut self, number: usize, appends: usize) {
+    fn abandon(&mut self, number: usize, appends: usize) {
         self.failed += appends as u64;
         self.in_flight -= appends;
         for place in self.offsets.iter_mut().skip(number).take(appends) {
@@ -247,7 +247,7 @@ impl Flight {
     pub(super) fn end(&mut self) {
         let left: Vec<Sent> = self.sent.drain(..).chain(self.accepted.drain(..).map(|taken| taken.sent)).collect();
         for sent in left {
-            self.give_up(sent.number, sent.appends);
+            self.abandon(sent.number, sent.appends);
         }
     }
 }
@@ -264,7 +264,7 @@ mod tests {
         Frame::Accepted(Accepted { first_seq, first_offset, count: 2, epoch: 1, duplicate: false })
     }
 
-    fn mark(level: AckLevel, offset: u64) -> Frame {
+    fn watermark(level: AckLevel, offset: u64) -> Frame {
         Frame::Watermark(Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset })
     }
 
@@ -273,16 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn durable_waits_for_a_mark_that_covers_the_last_record() {
+    fn durable_waits_for_a_watermark_that_covers_the_last_record() {
         let start = Instant::now();
         let later = start + Duration::from_micros(500);
         let mut flight = Flight::new(AckLevel::Durable, 2);
         assert_eq!((flight.leave(2, start), flight.in_flight()), (0, 2));
         flight.answer(&accepted(0, 10), later).expect("in order");
-        flight.answer(&mark(AckLevel::Written, 12), later).expect("a mark");
-        flight.answer(&mark(AckLevel::Durable, 11), later).expect("a mark");
+        flight.answer(&watermark(AckLevel::Written, 12), later).expect("a mark");
+        flight.answer(&watermark(AckLevel::Durable, 11), later).expect("a mark");
         assert_eq!(flight.acked, 0);
-        flight.answer(&mark(AckLevel::Durable, 12), later).expect("a mark");
+        flight.answer(&watermark(AckLevel::Durable, 12), later).expect("a mark");
         assert_eq!((flight.acked, flight.in_flight(), flight.last_ack), (1, 1, Some(later)));
         let p50 = flight.latencies.value_at_quantile(0.5);
         assert!((499_000..=501_000).contains(&p50), "{p50}");
@@ -307,7 +307,7 @@ mod tests {
         flight.answer(&refused(2), now).expect("in order");
         flight.answer(&accepted(4, 12), now).expect("in order");
         flight.answer(&refused(0), now).expect("the journal failed");
-        flight.answer(&mark(AckLevel::Written, 14), now).expect("a mark");
+        flight.answer(&watermark(AckLevel::Written, 14), now).expect("a mark");
         assert_eq!((flight.acked, flight.failed, flight.in_flight()), (1, 2, 1));
         flight.end();
         assert_eq!((flight.failed, flight.offsets.as_slice()), (3, &[NOT_ACKED, NOT_ACKED, 12, NOT_ACKED][..]));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_out_of_order_are_told() {
+    fn answers_out_of_order_are_reported() {
         let now = Instant::now();
         let mut flight = Flight::new(AckLevel::Written, 2);
         flight.leave(1, now);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_within_a_row_acks_what_it_covers_each_with_its_latency() {
+    fn a_watermark_within_a_row_acks_what_it_covers_each_with_its_latency() {
         let start = Instant::now();
         let mut flight = Flight::new(AckLevel::Written, 2);
         flight.leave(5, start);
@@ -332,10 +332,10 @@ mod tests {
             flight.answer(&accepted(2 * n, 10 + 2 * n), start).expect("in order");
         }
         assert_eq!(flight.accepted.len(), 1, "one row");
-        flight.answer(&mark(AckLevel::Written, 15), start + Duration::from_millis(1)).expect("a mark");
+        flight.answer(&watermark(AckLevel::Written, 15), start + Duration::from_millis(1)).expect("a mark");
         assert_eq!((flight.acked, flight.in_flight(), flight.latencies.len()), (2, 3, 2));
         flight.answer(&refused(6), start).expect("the journal failed");
-        flight.answer(&mark(AckLevel::Written, 20), start + Duration::from_millis(3)).expect("a mark");
+        flight.answer(&watermark(AckLevel::Written, 20), start + Duration::from_millis(3)).expect("a mark");
         assert_eq!((flight.acked, flight.failed, flight.in_flight(), flight.latencies.len()), (4, 1, 0, 4));
         assert_eq!(flight.offsets, [10, 12, 14, NOT_ACKED, 18]);
         let max = Duration::from_nanos(flight.latencies.max()).as_micros();

@@ -22,11 +22,11 @@ use super::stats::new_histogram;
 use super::together;
 use super::wire::Wire;
 use crate::clock;
-use crate::exit::told;
+use crate::exit::error_text;
 use crate::interrupt::Interrupt;
 
 /// Stack of a connection's thread: there may be a thousand of them.
-const STACK: usize = 256 * 1024;
+const STACK_BYTES: usize = 256 * 1024;
 
 /// What is asked of a daemon.
 #[derive(Debug, Clone)]
@@ -106,10 +106,10 @@ pub(super) struct Connection {
 }
 
 impl Load {
-    /// Makes all of it; `acked` counts records while it goes on, `tell` is called now and then.
-    pub(super) fn run(&self, mut tell: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+    /// Makes all of it; `acked` counts records while it goes on, `report` is called now and then.
+    pub(super) fn run(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
         if matches!(self.address, Address::Shm(_)) {
-            return self.run_by_rings(tell);
+            return self.run_by_rings(report);
         }
         let append = Intent { append: true, read: false };
         let mut connections = Vec::new();
@@ -147,7 +147,7 @@ impl Load {
         let mut running = Vec::new();
         for share in shares {
             let barrier = barrier.clone();
-            let thread = thread::Builder::new().name("load".to_owned()).stack_size(STACK);
+            let thread = thread::Builder::new().name("load".to_owned()).stack_size(STACK_BYTES);
             running.push(thread.spawn(move || {
                 barrier.wait();
                 together::run(share)
@@ -156,7 +156,7 @@ impl Load {
         barrier.wait();
         while running.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(100).min(self.duration / 4));
-            tell(acked.load(Relaxed));
+            report(acked.load(Relaxed));
         }
         let ends =
             running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread of the load panicked"))?);
@@ -189,7 +189,7 @@ impl Load {
             acked += end.flight.acked * u64::from(self.records);
             failed += end.flight.failed * u64::from(self.records);
             let refusal = end.flight.refusal.as_ref().map(ErrorInfo::to_string);
-            trouble = trouble.or(end.broken.as_ref().map(told)).or(refusal);
+            trouble = trouble.or(end.broken.as_ref().map(error_text)).or(refusal);
             flights.push(Flown { producer: end.producer, offsets: end.flight.offsets });
         }
         Loaded { level, log, acked, failed, elapsed, latencies, trouble, flights }
@@ -213,7 +213,7 @@ impl Connection {
             let room = self.load.in_flight.saturating_sub(self.flight.in_flight());
             if room > 0 {
                 let first = Id { connection: self.number, record: self.flight.leave(room, now) };
-                self.template.stamp(&mut self.wire.out, first, room, self.level, time);
+                self.template.write_timestamped(&mut self.wire.out, first, room, self.level, time);
             }
             return true;
         }
@@ -252,7 +252,7 @@ impl Connection {
                 self.wire.exchange()?;
                 while let Some(raw) = self.wire.next()? {
                     flushed |= match raw.decode()? {
-                        Frame::Watermark(mark) => mark.request_id == 1,
+                        Frame::Watermark(watermark) => watermark.request_id == 1,
                         Frame::Error(error) => return Err(error.error.into()),
                         _ => false,
                     };

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Time between two looks.
-const EVERY: Duration = Duration::from_millis(25);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Looks at a process until dropped.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Watch {
             while !its.over.load(Relaxed) {
                 let now = fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|status| resident(&status));
                 its.peak.fetch_max(now.unwrap_or(0), Relaxed);
-                thread::sleep(EVERY);
+                thread::sleep(SAMPLE_INTERVAL);
             }
         };
         // Without the thread there is no number, and that is said: the peak stays 0.

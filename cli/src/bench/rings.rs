@@ -19,15 +19,15 @@ use super::flight::NOT_ACKED;
 use super::load::{Flown, Load, Loaded, LogFacts};
 use super::stats::new_histogram;
 use crate::clock;
-use crate::exit::told;
+use crate::exit::error_text;
 
 /// What an append takes of a producer's memory beside its bodies, at most, and a record in it.
-const OVERHEAD: usize = 4096;
-const RECORD_OVERHEAD: usize = 64;
+const APPEND_OVERHEAD_BYTES: usize = 4096;
+const RECORD_OVERHEAD_BYTES: usize = 64;
 
 impl Load {
     /// As [`Load::run`], by rings.
-    pub(super) fn run_by_rings(&self, mut tell: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+    pub(super) fn run_by_rings(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let mut connections = Vec::new();
         for number in 0..self.connections {
@@ -36,7 +36,7 @@ impl Load {
             if let Some(why) = producer.why_no_ring() {
                 bail!("{}: {why}", which());
             }
-            connections.push(Ringed::new(number, producer, self));
+            connections.push(RingProducer::new(number, producer, self));
         }
         let first =
             connections.first().and_then(|one| one.producer.log()).context("at least one connection is wanted")?;
@@ -52,17 +52,17 @@ impl Load {
             threads.push(thread::Builder::new().name("load".to_owned()).spawn(move || {
                 barrier.wait();
                 connection.start = clock::now();
-                connection.trouble = connection.go(&load, level, &acked).err().as_ref().map(told);
+                connection.trouble = connection.run(&load, level, &acked).err().as_ref().map(error_text);
                 connection
             })?);
         }
         barrier.wait();
         while threads.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(100).min(self.duration / 4));
-            tell(acked.load(Relaxed));
+            report(acked.load(Relaxed));
         }
         let ends = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));
-        let ends: Vec<Ringed> = ends.collect::<anyhow::Result<_>>()?;
+        let ends: Vec<RingProducer> = ends.collect::<anyhow::Result<_>>()?;
         for end in &ends {
             // What is read back afterwards must be readable: written.
             runtime.block_on(end.producer.flush(level.max(AckLevel::Written)))?;
@@ -71,21 +71,21 @@ impl Load {
     }
 
     fn producer(&self) -> clad_client::ProducerBuilder {
-        let append = OVERHEAD + self.records as usize * (self.size + RECORD_OVERHEAD);
+        let append = APPEND_OVERHEAD_BYTES + self.records as usize * (self.size + RECORD_OVERHEAD_BYTES);
         Producer::builder(self.address.clone())
             .component("clactl-bench")
             .max_buffered_bytes((self.in_flight + 1).saturating_mul(append))
     }
 
     fn fits(&self, log: &LogInfo) -> anyhow::Result<()> {
-        let least = self.records as usize * (self.size + RECORD_OVERHEAD / 2);
+        let least = self.records as usize * (self.size + RECORD_OVERHEAD_BYTES / 2);
         if least > log.max_append_bytes as usize {
             bail!("--size, --records-per-append: a ring takes appends of {} bytes here", log.max_append_bytes);
         }
         Ok(())
     }
 
-    fn sum_of_rings(&self, level: AckLevel, log: LogFacts, ends: Vec<Ringed>) -> Loaded {
+    fn sum_of_rings(&self, level: AckLevel, log: LogFacts, ends: Vec<RingProducer>) -> Loaded {
         let mut latencies = new_histogram();
         let (mut acked, mut failed, mut trouble) = (0, 0, None);
         let start = ends.iter().map(|end| end.start).min();
@@ -105,7 +105,7 @@ impl Load {
 }
 
 /// One producer, and what became of its appends.
-struct Ringed {
+struct RingProducer {
     number: u16,
     producer: Producer,
     batch: Batch,
@@ -118,7 +118,7 @@ struct Ringed {
     trouble: Option<String>,
 }
 
-impl Ringed {
+impl RingProducer {
     fn new(number: u16, producer: Producer, load: &Load) -> Self {
         Self {
             number,
@@ -134,7 +134,7 @@ impl Ringed {
         }
     }
 
-    fn go(&mut self, load: &Load, level: AckLevel, acked: &AtomicU64) -> anyhow::Result<()> {
+    fn run(&mut self, load: &Load, level: AckLevel, acked: &AtomicU64) -> anyhow::Result<()> {
         let deadline = clock::now() + load.duration;
         let mut out: VecDeque<(Ticket, Instant)> = VecDeque::with_capacity(load.in_flight);
         loop {
@@ -166,7 +166,7 @@ impl Ringed {
         let time = clock::unix_nanos();
         let first = self.offsets.len() as u64 * u64::from(load.records);
         for record in first..first + u64::from(load.records) {
-            Id { connection: self.number, record }.stamp(&mut self.body);
+            Id { connection: self.number, record }.write_to(&mut self.body);
             self.batch.push_body(time, 0, Severity::INFO.0, Body::Text(&self.body))?;
         }
         let ticket = self.producer.try_append_batch(&mut self.batch, Some(level))?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
-use clad_journal::io::device::{Obstacle, Reach, discover};
+use clad_journal::io::device::{DurabilityClass, Obstacle, discover};
 use clad_proto::frame::Intent;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ use super::wire::Wire;
 use crate::clock;
 
 /// Longest wait until it answers, and until it has ended.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(60);
 /// What `statfs` calls tmpfs.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
@@ -46,9 +46,9 @@ pub(super) fn is_tmpfs(folder: &Path) -> io::Result<bool> {
 
 /// Whether nothing but a missing journal of its file system keeps a folder from `durable`.
 fn lacks_only_a_journal(folder: &Path) -> bool {
-    match discover(folder).reach(false) {
-        Reach::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),
-        Reach::Durable { .. } => false,
+    match discover(folder).durability_class(false) {
+        DurabilityClass::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),
+        DurabilityClass::Durable { .. } => false,
     }
 }
 
@@ -117,7 +117,7 @@ impl Spawned {
     }
 
     fn wait_until_it_answers(&mut self) -> anyhow::Result<()> {
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + DAEMON_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the daemon ended at once ({status}); it said:\n{}", self.said());
@@ -142,7 +142,7 @@ impl Spawned {
     /// Asks it to stop and waits for that; what it said when that went wrong is the error.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).map_err(io::Error::from)?;
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + DAEMON_TIMEOUT;
         while clock::now() < deadline {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
@@ -150,7 +150,7 @@ impl Spawned {
                 None => thread::sleep(Duration::from_millis(10)),
             }
         }
-        Err(anyhow!("the daemon did not stop within {PATIENCE:?}; it was killed"))
+        Err(anyhow!("the daemon did not stop within {DAEMON_TIMEOUT:?}; it was killed"))
     }
 }
 

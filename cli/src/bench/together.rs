@@ -1,7 +1,7 @@
 //! Connections that one thread serves.
 //!
 //! What must hold: each keeps its appends in flight however slow the others are; one that breaks ends alone; a daemon
-//! that says nothing on any of them for [`PATIENCE`] ends all. The thread waits for something to read, and for room only
+//! that says nothing on any of them for [`ANSWER_TIMEOUT`] ends all. The thread waits for something to read, and for room only
 //! while there is none: who waits inside the call that receives is woken each time the daemon takes an append, too.
 
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::load::{Connection, End};
-use super::wire::PATIENCE;
+use super::wire::ANSWER_TIMEOUT;
 use crate::clock;
 
 /// A thread's connections.
@@ -50,12 +50,12 @@ impl Together {
             }
             self.turn(at, epoll::EventFlags::empty());
         }
-        let timeout = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: ANSWER_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.open.len());
         while self.ends.len() < self.open.len() {
             events.clear();
             match epoll::wait(&self.poll, spare_capacity(&mut events), Some(&timeout)) {
-                Ok(0) => bail!("the daemon said nothing for {PATIENCE:?}"),
+                Ok(0) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,7 +1,7 @@
 //! A lean connection: whole frames in, bytes out, no runtime.
 //!
 //! What must hold: sending never blocks while answers wait to be read, so that two full sockets cannot hold each other
-//! up; a daemon that says nothing for [`PATIENCE`] ends the run rather than hang it.
+//! up; a daemon that says nothing for [`ANSWER_TIMEOUT`] ends the run rather than hang it.
 
 use std::io;
 use std::net::TcpStream;
@@ -19,9 +19,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Longest silence of a daemon that owes an answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much is asked for in one read.
-const READ: usize = 64 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 
 /// A greeted connection.
 #[derive(Debug)]
@@ -59,12 +59,12 @@ impl Socket {
             // The socket that gives out rings answers who reads.
             Address::Unix(path) | Address::Shm(path) => {
                 let socket = UnixStream::connect(path)?;
-                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
                 Self::Unix(socket)
             }
             Address::Tcp(at) => {
                 let socket = TcpStream::connect((at.host.as_str(), at.port))?;
-                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
                 socket.set_nodelay(true)?;
                 Self::Tcp(socket)
             }
@@ -167,11 +167,11 @@ impl Wire {
 
     /// Waits for either; says whether there is something to read.
     fn readable_or_writable(&self) -> anyhow::Result<bool> {
-        let timeout = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: ANSWER_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)];
         loop {
             match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => bail!("the daemon said nothing for {PATIENCE:?}"),
+                Ok(0) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
                 // A socket that was hung up gives what is left, then its end.
                 Ok(_) => return Ok(fds[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
                 Err(Errno::INTR) => {}
@@ -185,10 +185,10 @@ impl Wire {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        if self.incoming.len() - self.end < READ {
+        if self.incoming.len() - self.end < READ_BYTES {
             self.incoming.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            let len = (self.end + READ).max(2 * self.end).max(self.incoming.len());
+            let len = (self.end + READ_BYTES).max(2 * self.end).max(self.incoming.len());
             self.incoming.resize(len, 0);
         }
         loop {
@@ -200,7 +200,7 @@ impl Wire {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => bail!("the daemon said nothing for {PATIENCE:?}"),
+                Err(Errno::AGAIN) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }

@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 /// Bytes before the first frame.
 const HEAD_BYTES: usize = 32;
 /// Lines are gathered up to this before they are handed on.
-const GATHER: usize = 64 * 1024;
+const LINE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Gives records their form.
 pub(super) enum Form {
@@ -79,7 +79,7 @@ impl Form {
                     if wanted(entry) {
                         count += 1;
                         renderer.render(entry, lines);
-                        if lines.len() >= GATHER {
+                        if lines.len() >= LINE_BUFFER_BYTES {
                             written = write(lines);
                             lines.clear();
                         }
@@ -101,11 +101,11 @@ impl Form {
                 });
                 let Some(span) = span else { return Ok(0) };
                 count = span.end - span.start;
-                let (head, vouched, payload) = piece.whole();
+                let (head, peer_meta, payload) = piece.whole();
                 let skip = (span.start - head.first_offset) as u32;
                 let head = RecordsHead { skip, take: count as u32, ..head };
                 out.clear();
-                encode_records(out, 0, &head, &vouched.to_bytes(), payload);
+                encode_records(out, 0, &head, &peer_meta.to_bytes(), payload);
                 write(out)?;
             }
         }

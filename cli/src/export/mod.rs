@@ -28,7 +28,7 @@ use anyhow::anyhow;
 use bytesize::ByteSize;
 use clad_client::Start;
 use clad_journal::format::META_NAME;
-use clad_journal::io::device::{Reach, discover};
+use clad_journal::io::device::{DurabilityClass, discover};
 use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor};
 use clap::{Args, ValueEnum};
@@ -170,7 +170,7 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
     runtime.block_on(async {
         let planned = interrupt.or(plan(args, filter, &source, earlier)).await;
         let plan = planned.unwrap_or_else(|| Err(Stop::Failed(anyhow!("interrupted before anything was done"))))?;
-        let sink = Sink::open(args, &plan.state, plan.goes_on, output)?;
+        let sink = Sink::open(args, &plan.state, plan.resumes, output)?;
         let mut export = Export { plan, sink, form: Form::new(args.output), interrupt, damaged };
         let ended = export.copy(&source).await;
         export.end(ended)
@@ -193,9 +193,9 @@ fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source
 
 /// What to know where a folder keeps nothing through a power cut: its files may be a copy of a log that does.
 fn kept_here(dir: &Path) -> Option<String> {
-    match discover(dir).reach(true) {
-        Reach::Durable { .. } => None,
-        reach @ Reach::Written { .. } => Some(format!(
+    match discover(dir).durability_class(true) {
+        DurabilityClass::Durable { .. } => None,
+        reach @ DurabilityClass::Written { .. } => Some(format!(
             "clactl: nothing in {} is durable ({reach}): what the files call durable is so only where they were copied from",
             dir.display()
         )),
@@ -210,7 +210,7 @@ struct Plan {
     filter: Filter,
     standing: Standing,
     state: State,
-    goes_on: bool,
+    resumes: bool,
 }
 
 async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Option<State>) -> Result<Plan, Stop> {
@@ -218,7 +218,7 @@ async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Optio
     if let Source::Files(files) = source {
         standing.end.offset = files.durable_end();
     }
-    let goes_on = earlier.is_some();
+    let resumes = earlier.is_some();
     let state = earlier.unwrap_or_else(|| State::begin(standing.log_id, args, &filter));
     if state.log_id != standing.log_id.to_string() {
         return Err(Stop::Failed(anyhow!(
@@ -229,7 +229,7 @@ async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Optio
     }
     let start = match (state.place()?, args.after_cursor) {
         (Some(cursor), _) => {
-            source.judge(cursor).await.map_err(|stop| not_ours(stop, goes_on))?;
+            source.judge(cursor).await.map_err(|stop| not_ours(stop, resumes))?;
             Start::Cursor(cursor)
         }
         (None, Some(cursor)) => {
@@ -239,13 +239,13 @@ async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Optio
         (None, None) => Start::Offset(args.from.unwrap_or(0)),
     };
     let to = args.to.unwrap_or(u64::MAX).min(standing.end.offset);
-    Ok(Plan { start, to, filter, standing, state, goes_on })
+    Ok(Plan { start, to, filter, standing, state, resumes })
 }
 
 /// A place that is no place of this log any more.
-fn not_ours(stop: Stop, goes_on: bool) -> Stop {
+fn not_ours(stop: Stop, resumes: bool) -> Stop {
     match stop {
-        Stop::Failed(error) if goes_on => Stop::Failed(error.context(
+        Stop::Failed(error) if resumes => Stop::Failed(error.context(
             "the export cannot go on: what it holds is not what this log holds now; keep the file, and export into another \
              one",
         )),

@@ -18,7 +18,7 @@ use crate::exit::Stop;
 use crate::output::Output;
 
 /// So much of the end of the synced file is looked at before anything is cut off.
-const TAIL: u64 = 4096;
+const TAIL_CHECK_BYTES: u64 = 4096;
 
 /// Where an export goes.
 pub(super) struct Sink<'a> {
@@ -35,7 +35,7 @@ struct Target {
 
 impl<'a> Sink<'a> {
     /// Opens it: a new file is durable, with a state that says so, before the first record is written.
-    pub(super) fn open(args: &ExportArgs, state: &State, goes_on: bool, output: &'a mut Output) -> Result<Self, Stop> {
+    pub(super) fn open(args: &ExportArgs, state: &State, resumes: bool, output: &'a mut Output) -> Result<Self, Stop> {
         let Some(path) = args.path() else { return Ok(Self { output, file: None }) };
         let options = bulk::Options::new().mode(args.mode);
         let name = path.display().to_string();
@@ -46,10 +46,10 @@ impl<'a> Sink<'a> {
             return Err(Stop::Failed(anyhow!("{name} is written by another export")));
         }
         // What was read before the lock was taken may be another's by now.
-        if state::find(path, &args.request(), args.fresh)?.as_ref() != goes_on.then_some(state) {
+        if state::find(path, &args.request(), args.fresh)?.as_ref() != resumes.then_some(state) {
             return Err(Stop::Failed(anyhow!("{name} was written by another export meanwhile; start again")));
         }
-        if goes_on {
+        if resumes {
             let cut = writer.len().checked_sub(state.bytes);
             let cut = cut.filter(|_| tail_of(path, state.bytes).is_ok_and(|tail| tail == state.tail_crc32c));
             let Some(cut) = cut else {
@@ -78,7 +78,7 @@ impl<'a> Sink<'a> {
                 synced: state.bytes,
             }),
         };
-        if !goes_on {
+        if !resumes {
             sink.checkpoint(&mut state.clone())?;
         }
         Ok(sink)
@@ -143,7 +143,7 @@ impl<'a> Sink<'a> {
 fn tail_of(path: &Path, end: u64) -> Result<u32, Stop> {
     let read = || {
         let mut file = File::open(path)?;
-        let start = end.saturating_sub(TAIL);
+        let start = end.saturating_sub(TAIL_CHECK_BYTES);
         file.seek(SeekFrom::Start(start))?;
         let mut tail = vec![0; (end - start) as usize];
         file.read_exact(&mut tail)?;

@@ -14,7 +14,7 @@ mod tests;
 pub(crate) mod times;
 mod verbose;
 
-use clad_proto::frame::Vouched;
+use clad_proto::frame::PeerMeta;
 use clad_proto::{Cursor, GroupView, LogId, ProducerId, RecordView, ValueRef};
 use clap::ValueEnum;
 use jiff::tz::TimeZone;
@@ -52,7 +52,7 @@ pub(crate) struct Entry<'a> {
     /// Its sequence.
     pub(crate) sequence: u64,
     /// What the daemon saw of the sender.
-    pub(crate) vouched: &'a Vouched,
+    pub(crate) peer_meta: &'a PeerMeta,
     /// What it shares with the rest of its append.
     pub(crate) group: GroupView<'a>,
     /// The record.

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use clad_proto::frame::Vouched;
+use clad_proto::frame::PeerMeta;
 use clad_proto::{GroupView, RecordView, Severity};
 
 use super::json::{self, Object};
@@ -34,7 +34,7 @@ pub(super) fn write(entry: &Entry<'_>, out: &mut String) {
     count(&mut object, "flags", record.flags());
     text(&mut object, "event_name", record.event_name());
     group(&mut object, &entry.group);
-    vouched(object.key("vouched"), entry.vouched);
+    peer_meta(object.key("vouched"), entry.peer_meta);
     let _ = write!(object.key("producer_id"), "\"{}\"", entry.producer_id);
     object.number("producer_epoch", entry.producer_epoch).number("sequence", entry.sequence);
     let _ = write!(object.key("cursor"), "\"{}\"", entry.cursor());
@@ -92,16 +92,16 @@ fn group(object: &mut Object<'_>, group: &GroupView<'_>) {
     text(object, "scope_schema_url", group.scope_schema_url());
 }
 
-fn vouched(out: &mut String, vouched: &Vouched) {
+fn peer_meta(out: &mut String, peer_meta: &PeerMeta) {
     let mut object = Object::open(out);
-    if let Some(transport) = vouched.transport {
+    if let Some(transport) = peer_meta.transport {
         object.string("transport", transport.name());
     }
     let numbers = [
-        ("uid", vouched.uid.map(u64::from)),
-        ("gid", vouched.gid.map(u64::from)),
-        ("pid", vouched.pid.map(u64::from)),
-        ("pid_start_ticks", vouched.pid_start),
+        ("uid", peer_meta.uid.map(u64::from)),
+        ("gid", peer_meta.gid.map(u64::from)),
+        ("pid", peer_meta.pid.map(u64::from)),
+        ("pid_start_ticks", peer_meta.pid_start),
     ];
     for (key, value) in numbers {
         if let Some(value) = value {

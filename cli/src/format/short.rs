@@ -19,7 +19,7 @@ pub(super) fn write(entry: &Entry<'_>, time: &mut ShortTime, colour: bool, line:
         Some("") | None => line.push('-'),
         Some(name) => escape::text(line, name),
     }
-    if let Some(pid) = entry.vouched.pid {
+    if let Some(pid) = entry.peer_meta.pid {
         let _ = write!(line, "[{pid}]");
     }
     line.push_str(": ");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use clad_proto::frame::{Transport, Vouched};
+use clad_proto::frame::{PeerMeta, Transport};
 use clad_proto::{AnyValue, Group, KeyValue, LogId, PayloadBuilder, PayloadView, ProducerId, Record, Scope};
 use jiff::tz::TimeZone;
 
@@ -10,7 +10,7 @@ use super::{Entry, Format, Renderer};
 
 const TIME: u64 = 1_767_261_600_123_456_789; // 2026-01-01 10:00:00.123456789 UTC
 
-fn rendered(format: Format, colour: bool, group: &Group, record: &Record, vouched: &Vouched) -> String {
+fn rendered(format: Format, colour: bool, group: &Group, record: &Record, peer_meta: &PeerMeta) -> String {
     let mut builder = PayloadBuilder::new(group).expect("a small group");
     builder.push(record).expect("a small record");
     let payload = builder.finish();
@@ -23,7 +23,7 @@ fn rendered(format: Format, colour: bool, group: &Group, record: &Record, vouche
         producer_id: ProducerId::from_bytes([0xCD; 16]),
         producer_epoch: 1,
         sequence: 7,
-        vouched,
+        peer_meta,
         group: view.group(),
         record: view.records().next().expect("one record"),
     };
@@ -32,7 +32,7 @@ fn rendered(format: Format, colour: bool, group: &Group, record: &Record, vouche
     String::from_utf8(out).expect("these bodies are UTF-8")
 }
 
-fn full() -> (Group, Record, Vouched) {
+fn full() -> (Group, Record, PeerMeta) {
     let mut group = Group::component_named("web");
     group.scope = Some(Scope { name: "http".into(), version: "1.2".into(), ..Scope::default() });
     let record = Record {
@@ -53,36 +53,36 @@ fn full() -> (Group, Record, Vouched) {
         dropped_attributes_count: 2,
         ..Record::text(TIME, 13, "slow \"reply\"\nsecond line")
     };
-    let vouched = Vouched {
+    let peer_meta = PeerMeta {
         transport: Some(Transport::Unix),
         pid: Some(4711),
         pid_start: Some(99),
         uid: Some(1000),
         gid: Some(100),
-        ..Vouched::default()
+        ..PeerMeta::default()
     };
-    (group, record, vouched)
+    (group, record, peer_meta)
 }
 
-fn bare(body: Option<AnyValue>) -> (Group, Record, Vouched) {
-    (Group::default(), Record { body, ..Record::default() }, Vouched::default())
+fn bare(body: Option<AnyValue>) -> (Group, Record, PeerMeta) {
+    (Group::default(), Record { body, ..Record::default() }, PeerMeta::default())
 }
 
 #[test]
 fn short() {
-    let (group, record, vouched) = full();
-    let plain = rendered(Format::Short, false, &group, &record, &vouched);
+    let (group, record, peer_meta) = full();
+    let plain = rendered(Format::Short, false, &group, &record, &peer_meta);
     assert_eq!(plain, "Jan 01 10:00:00.123 web[4711]: WARN slow \"reply\"\\nsecond line\n");
-    let painted = rendered(Format::Short, true, &group, &record, &vouched);
+    let painted = rendered(Format::Short, true, &group, &record, &peer_meta);
     assert_eq!(painted, "Jan 01 10:00:00.123 web[4711]: \x1b[1;33mWARN slow \"reply\"\\nsecond line\x1b[0m\n");
-    let (group, record, vouched) = bare(None);
-    let plain = rendered(Format::Short, true, &group, &record, &vouched);
+    let (group, record, peer_meta) = bare(None);
+    let plain = rendered(Format::Short, true, &group, &record, &peer_meta);
     assert_eq!(plain, "Jan 01 10:00:01.123 -: - \n", "the append's time; nothing to paint");
 }
 
 #[test]
 fn json() {
-    let (group, record, vouched) = full();
+    let (group, record, peer_meta) = full();
     let golden = concat!(
         r#"{"offset":41,"epoch":3,"time":"2026-01-01T10:00:00.123456789Z","#,
         r#""observed_time":"2026-01-01T10:00:00.123456794Z","append_time":"2026-01-01T10:00:01.123456789Z","#,
@@ -97,7 +97,7 @@ fn json() {
         r#""cursor":"abababababababababababababababab:3:42"}"#,
         "\n"
     );
-    assert_eq!(rendered(Format::Json, true, &group, &record, &vouched), golden);
+    assert_eq!(rendered(Format::Json, true, &group, &record, &peer_meta), golden);
     serde_json::from_str::<serde_json::Value>(golden).expect("it is JSON");
 }
 
@@ -110,23 +110,23 @@ fn json_has_the_fields_that_the_manual_names() {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     let named: BTreeSet<&str> = rows.flat_map(|row| row.split(", ")).map(|name| name.trim_matches('`')).collect();
 
-    let (mut group, mut record, vouched) = full();
+    let (mut group, mut record, peer_meta) = full();
     if let Some(resource) = &mut group.resource {
         resource.dropped_attributes_count = 1;
     }
     group.resource_schema_url = "https://a.example".into();
     group.scope_schema_url = "https://b.example".into();
-    let with_text = rendered(Format::Json, false, &group, &record, &vouched);
+    let with_text = rendered(Format::Json, false, &group, &record, &peer_meta);
     record.body = Some(AnyValue::Bytes(vec![0xFF]));
-    let with_bytes = rendered(Format::Json, false, &group, &record, &vouched);
+    let with_bytes = rendered(Format::Json, false, &group, &record, &peer_meta);
     let objects = [with_text, with_bytes].map(|line| serde_json::from_str::<serde_json::Value>(&line).expect("JSON"));
     let written: BTreeSet<&str> =
         objects.iter().flat_map(|object| object.as_object().expect("an object").keys()).map(String::as_str).collect();
     assert_eq!(written, named);
 
     // Those that it says are always there, in the barest record.
-    let (group, record, vouched) = bare(None);
-    let line = rendered(Format::Json, false, &group, &record, &vouched);
+    let (group, record, peer_meta) = bare(None);
+    let line = rendered(Format::Json, false, &group, &record, &peer_meta);
     let least = serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
     let rows = table.lines().filter(|line| line.contains("| always")).filter_map(|line| line.strip_prefix("| `"));
     let always: BTreeSet<&str> = rows
@@ -151,8 +151,8 @@ fn json_bodies() {
         (Some(AnyValue::StringIndex(4)), r#""body":{"string_index":4}"#),
         (Some(AnyValue::KvList(vec![KeyValue::new("a", "\u{7f}\\")])), r#""body":{"a":"\u007f\\"}"#),
     ] {
-        let (group, record, vouched) = bare(body);
-        let line = rendered(Format::Json, false, &group, &record, &vouched);
+        let (group, record, peer_meta) = bare(body);
+        let line = rendered(Format::Json, false, &group, &record, &peer_meta);
         assert!(line.contains(golden), "{line}");
         serde_json::from_str::<serde_json::Value>(&line).expect("it is JSON");
     }
@@ -162,17 +162,17 @@ fn json_bodies() {
 fn cat_changes_nothing() {
     for body in ["", "plain", "cr\r", "\0\x1b[31m", "two\nlines"] {
         for value in [AnyValue::String(body.to_owned()), AnyValue::Bytes(body.as_bytes().to_vec())] {
-            let (group, record, vouched) = bare(Some(value));
-            assert_eq!(rendered(Format::Cat, true, &group, &record, &vouched), format!("{body}\n"));
+            let (group, record, peer_meta) = bare(Some(value));
+            assert_eq!(rendered(Format::Cat, true, &group, &record, &peer_meta), format!("{body}\n"));
         }
     }
-    let (group, record, vouched) = bare(Some(AnyValue::Array(vec![AnyValue::Int(1), "x".into()])));
-    assert_eq!(rendered(Format::Cat, false, &group, &record, &vouched), "[1,\"x\"]\n");
+    let (group, record, peer_meta) = bare(Some(AnyValue::Array(vec![AnyValue::Int(1), "x".into()])));
+    assert_eq!(rendered(Format::Cat, false, &group, &record, &peer_meta), "[1,\"x\"]\n");
 }
 
 #[test]
 fn verbose() {
-    let (group, record, vouched) = full();
+    let (group, record, peer_meta) = full();
     let golden = r#"Thu 2026-01-01 10:00:00.123456789 UTC [abababababababababababababababab:3:42]
     offset           41 in epoch 3
     time             Thu 2026-01-01 10:00:00.123456789 UTC
@@ -199,7 +199,7 @@ fn verbose() {
     sender           unix, uid 1000, gid 100, pid 4711
     producer         cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd epoch 1, sequence 7
 "#;
-    assert_eq!(rendered(Format::Verbose, true, &group, &record, &vouched), golden);
+    assert_eq!(rendered(Format::Verbose, true, &group, &record, &peer_meta), golden);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn nothing_harmful_gets_through() {
         ..Record::text(TIME, 9, nasty.clone())
     };
     for format in [Format::Short, Format::Json, Format::Verbose] {
-        let text = rendered(format, false, &group, &record, &Vouched::default());
+        let text = rendered(format, false, &group, &record, &PeerMeta::default());
         let harmful = text.trim_end_matches('\n').chars().find(|&c| c != '\n' && !super::escape::is_harmless(c));
         assert_eq!(harmful, None, "{format:?}");
         assert!(format == Format::Verbose || text.lines().count() == 1, "{format:?}");

@@ -63,7 +63,7 @@ fn group(entry: &Entry<'_>, out: &mut String) {
 }
 
 fn sender(entry: &Entry<'_>, out: &mut String) {
-    let seen = entry.vouched;
+    let seen = entry.peer_meta;
     out.push_str(seen.transport.map_or("unknown way", |transport| transport.name()));
     for (key, value) in [("uid", seen.uid), ("gid", seen.gid), ("pid", seen.pid)] {
         if let Some(value) = value {

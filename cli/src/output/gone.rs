@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 /// Ends when nobody reads stdout any more. The thread that looks sleeps in the kernel, and ends with the process.
 pub(crate) fn reader_gone() -> io::Result<impl Future<Output = ()>> {
-    let (told, gone) = oneshot::channel();
+    let (closed, gone) = oneshot::channel();
     thread::Builder::new().name("stdout".to_owned()).spawn(move || {
         if watch(&io::stdout()) {
-            let _ = told.send(());
+            let _ = closed.send(());
         }
     })?;
     Ok(async {

@@ -18,7 +18,7 @@ pub(crate) use gone::reader_gone;
 pub(crate) use progress::Progress;
 
 /// What is gathered before it is written.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Stdout and stderr.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Output {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let colour = stdout.is_terminal() && set("NO_COLOR").is_none() && !dumb;
-        Self { stdout: BufWriter::with_capacity(BUFFER, stdout), colour, failed: false }
+        Self { stdout: BufWriter::with_capacity(BUFFER_BYTES, stdout), colour, failed: false }
     }
 
     /// Whether stdout may be coloured.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Drawn this often while nothing moves, so that the elapsed time goes on.
-const TICK: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A line on stderr that says how far a command has come. It is gone when dropped.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Progress {
     /// A line without an end in sight.
     pub(crate) fn line(what: &str) -> Self {
         let progress = Self::styled(what, None, "{spinner} {msg} [{elapsed}]");
-        progress.0.enable_steady_tick(TICK);
+        progress.0.enable_steady_tick(REDRAW_INTERVAL);
         progress
     }
 

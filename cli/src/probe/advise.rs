@@ -8,22 +8,22 @@
 //! | io_uring is permitted and its best series is no slower than that of the threads | `uring`, else `blocking` |
 //! | the fewest in flight that reach 90 % of the best of that series | `in_flight` |
 
-use clad_journal::io::device::{Obstacle, Reach, Substrate};
+use clad_journal::io::device::{DurabilityClass, Obstacle, Substrate};
 use clad_journal::io::probe::{Space, Uring, Way};
 
 use super::measure::Measured;
 use crate::format::human::{bytes, count};
 
 /// `sync_file_range` must be so many times as fast before it is worth its conditions.
-const WORTH: f64 = 1.2;
+const SYNC_RANGE_SPEEDUP_MIN: f64 = 1.2;
 /// Enough of the best rate.
-const ENOUGH: f64 = 0.9;
+const BEST_RATE_FRACTION: f64 = 0.9;
 /// A sync that returns this fast on average asked no disk (µs).
-const TOO_FAST: f64 = 10.0;
+const CREDIBLE_SYNC_US_MIN: f64 = 10.0;
 /// Where one in a hundred takes so many times as long as the usual one, something else is at work too.
-const UNSTEADY: f64 = 20.0;
+const P99_TO_MEDIAN_MAX: f64 = 20.0;
 /// What the ring's registered buffers take.
-const RING_MEMORY: u64 = 16 << 20;
+const RING_MEMORY_BYTES: u64 = 16 << 20;
 
 /// All that is known.
 pub(super) struct Findings<'a> {
@@ -63,7 +63,7 @@ impl Findings<'_> {
     /// Whether a completed `sync_file_range` survives a power cut, as far as the kernel can tell.
     pub(super) fn range_sync_is_safe(&self) -> bool {
         self.substrate.zeroing_pays()
-            && self.substrate.reach(false).is_durable()
+            && self.substrate.durability_class(false).is_durable()
             && self.substrate.volatile_cache().is_none()
     }
 
@@ -72,7 +72,7 @@ impl Findings<'_> {
         match measured.method.way {
             Way::Written => false,
             Way::SyncFileRange => measured.method.space == Space::Zeroed && self.range_sync_is_safe(),
-            _ => self.substrate.reach(false).is_durable(),
+            _ => self.substrate.durability_class(false).is_durable(),
         }
     }
 
@@ -101,7 +101,7 @@ impl Findings<'_> {
             false => reasons.push("io_uring is not permitted".to_owned()),
         }
         let most = series.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-        let enough = series.iter().find(|(_, rate)| *rate >= ENOUGH * most).copied();
+        let enough = series.iter().find(|(_, rate)| *rate >= BEST_RATE_FRACTION * most).copied();
         let in_flight = match enough {
             Some((n, rate)) => {
                 if durability == "group_commit" {
@@ -117,7 +117,7 @@ impl Findings<'_> {
     }
 
     fn durability(&self, reasons: &mut Vec<String>) -> &'static str {
-        if let Reach::Written { because } = self.substrate.reach(false) {
+        if let DurabilityClass::Written { because } = self.substrate.durability_class(false) {
             reasons.push(format!("`durable` is not offered here: {}", listed(&because)));
             if because.iter().all(Obstacle::yields_to_word) {
                 reasons.push("only your word would change that: power_loss_protected = true, if it is so".to_owned());
@@ -134,7 +134,7 @@ impl Findings<'_> {
             count(range as u64),
             count(single as u64)
         );
-        match (self.substrate.volatile_cache(), times >= WORTH) {
+        match (self.substrate.volatile_cache(), times >= SYNC_RANGE_SPEEDUP_MIN) {
             (None, true) if self.substrate.zeroing_pays() => {
                 reasons.push(format!("{compared}, and every device says write through"));
                 "sync_file_range"
@@ -153,7 +153,7 @@ impl Findings<'_> {
     /// What to know before one trusts a log to this folder; the worst first.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Reach::Written { because } = self.substrate.reach(false) {
+        if let DurabilityClass::Written { because } = self.substrate.durability_class(false) {
             for obstacle in because {
                 let offered = match obstacle.yields_to_word() {
                     true => "is offered here on your explicit word only",
@@ -163,14 +163,14 @@ impl Findings<'_> {
             }
         }
         if let Some(volatile) = self.substrate.volatile_cache()
-            && self.substrate.reach(false).is_durable()
+            && self.substrate.durability_class(false).is_durable()
         {
             warnings
                 .push(format!("volatile cache: {volatile}; only a flush makes a write safe, sync_file_range does not"));
         }
         if let Some((way, _)) = self.single()
             && let Some(measured) = self.find(Space::Zeroed, way)
-            && measured.micros(50.0) < TOO_FAST
+            && measured.micros(50.0) < CREDIBLE_SYNC_US_MIN
         {
             warnings.push(format!(
                 "{} takes {:.1} µs: no disk answers a flush so fast, unless it need not ask its medium",
@@ -180,7 +180,7 @@ impl Findings<'_> {
         }
         if let Some((way, _)) = self.single()
             && let Some(measured) = self.find(Space::Zeroed, way)
-            && measured.micros(99.0) > UNSTEADY * measured.micros(50.0)
+            && measured.micros(99.0) > P99_TO_MEDIAN_MAX * measured.micros(50.0)
         {
             warnings.push(format!(
                 "the figures are unsteady ({}: p99 is {:.0} times p50): the disk or the processors are busy; probe again when \
@@ -201,7 +201,8 @@ impl Findings<'_> {
             );
         }
         warnings.extend(self.uring.notes.iter().map(|note| format!("io_uring: {note}")));
-        if let Some(limit) = self.uring.memlock_bytes.filter(|limit| self.uring.permitted && *limit < RING_MEMORY) {
+        if let Some(limit) = self.uring.memlock_bytes.filter(|limit| self.uring.permitted && *limit < RING_MEMORY_BYTES)
+        {
             warnings.push(format!(
                 "only {} may be locked (RLIMIT_MEMLOCK): without more, or CAP_IPC_LOCK, buffers are not registered with the \
                  ring",

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Progress;
 
 /// The longest operation that is told apart, in nanoseconds: 100 s. Longer ones count as this.
-const LONGEST: u64 = 100_000_000_000;
+const LATENCY_MAX_NS: u64 = 100_000_000_000;
 
 /// Each method is tried so often, in turn with the others, so that a slow moment of the disk is not one method's.
 const ROUNDS: u32 = 3;
@@ -30,11 +30,12 @@ pub(super) struct Measured {
 
 impl Measured {
     pub(super) fn of(method: Method) -> Self {
-        let latencies = Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|_| unreachable!("bounds that hold"));
+        let latencies =
+            Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).unwrap_or_else(|_| unreachable!("bounds that hold"));
         Self { method, latencies, nanos: 0, error: None }
     }
 
-    fn go_on(&mut self, trial: &mut Trial<'_>, nanos: u64, uring: &Uring) {
+    fn run_round(&mut self, trial: &mut Trial<'_>, nanos: u64, uring: &Uring) {
         if matches!(self.method.way, Way::Ring(_) | Way::Linked(_)) && !uring.permitted {
             self.error = Some("io_uring is not permitted".to_owned());
             return;
@@ -80,7 +81,7 @@ pub(super) fn all(dir: &Path, time: Duration, uring: &Uring, stop: &Interrupt) -
             progress.at(step, steps);
             step += 1;
             if measured.error.is_none() {
-                measured.go_on(&mut trial, share, uring);
+                measured.run_round(&mut trial, share, uring);
             }
         }
     }

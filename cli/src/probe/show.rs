@@ -69,7 +69,7 @@ fn stands_on(dir: &Path, findings: &Findings<'_>) -> Sheet {
 }
 
 fn highest_ack(findings: &Findings<'_>) -> &'static str {
-    if findings.substrate.reach(false).is_durable() { "durable" } else { "written" }
+    if findings.substrate.durability_class(false).is_durable() { "durable" } else { "written" }
 }
 
 fn table(findings: &Findings<'_>) -> String {

@@ -113,7 +113,7 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use clad_proto::frame::Vouched;
+    use clad_proto::frame::PeerMeta;
     use clad_proto::{AnyValue, Group, LogId, PayloadBuilder, PayloadView, ProducerId, Record};
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
             producer_id: ProducerId::ZERO,
             producer_epoch: 0,
             sequence: 0,
-            vouched: &Vouched::default(),
+            peer_meta: &PeerMeta::default(),
             group: view.group(),
             record: view.records().next().expect("one record"),
         })

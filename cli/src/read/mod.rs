@@ -34,7 +34,7 @@ use crate::exit::{Outcome, Stop};
 use crate::format::{Format, times};
 
 /// What `tail` shows where nothing says how much.
-const TAIL: u64 = 10;
+const TAIL_RECORDS_DEFAULT: u64 = 10;
 
 /// Which records, and how they are shown.
 #[derive(Debug, Args)]
@@ -130,7 +130,7 @@ pub(crate) fn query(context: &mut Context, args: &QueryArgs) -> Outcome {
 pub(crate) fn tail(context: &mut Context, args: &ReadArgs) -> Outcome {
     // Who says where to start wants all from there.
     let says_where = args.filter.since.is_some() || args.after_cursor.is_some();
-    run(context, args, None, (!says_where).then_some(TAIL))
+    run(context, args, None, (!says_where).then_some(TAIL_RECORDS_DEFAULT))
 }
 
 fn run(context: &mut Context, args: &ReadArgs, dir: Option<&PathBuf>, default: Option<u64>) -> Outcome {

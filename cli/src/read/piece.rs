@@ -1,7 +1,7 @@
 //! What a log gives, whichever way it is read.
 
 use clad_client::Chunk;
-use clad_proto::frame::{GapReason, RecordsHead, Vouched};
+use clad_proto::frame::{GapReason, PeerMeta, RecordsHead};
 use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
 use crate::format::Entry;
@@ -48,7 +48,7 @@ pub(crate) struct Stored {
     pub(crate) producer_id: ProducerId,
     pub(crate) producer_epoch: u32,
     pub(crate) first_sequence: u64,
-    pub(crate) vouched: Vouched,
+    pub(crate) peer_meta: PeerMeta,
     pub(crate) count: u32,
     pub(crate) payload: Vec<u8>,
 }
@@ -90,7 +90,7 @@ impl Piece {
                         producer_id: chunk.producer_id(),
                         producer_epoch: chunk.producer_epoch(),
                         sequence: chunk.first_sequence() + (offset - chunk.first_offset()),
-                        vouched: chunk.vouched(),
+                        peer_meta: chunk.peer_meta(),
                         group,
                         record,
                     })
@@ -107,7 +107,7 @@ impl Piece {
                         producer_id: stored.producer_id,
                         producer_epoch: stored.producer_epoch,
                         sequence: stored.first_sequence + at,
-                        vouched: &stored.vouched,
+                        peer_meta: &stored.peer_meta,
                         group: view.group(),
                         record,
                     })
@@ -118,7 +118,7 @@ impl Piece {
 
     /// What it is as a whole: the payload of its append, and what stands beside it. The records that are given are
     /// those behind `skip`, `take` of them.
-    pub(crate) fn whole(&self) -> (RecordsHead, &Vouched, &[u8]) {
+    pub(crate) fn whole(&self) -> (RecordsHead, &PeerMeta, &[u8]) {
         match self {
             Self::Served(chunk) => {
                 let (payload, count) = chunk.payload();
@@ -135,7 +135,7 @@ impl Piece {
                     skip,
                     take: chunk.count(),
                 };
-                (head, chunk.vouched(), payload)
+                (head, chunk.peer_meta(), payload)
             }
             Self::Stored(stored) => {
                 let head = RecordsHead {
@@ -150,7 +150,7 @@ impl Piece {
                     skip: 0,
                     take: stored.count,
                 };
-                (head, &stored.vouched, &stored.payload)
+                (head, &stored.peer_meta, &stored.payload)
             }
         }
     }

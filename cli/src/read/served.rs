@@ -101,16 +101,16 @@ impl ServedStream {
                     if self.damaged_at == Some(offset) {
                         say(&format!("clactl: {what}"));
                         let gap = Gap { from: offset, to: offset + u64::from(count), reason: GapReason::Damage };
-                        self.go_on(Start::Offset(gap.to)).await?;
+                        self.resume(Start::Offset(gap.to)).await?;
                         return Ok(Some(Event::Gap(gap)));
                     }
                     self.damaged_at = Some(offset);
-                    self.go_on(Start::Offset(offset)).await?;
+                    self.resume(Start::Offset(offset)).await?;
                 }
                 Err(error) => match (&error, self.follow) {
                     (ReadError::CursorAbandoned { parting: Some(parting), .. }, true) => {
                         let lost = format!("what was shown from offset {} on did not survive", parting.offset);
-                        self.go_on(Start::Cursor(*parting)).await?;
+                        self.resume(Start::Cursor(*parting)).await?;
                         return Ok(Some(Event::Parted(format!("-- a crash set the log back: {lost} --"))));
                     }
                     _ => return Err(failed(error)),
@@ -124,7 +124,7 @@ impl ServedStream {
         self.reader.cursor()
     }
 
-    async fn go_on(&mut self, start: Start) -> Result<(), Stop> {
+    async fn resume(&mut self, start: Start) -> Result<(), Stop> {
         self.reader = self.log.reader(start, self.follow, None).await.map_err(failed)?;
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::format::{Format, Renderer};
 use crate::output::{Output, reader_gone};
 
 /// Lines are gathered up to this before they are handed on.
-const GATHER: usize = 64 * 1024;
+const LINE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Where records go.
 pub(super) struct Show<'a> {
@@ -109,7 +109,7 @@ impl<'a> Show<'a> {
         piece.each(standing.log_id, from, |entry| {
             if filter.lets(entry) {
                 renderer.render(entry, lines);
-                if lines.len() >= GATHER {
+                if lines.len() >= LINE_BUFFER_BYTES {
                     written = output.write(lines);
                     lines.clear();
                 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use clad_client::Start;
 use clad_journal::{Batch, OfflineLog, OfflineReader, OpenError, ReadError};
-use clad_proto::frame::{GapReason, Vouched};
+use clad_proto::frame::{GapReason, PeerMeta};
 use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
 use super::piece::{Event, Gap, Piece, Standing, Stored};
@@ -145,7 +145,7 @@ impl FilesStream<'_> {
                 producer_id: ProducerId::from_bytes(header.producer),
                 producer_epoch: header.producer_epoch,
                 first_sequence: header.first_sequence,
-                vouched: Vouched::decode(chunk.vouch).unwrap_or_default(),
+                peer_meta: PeerMeta::decode(chunk.peer_meta).unwrap_or_default(),
                 count: header.count,
                 payload: chunk.payload.to_vec(),
             })));

@@ -43,8 +43,8 @@ async fn range(
     while let Some(event) = stream.next().await? {
         match event {
             Event::Records(piece) => {
-                let go_on = piece.each(part.standing.log_id, from, |entry| entry.offset < to && each(entry));
-                if !go_on || piece.range().1 >= to {
+                let wants_more = piece.each(part.standing.log_id, from, |entry| entry.offset < to && each(entry));
+                if !wants_more || piece.range().1 >= to {
                     break;
                 }
             }

@@ -195,7 +195,7 @@ impl Framed {
     fn answer(&self, frame: Frame) -> Result<Answer, ConnectError> {
         Ok(match frame {
             Frame::Accepted(answer) => Answer::Accepted(answer),
-            Frame::Watermark(mark) => Answer::Watermark(mark),
+            Frame::Watermark(watermark) => Answer::Watermark(watermark),
             Frame::Refused(answer) => Answer::Refused(answer),
             Frame::Error(ErrorFrame { request_id, error }) => Answer::FlushRefused { id: request_id, error },
             Frame::Pong(_) => Answer::Pong,

@@ -218,8 +218,8 @@ fn answer(address: &Address, message: Result<Option<v1::AppendResponse>, Status>
     let message = message.ok_or_else(|| ConnectError::Closed { address: address.clone() })?;
     match message.message.ok_or_else(|| protocol("an empty answer"))? {
         Response::Accepted(answer) => Ok(Answer::Accepted(Accepted::from(answer))),
-        Response::Watermark(mark) => {
-            mark.watermark().map(Answer::Watermark).ok_or_else(|| protocol("a watermark without a level"))
+        Response::Watermark(watermark) => {
+            watermark.watermark().map(Answer::Watermark).ok_or_else(|| protocol("a watermark without a level"))
         }
         Response::Refused(answer) => Ok(Answer::Refused(Refused::from(answer))),
         Response::FlushRefused(answer) => {

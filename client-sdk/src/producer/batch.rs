@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::stats::{Counters, Tally};
-use crate::{SubmitError, ring::Port};
+use crate::{SubmitError, ring::RingHandle};
 use clad_proto::{Body, EncodeError, Payload, PayloadBuilder, Record};
 
 /// Records that will be one append: taken or refused whole, stored with consecutive offsets, one receipt.
@@ -14,25 +14,25 @@ use clad_proto::{Body, EncodeError, Payload, PayloadBuilder, Record};
 #[derive(Debug)]
 pub struct Batch {
     builder: PayloadBuilder,
-    kept: Option<Kept>,
+    cached_ring: Option<CachedRing>,
 }
 
 /// What spares the next submit all that threads would share: a look at the ring's number instead of a counted reference.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CachedRing {
     /// The ring that the batch went into last.
-    pub(crate) ring: Arc<Port>,
+    pub(crate) ring: Arc<RingHandle>,
     pub(crate) tally: Arc<Tally>,
     counters: Arc<Counters>,
 }
 
-impl Kept {
-    pub(crate) fn new(ring: Arc<Port>, counters: &Arc<Counters>) -> Self {
+impl CachedRing {
+    pub(crate) fn new(ring: Arc<RingHandle>, counters: &Arc<Counters>) -> Self {
         Self { ring, tally: counters.open(), counters: counters.clone() }
     }
 }
 
-impl Drop for Kept {
+impl Drop for CachedRing {
     fn drop(&mut self) {
         // A fork has the locks as they were.
         if !self.ring.is_forked() {
@@ -43,7 +43,7 @@ impl Drop for Kept {
 
 impl Batch {
     pub(crate) const fn new(builder: PayloadBuilder) -> Self {
-        Self { builder, kept: None }
+        Self { builder, cached_ring: None }
     }
 
     /// Adds a record.
@@ -98,17 +98,17 @@ impl Batch {
     pub(crate) fn with_ring(
         &mut self,
         number: u64,
-        find: impl FnOnce() -> Option<Kept>,
-    ) -> Option<(&PayloadBuilder, &Kept)> {
-        if self.kept.as_ref().is_none_or(|kept| kept.ring.number() != number) {
-            self.kept = find();
+        find: impl FnOnce() -> Option<CachedRing>,
+    ) -> Option<(&PayloadBuilder, &CachedRing)> {
+        if self.cached_ring.as_ref().is_none_or(|cached_ring| cached_ring.ring.number() != number) {
+            self.cached_ring = find();
         }
-        Some((&self.builder, self.kept.as_ref()?))
+        Some((&self.builder, self.cached_ring.as_ref()?))
     }
 
     /// The ring that it went into last.
-    pub(crate) const fn kept(&self) -> Option<&Kept> {
-        self.kept.as_ref()
+    pub(crate) const fn cached_ring(&self) -> Option<&CachedRing> {
+        self.cached_ring.as_ref()
     }
 
     pub(crate) fn take(&mut self) -> Result<Payload, SubmitError> {

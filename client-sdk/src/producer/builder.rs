@@ -9,7 +9,7 @@ use clad_proto::{
 use std::{sync::Arc, time::Duration};
 
 /// How long an outage may last before appends are given up, unless said otherwise.
-const DEFAULT_GIVE_UP_AFTER: Duration = Duration::from_secs(300);
+const DEFAULT_DELIVERY_TIMEOUT: Duration = Duration::from_secs(300);
 /// How much may wait for its receipt, unless said otherwise.
 const DEFAULT_MAX_BUFFERED_BYTES: usize = 16 * 1024 * 1024;
 /// Permits of a semaphore are counted in 32 bits when they are taken.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     pub(crate) linger: Duration,
     pub(crate) backoff: (Duration, Duration),
     pub(crate) connect_timeout: Duration,
-    pub(crate) give_up_after: Duration,
+    pub(crate) delivery_timeout: Duration,
     pub(crate) drop_timeout: Duration,
     pub(crate) drop_when_full: bool,
 }
@@ -63,7 +63,7 @@ impl ProducerBuilder {
             linger: Duration::ZERO,
             backoff: (Duration::from_millis(10), Duration::from_secs(2)),
             connect_timeout: Duration::from_secs(5),
-            give_up_after: DEFAULT_GIVE_UP_AFTER,
+            delivery_timeout: DEFAULT_DELIVERY_TIMEOUT,
             drop_timeout: Duration::from_secs(2),
             drop_when_full: false,
         })
@@ -178,8 +178,8 @@ impl ProducerBuilder {
     ///
     /// A daemon forgets a producer that has been silent for long (see its documentation). Exactly-once ends there, so
     /// keep this below that time.
-    pub const fn give_up_after(mut self, time: Duration) -> Self {
-        self.0.give_up_after = time;
+    pub const fn delivery_timeout(mut self, time: Duration) -> Self {
+        self.0.delivery_timeout = time;
         self
     }
 
@@ -191,7 +191,7 @@ impl ProducerBuilder {
 
     /// What becomes of a record that finds a ring of shared memory full. False, the default: it queues for room, in its
     /// order and within [`max_buffered_bytes`](Self::max_buffered_bytes), for at most
-    /// [`give_up_after`](Self::give_up_after); await its ticket to wait for it. True: its submit ends with
+    /// [`delivery_timeout`](Self::delivery_timeout); await its ticket to wait for it. True: its submit ends with
     /// [`SubmitError::RingFull`](crate::SubmitError::RingFull), and it is counted as dropped.
     pub const fn drop_when_full(mut self, drop: bool) -> Self {
         self.0.drop_when_full = drop;
@@ -228,8 +228,9 @@ impl ProducerBuilder {
 
     pub(crate) fn finish(self) -> Options {
         let mut options = self.0;
-        let Options { give_up_after, linger, drop_timeout, backoff: (first, most), connect_timeout, .. } = &mut options;
-        for wait in [give_up_after, linger, drop_timeout, first, most, connect_timeout] {
+        let Options { delivery_timeout, linger, drop_timeout, backoff: (first, max_delay), connect_timeout, .. } =
+            &mut options;
+        for wait in [delivery_timeout, linger, drop_timeout, first, max_delay, connect_timeout] {
             *wait = bounded(*wait);
         }
         if options.name.is_empty() {

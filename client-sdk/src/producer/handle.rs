@@ -29,7 +29,7 @@ struct Alive(Arc<Shared>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.close_on_drop();
     }
 }
 
@@ -57,7 +57,7 @@ impl Producer {
             return Err(ReserveError::Forked);
         }
         if self.shared.budget.available_permits() < permits as usize {
-            self.shared.look_at_board();
+            self.shared.poll_completion_page();
         }
         match self.shared.budget.clone().acquire_many_owned(permits).await {
             Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
@@ -75,7 +75,7 @@ impl Producer {
             return Err(ReserveError::Forked);
         }
         if self.shared.budget.available_permits() < permits as usize {
-            self.shared.look_at_board();
+            self.shared.poll_completion_page();
         }
         match self.shared.budget.clone().try_acquire_many_owned(permits) {
             Ok(permit) => Ok(Reservation::new(self.shared.clone(), permit, self.shared.options.level)),
@@ -226,14 +226,14 @@ impl Producer {
     /// Whether appends go to a ring of shared memory now.
     #[must_use]
     pub fn has_ring(&self) -> bool {
-        self.shared.port().is_some_and(|port| !port.is_forked())
+        self.shared.ring_handle().is_some_and(|ring_handle| !ring_handle.is_forked())
     }
 
     /// Whether the ring's daemon has another clock than this process (another time namespace): then its records are
     /// ordered by when they are drained, and only among themselves by when they were submitted.
     #[must_use]
     pub fn has_other_clock(&self) -> bool {
-        self.shared.port().is_some_and(|port| port.other_clock)
+        self.shared.ring_handle().is_some_and(|ring_handle| ring_handle.other_clock)
     }
 
     /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix socket

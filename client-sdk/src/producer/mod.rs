@@ -16,12 +16,12 @@ mod builder;
 mod dial;
 mod handle;
 mod reservation;
-mod ringed;
+mod ring_task;
 mod shared;
 mod stats;
 mod task;
 mod ticket;
-mod unheard;
+mod undelivered;
 mod waiters;
 
 pub use batch::Batch;
@@ -33,4 +33,4 @@ pub use stats::{Stats, Summary};
 pub use ticket::{Receipt, Ticket};
 pub(crate) use waiters::Claim;
 #[cfg(test)]
-pub(crate) use {shared::Shared, unheard::FlushSender, unheard::Unheard, waiters::Waiters};
+pub(crate) use {shared::Shared, undelivered::FlushSender, undelivered::UndeliveredErrors, waiters::Waiters};

@@ -16,10 +16,10 @@ use super::{
     builder::Options,
     stats::{Counters, Stats, Summary},
     ticket::TicketSender,
-    unheard::{FlushSender, Unheard},
+    undelivered::{FlushSender, UndeliveredErrors},
     waiters::{Claim, Share, Waiters},
 };
-use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, ring::Port, session::Append};
+use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, ring::RingHandle, session::Append};
 use clad_proto::{
     AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, PayloadView, Record,
     frame::Welcome,
@@ -81,10 +81,10 @@ pub(crate) struct Shared {
     mark: ForkMark,
     pub(crate) budget: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) unheard: Unheard,
+    pub(crate) undelivered: UndeliveredErrors,
     pub(crate) wake: Arc<Notify>,
     /// The ring that there is now.
-    port: RwLock<Option<Arc<Port>>>,
+    ring_handle: RwLock<Option<Arc<RingHandle>>>,
     /// Nothing waits for room in the ring with this number: submits go there in their caller's thread. 0: there is none.
     direct: AtomicU64,
     /// Why there is no ring though one was asked for.
@@ -118,9 +118,9 @@ impl Shared {
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
             options,
             counters: Arc::default(),
-            unheard: Unheard::default(),
+            undelivered: UndeliveredErrors::default(),
             wake: Arc::default(),
-            port: RwLock::default(),
+            ring_handle: RwLock::default(),
             direct: AtomicU64::new(0),
             no_ring: Mutex::default(),
             trouble: Mutex::default(),
@@ -273,7 +273,7 @@ impl Shared {
     ) -> Result<(), SubmitError> {
         let (append, claim) = self.append_of(payload, level, permit, waiters);
         let (append, claim) = match self.direct() {
-            Some(port) => match self.try_post(&port, append, claim)? {
+            Some(ring_handle) => match self.try_post(&ring_handle, append, claim)? {
                 Some(left) => left,
                 None => return Ok(()),
             },
@@ -316,7 +316,7 @@ impl Shared {
             return None;
         }
         let trouble = lock(&self.trouble).clone();
-        trouble.or_else(|| self.port()?.why_waiting())
+        trouble.or_else(|| self.ring_handle()?.why_waiting())
     }
 
     pub(crate) fn why_no_ring(&self) -> Option<ErrorInfo> {
@@ -354,18 +354,18 @@ impl Shared {
     }
 
     pub(crate) async fn flush(&self, level: Option<AckLevel>) -> Result<(), AppendError> {
-        let (sender, listener) = self.unheard.listen();
+        let (sender, listener) = self.undelivered.listen();
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_not_flushed())?;
             self.close_group(&mut inbox);
             self.enqueue(&mut inbox, Item::Flush(level, sender, now()));
         }
-        listener.hear().await.unwrap_or_else(|| Err(self.why_not_flushed()))
+        listener.recv().await.unwrap_or_else(|| Err(self.why_not_flushed()))
     }
 
     /// Asks for a last flush and waits until the task is gone.
     pub(crate) async fn close(&self) -> Result<(), AppendError> {
-        let (sender, listener) = self.unheard.listen();
+        let (sender, listener) = self.undelivered.listen();
         {
             let mut inbox = self.open_inbox().map_err(|_| self.why_not_flushed())?;
             self.close_group(&mut inbox);
@@ -375,14 +375,14 @@ impl Shared {
             self.budget.close();
         }
         self.wake.notify_one();
-        let flushed = listener.hear().await;
+        let flushed = listener.recv().await;
         // The sender lives in `self`, so waiting cannot fail.
         let _ = self.done.subscribe().wait_for(|done| *done).await;
         flushed.unwrap_or_else(|| Err(self.why_not_flushed()))
     }
 
     /// The last handle is gone.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn close_on_drop(&self) {
         if self.is_forked() {
             return;
         }

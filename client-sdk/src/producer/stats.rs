@@ -84,7 +84,7 @@ impl Counter {
 
     /// Adds where nobody else does: an instruction that locks waits for every store before it.
     #[inline]
-    fn add_alone(&self, n: u64) {
+    fn add_unshared(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Release);
     }
 
@@ -117,21 +117,21 @@ impl Book<'_> {
     pub(crate) fn submitted(self, n: u64) {
         match self {
             Self::Common(counters) => counters.submitted.add(n),
-            Self::Own(tally) => tally.submitted.add_alone(n),
+            Self::Own(tally) => tally.submitted.add_unshared(n),
         }
     }
 
     pub(crate) fn take_back(self, n: u64) {
         match self {
             Self::Common(counters) => counters.submitted.take_back(n),
-            Self::Own(tally) => tally.submitted.add_alone(n.wrapping_neg()),
+            Self::Own(tally) => tally.submitted.add_unshared(n.wrapping_neg()),
         }
     }
 
     pub(crate) fn sent(self, n: u64) {
         match self {
             Self::Common(counters) => counters.sent.add(n),
-            Self::Own(tally) => tally.sent.add_alone(n),
+            Self::Own(tally) => tally.sent.add_unshared(n),
         }
     }
 
@@ -143,7 +143,7 @@ impl Book<'_> {
                 counters.sent.add(n);
                 counters.acked.add(n);
             }
-            Self::Own(tally) => tally.posted.add_alone(n),
+            Self::Own(tally) => tally.posted.add_unshared(n),
         }
     }
 }

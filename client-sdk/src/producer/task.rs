@@ -7,9 +7,9 @@
 
 use super::{
     dial::greeting,
-    ringed::Ringed,
+    ring_task::RingTask,
     shared::{Item, Life, Shared},
-    unheard::{FlushSender, Sweep},
+    undelivered::{FlushPruner, FlushSender},
     waiters::Claim,
 };
 use crate::{
@@ -50,9 +50,9 @@ pub(super) struct Task {
     _gone: Gone,
     pub(super) session: Session<Claim, FlushSender>,
     /// With a ring, or before it is known whether there is one.
-    pub(super) ringed: Option<Ringed>,
+    pub(super) ring_task: Option<RingTask>,
     connection: Option<Connection>,
-    sweep: Sweep,
+    flush_pruner: FlushPruner,
     backoff: Backoff,
     retry_at: Option<Instant>,
     dialled: bool,
@@ -62,7 +62,7 @@ pub(super) struct Task {
     pub(super) linger: Option<Instant>,
     /// The trouble of the session that was told last.
     trouble: Option<(Instant, String)>,
-    heard_at: Instant,
+    last_answer_at: Instant,
     pinged_at: Option<Instant>,
 }
 
@@ -71,10 +71,10 @@ impl Task {
         let options = &shared.options;
         let backoff = || Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random()));
         Self {
-            session: Session::new(options.max_in_flight, options.give_up_after, backoff()),
+            session: Session::new(options.max_in_flight, options.delivery_timeout, backoff()),
             backoff: backoff(),
-            sweep: Sweep::default(),
-            ringed: matches!(options.address, Address::Shm(_)).then(Ringed::default),
+            flush_pruner: FlushPruner::default(),
+            ring_task: matches!(options.address, Address::Shm(_)).then(RingTask::default),
             connection: None,
             retry_at: None,
             dialled: false,
@@ -82,7 +82,7 @@ impl Task {
             answers: Vec::new(),
             linger: None,
             trouble: None,
-            heard_at: now(),
+            last_answer_at: now(),
             pinged_at: None,
             _gone: Gone(shared.clone()),
             shared,
@@ -98,7 +98,7 @@ impl Task {
                     ControlFlow::Break(end) => break end,
                 },
             };
-            let served = match self.ringed {
+            let served = match self.ring_task {
                 Some(_) => self.serve_ring(connection).await,
                 None => self.serve(connection).await,
             };
@@ -121,12 +121,12 @@ impl Task {
             let what = "it welcomes another producer than was named".to_owned();
             return Err(ConnectError::Protocol { address: options.address.clone(), what });
         }
-        let ringed = match &mut connection {
+        let has_ring = match &mut connection {
             Connection::Framed(framed) => self.get_ring_in_time(framed, &mut welcome).await?,
             #[cfg(feature = "grpc")]
             Connection::Grpc(_) => false,
         };
-        if !ringed {
+        if !has_ring {
             self.session.connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
                 address: options.address.clone(),
                 producer: options.producer_id,
@@ -135,7 +135,7 @@ impl Task {
         }
         self.shared.greeted(&welcome);
         self.shared.counters.connects.add(1);
-        (self.heard_at, self.pinged_at) = (now(), None);
+        (self.last_answer_at, self.pinged_at) = (now(), None);
         tracing::debug!(address = %options.address, log = %welcome.log_id, epoch = welcome.epoch, "connected");
         self.connection = Some(connection);
         Ok(())
@@ -146,7 +146,7 @@ impl Task {
         loop {
             self.take_in(now())?;
             // What goes to a ring does not come by here: its new board is fetched whether or not anybody waits now.
-            let wanted = !self.dialled || !self.is_idle() || self.ringed.as_ref().is_some_and(Ringed::has_port);
+            let wanted = !self.dialled || !self.is_idle() || self.ring_task.as_ref().is_some_and(RingTask::has_ring);
             if wanted && self.retry_at.is_none_or(|time| time <= now()) {
                 match self.connect_once().await {
                     Ok(()) => {
@@ -172,7 +172,7 @@ impl Task {
     }
 
     async fn get_ring_in_time(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
-        if self.ringed.is_none() {
+        if self.ring_task.is_none() {
             return Ok(false);
         }
         let (address, timeout) = (self.shared.options.address.clone(), self.shared.options.connect_timeout);
@@ -184,15 +184,15 @@ impl Task {
 
     /// Whether nobody waits for anything.
     pub(super) fn is_idle(&self) -> bool {
-        self.session.is_idle() && self.ringed.as_ref().is_none_or(Ringed::is_idle)
+        self.session.is_idle() && self.ring_task.as_ref().is_none_or(RingTask::is_idle)
     }
 
     pub(super) fn lost_connection(&mut self, error: &ConnectError) {
         let now = now();
         tracing::debug!(address = %self.shared.options.address, %error, pending = self.session.pending(), "no connection");
         self.session.disconnected(now, &error.to_string());
-        if let Some(ringed) = &mut self.ringed {
-            ringed.lost_connection(now);
+        if let Some(ring_task) = &mut self.ring_task {
+            ring_task.lost_connection(now);
             self.shared.waits_because(Some(error.to_string()));
         }
         self.retry_at = Some(now + self.backoff.next());
@@ -221,7 +221,7 @@ impl Task {
             };
             let Some(error) = error else { continue };
             // What came before the end still counts; on the next connection it would be out of place.
-            let _ = self.hear(now);
+            let _ = self.process_answers(now);
             self.answers.clear();
             match error.of_an_append() {
                 Some(refusal) => self.session.ended_by_append(refusal),
@@ -236,7 +236,7 @@ impl Task {
 
     /// Everything that can be done without waiting.
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<ControlFlow<End>, ConnectError> {
-        self.hear(now)?;
+        self.process_answers(now)?;
         // Before the inbox: what came in with the close, or before it, is taken out below.
         let life = self.shared.life();
         if let ControlFlow::Break(end) = self.take_in(now) {
@@ -257,9 +257,9 @@ impl Task {
     }
 
     /// Tells the session what was answered.
-    fn hear(&mut self, now: Instant) -> Result<(), ConnectError> {
+    fn process_answers(&mut self, now: Instant) -> Result<(), ConnectError> {
         if !self.answers.is_empty() {
-            (self.heard_at, self.pinged_at) = (now, None);
+            (self.last_answer_at, self.pinged_at) = (now, None);
         }
         for answer in self.answers.drain(..) {
             match answer {
@@ -271,7 +271,7 @@ impl Task {
                     self.backoff.reset();
                     self.retry_at = None;
                 }
-                Answer::Watermark(mark) => self.session.watermark(&mark, now),
+                Answer::Watermark(watermark) => self.session.watermark(&watermark, now),
                 Answer::Refused(answer) => self.session.refused(answer, now),
                 Answer::FlushRefused { id, error } => self.session.flush_refused(id, error, now),
                 Answer::Pong => {}
@@ -285,16 +285,16 @@ impl Task {
         // Looked at first: once it is closing, nothing comes in after what is taken out now.
         let life = self.shared.life();
         self.linger = self.shared.drain(now, &mut self.items);
-        match &mut self.ringed {
-            Some(ringed) => ringed.take_in(self.items.drain(..)),
+        match &mut self.ring_task {
+            Some(ring_task) => ring_task.take_in(self.items.drain(..)),
             None => {
                 for item in self.items.drain(..) {
                     match item {
                         Item::Append(append, claim) => self.session.submit(append, claim),
                         Item::Flush(level, sender, since) => {
                             self.session.flush(level, sender, since);
-                            if self.sweep.is_due() {
-                                self.sweep.done(self.session.forget_flushes(FlushSender::is_closed));
+                            if self.flush_pruner.is_due() {
+                                self.flush_pruner.reset(self.session.prune_flushes(FlushSender::is_closed));
                             }
                         }
                     }
@@ -311,7 +311,8 @@ impl Task {
         match life {
             Life::Closing(_) if self.is_idle() => {}
             // Its last flush was not answered: nor will they be whose tickets wait for what lies in the ring.
-            Life::Closing(_) if self.session.is_idle() && self.ringed.as_ref().is_some_and(Ringed::has_given_up) => {}
+            Life::Closing(_)
+                if self.session.is_idle() && self.ring_task.as_ref().is_some_and(RingTask::has_abandoned_flush) => {}
             Life::Closing(Some(deadline)) if *deadline <= now => {}
             _ => return ControlFlow::Continue(()),
         }
@@ -337,13 +338,13 @@ impl Task {
                     if !waiter.resolve(&result)
                         && let Err(error) = result
                     {
-                        self.shared.unheard.keep(error);
+                        self.shared.undelivered.add(error);
                     }
                 }
-                Outcome::Flush { waiter, result } => self.shared.unheard.tell(waiter, result),
+                Outcome::Flush { waiter, result } => self.shared.undelivered.complete_flush(waiter, result),
             }
         }
-        if self.ringed.is_none() {
+        if self.ring_task.is_none() {
             counters.pending_appends.set(self.session.pending() as u64);
         }
     }
@@ -357,14 +358,14 @@ impl Task {
     }
 
     fn ping_timer(&self) -> Option<Instant> {
-        let due = self.pinged_at.map_or(self.heard_at + PING_AFTER, |at| at + PONG_WITHIN);
+        let due = self.pinged_at.map_or(self.last_answer_at + PING_AFTER, |at| at + PONG_WITHIN);
         self.session.awaits_answers().then_some(due)
     }
 
     fn check_pulse(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
         if !self.session.awaits_answers() {
             // Nothing is owed; the silence begins when something is.
-            (self.heard_at, self.pinged_at) = (now, None);
+            (self.last_answer_at, self.pinged_at) = (now, None);
         } else if self.ping_timer().is_some_and(|due| due <= now) {
             if self.pinged_at.is_some() {
                 let options = &self.shared.options;
@@ -372,7 +373,7 @@ impl Task {
             }
             match connection.ping() {
                 true => self.pinged_at = Some(now),
-                false => self.heard_at = now,
+                false => self.last_answer_at = now,
             }
         }
         Ok(())
@@ -380,9 +381,9 @@ impl Task {
 
     fn finish(mut self, end: &End) {
         let late = self.shared.end(end.clone());
-        if let Some(mut ringed) = self.ringed.take() {
-            self.shared.set_port(None);
-            ringed.end(&self.shared, end);
+        if let Some(mut ring_task) = self.ring_task.take() {
+            self.shared.set_ring_handle(None);
+            ring_task.end(&self.shared, end);
         }
         for item in late {
             match item {

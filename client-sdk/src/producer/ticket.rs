@@ -3,7 +3,7 @@
 use super::shared::Shared;
 use crate::{
     Address, AppendError,
-    ring::{Later, Port},
+    ring::{RingHandle, RingTicket},
 };
 use clad_proto::{AckLevel, LogId};
 use std::{
@@ -16,7 +16,7 @@ use std::{
 use tokio::sync::oneshot;
 
 /// How long a wait sleeps at most before it looks whether there is still a ring.
-const LOOK: Duration = Duration::from_millis(10);
+const RING_WAIT_SLICE: Duration = Duration::from_millis(10);
 
 /// The daemon's word that records have reached a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ enum Way {
     /// From the task.
     Channel(oneshot::Receiver<Result<Receipt, AppendError>>, Arc<Shared>),
     /// It is in the ring.
-    Ring(Later),
+    Ring(RingTicket),
     /// It is there.
     Known(Result<Receipt, AppendError>),
     /// It was given.
@@ -88,7 +88,7 @@ impl Ticket {
     pub fn wait(self, spin: Duration) -> Result<Receipt, AppendError> {
         match self.0 {
             Way::Channel(answer, shared) => wait_for_task(answer, &shared, spin),
-            Way::Ring(later) => later.wait(spin, LOOK),
+            Way::Ring(ticket) => ticket.wait(spin, RING_WAIT_SLICE),
             Way::Known(outcome) => outcome,
             Way::Over => panic!("{OVER}"),
         }
@@ -107,9 +107,9 @@ impl From<AppendError> for Ticket {
     }
 }
 
-impl From<Later> for Ticket {
-    fn from(later: Later) -> Self {
-        Self(Way::Ring(later))
+impl From<RingTicket> for Ticket {
+    fn from(ticket: RingTicket) -> Self {
+        Self(Way::Ring(ticket))
     }
 }
 
@@ -128,23 +128,23 @@ fn wait_for_task(
         return Err(AppendError::Forked);
     }
     let start = std::time::Instant::now();
-    while let Some(port) = ring_of(shared) {
-        let seen = port.marks();
-        port.pump();
+    while let Some(ring_handle) = ring_of(shared) {
+        let seen = ring_handle.watermarks();
+        ring_handle.pump();
         match answer.try_recv() {
             Ok(answer) => return answer,
             Err(oneshot::error::TryRecvError::Closed) => return gone(),
             Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
             // It may queue for room, or the ring end: then nothing on the board says so.
-            Err(oneshot::error::TryRecvError::Empty) => port.wait_change(seen, LOOK),
+            Err(oneshot::error::TryRecvError::Empty) => ring_handle.wait_change(seen, RING_WAIT_SLICE),
         }
     }
     answer.blocking_recv().unwrap_or_else(|_| gone())
 }
 
 /// Where there may be a ring, whoever waits looks at its board himself.
-fn ring_of(shared: &Shared) -> Option<Arc<Port>> {
-    matches!(shared.options.address, Address::Shm(_)).then(|| shared.port()).flatten()
+fn ring_of(shared: &Shared) -> Option<Arc<RingHandle>> {
+    matches!(shared.options.address, Address::Shm(_)).then(|| shared.ring_handle()).flatten()
 }
 
 /// The task went away with its runtime; what it had sent by then nobody knows.
@@ -163,12 +163,12 @@ impl Future for Ticket {
                     return Poll::Ready(Err(AppendError::Forked));
                 }
                 if polled.is_pending() && ring_of(shared).is_some() {
-                    shared.look_at_board();
+                    shared.poll_completion_page();
                     polled = Pin::new(answer).poll(cx);
                 }
                 polled.map(|answer| answer.unwrap_or_else(|_| gone()))
             }
-            Way::Ring(later) => later.poll(cx),
+            Way::Ring(ticket) => ticket.poll(cx),
             Way::Known(_) => match std::mem::replace(&mut self.0, Way::Over) {
                 Way::Known(outcome) => Poll::Ready(outcome),
                 _ => unreachable!("it was just looked at"),

@@ -43,16 +43,16 @@ impl Claim {
             Waiters::Nobody => outcome.is_ok(),
             Waiters::Whole(ticket) => ticket.send(outcome.clone()).is_ok() || outcome.is_ok(),
             Waiters::Shares(shares, records) => {
-                let mut heard = outcome.is_ok() || shares.len() == records as usize;
+                let mut delivered = outcome.is_ok() || shares.len() == records as usize;
                 for share in shares {
                     let own = outcome.clone().map(|receipt| Receipt {
                         first_offset: receipt.first_offset.map(|first| first + u64::from(share.index)),
                         count: 1,
                         ..receipt
                     });
-                    heard &= share.ticket.send(own).is_ok() || outcome.is_ok();
+                    delivered &= share.ticket.send(own).is_ok() || outcome.is_ok();
                 }
-                heard
+                delivered
             }
         }
     }
@@ -66,8 +66,8 @@ mod tests {
 
     /// A group in which some have no ticket, or let it go: then somebody has not heard of its error.
     #[test]
-    fn an_error_is_heard_where_each_record_has_a_ticket_that_is_held() {
-        for (tickets, held, heard) in [(2, 2, true), (2, 1, false), (1, 1, false), (0, 0, false)] {
+    fn an_error_is_delivered_where_each_record_has_a_held_ticket() {
+        for (tickets, held, delivered) in [(2, 2, true), (2, 1, false), (1, 1, false), (0, 0, false)] {
             for fails in [true, false] {
                 let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("room");
                 let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..tickets).map(|_| oneshot::channel()).unzip();
@@ -82,7 +82,7 @@ mod tests {
                     level: clad_proto::AckLevel::Durable,
                 };
                 let outcome = if fails { Err(AppendError::Forgotten) } else { Ok(receipt) };
-                assert_eq!(claim.resolve(&outcome), heard || !fails, "{tickets} tickets, {held} held");
+                assert_eq!(claim.resolve(&outcome), delivered || !fails, "{tickets} tickets, {held} held");
             }
         }
     }

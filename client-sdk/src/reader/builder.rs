@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) until: Option<i64>,
     pub(crate) backoff: (Duration, Duration),
     pub(crate) connect_timeout: Duration,
-    pub(crate) give_up_after: Duration,
+    pub(crate) reconnect_timeout: Duration,
 }
 
 /// Makes a [`Reader`]. [`open`](Self::open) ends it.
@@ -54,7 +54,7 @@ impl ReaderBuilder {
             until: None,
             backoff: (Duration::from_millis(10), Duration::from_secs(2)),
             connect_timeout: Duration::from_secs(5),
-            give_up_after: Duration::from_secs(300),
+            reconnect_timeout: Duration::from_secs(300),
         })
     }
 
@@ -116,8 +116,8 @@ impl ReaderBuilder {
     }
 
     /// How long a following reader tries to connect again before it ends with an error. Default: 5 min.
-    pub const fn give_up_after(mut self, time: Duration) -> Self {
-        self.0.give_up_after = time;
+    pub const fn reconnect_timeout(mut self, time: Duration) -> Self {
+        self.0.reconnect_timeout = time;
         self
     }
 
@@ -131,8 +131,8 @@ impl ReaderBuilder {
     /// Dropped before it is done, nothing is left.
     pub async fn open(self) -> Result<Reader, ReadError> {
         let mut plan = self.0;
-        let Plan { give_up_after, backoff: (first, most), connect_timeout, .. } = &mut plan;
-        for wait in [give_up_after, first, most, connect_timeout] {
+        let Plan { reconnect_timeout, backoff: (first, max_delay), connect_timeout, .. } = &mut plan;
+        for wait in [reconnect_timeout, first, max_delay, connect_timeout] {
             *wait = bounded(*wait);
         }
         Reader::open(plan).await

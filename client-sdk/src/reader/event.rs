@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use clad_proto::{
     Cursor, GroupView, PayloadView, ProducerId, RecordView,
-    frame::{GapReason, Vouched},
+    frame::{GapReason, PeerMeta},
     parse_group,
 };
 
@@ -47,7 +47,7 @@ pub struct Chunk {
     pub(super) append_time: u64,
     pub(super) producer_id: ProducerId,
     pub(super) producer_epoch: u32,
-    pub(super) vouched: Vouched,
+    pub(super) peer_meta: PeerMeta,
 }
 
 impl Chunk {
@@ -134,8 +134,8 @@ impl Chunk {
 
     /// What the daemon saw of the sender itself.
     #[must_use]
-    pub const fn vouched(&self) -> &Vouched {
-        &self.vouched
+    pub const fn peer_meta(&self) -> &PeerMeta {
+        &self.peer_meta
     }
 
     /// The time to file a record of this chunk under, Unix nanoseconds: when it happened, else when it was seen, else

@@ -135,7 +135,7 @@ fn chunk(records: &Records) -> Result<Chunk, ReadError> {
         return Err(damaged("their checksum is wrong".to_owned()));
     }
     PayloadView::parse(&records.payload, head.count).map_err(|error| damaged(error.to_string()))?;
-    let vouched = records.vouched().map_err(|fault| damaged(format!("the vouched fields: {fault}")))?;
+    let peer_meta = records.peer_meta().map_err(|fault| damaged(format!("the vouched fields: {fault}")))?;
     if head.first_offset.checked_add(head.count.into()).is_none() {
         return Err(damaged("their offsets pass 64 bits".to_owned()));
     }
@@ -150,6 +150,6 @@ fn chunk(records: &Records) -> Result<Chunk, ReadError> {
         append_time: head.append_time,
         producer_id: head.producer_id,
         producer_epoch: head.producer_epoch,
-        vouched,
+        peer_meta,
     })
 }

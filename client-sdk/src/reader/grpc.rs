@@ -15,7 +15,7 @@ use crate::{
 };
 use clad_proto::{
     Cursor, LogId, ProducerId,
-    frame::{GapReason, Transport, Vouched},
+    frame::{GapReason, PeerMeta, Transport},
     grpc::v1::{self, log_client::LogClient, read_request::From, read_response::Message},
     limits::{MAX_APPEND_BYTES, MAX_RECORD_BYTES},
     otlp,
@@ -140,12 +140,12 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
     if records.first_offset.checked_add(payload.count.into()).is_none() {
         return Err(damaged("their offsets pass 64 bits".to_owned()));
     }
-    let vouched = records.vouched.as_ref().map_or_else(Vouched::default, |vouched| Vouched {
-        transport: vouched.transport.map(Transport::from_code),
-        pid: vouched.pid,
-        pid_start: vouched.pid_start,
-        uid: vouched.uid,
-        gid: vouched.gid,
+    let peer_meta = records.peer_meta.as_ref().map_or_else(PeerMeta::default, |peer_meta| PeerMeta {
+        transport: peer_meta.transport.map(Transport::from_code),
+        pid: peer_meta.pid,
+        pid_start: peer_meta.pid_start,
+        uid: peer_meta.uid,
+        gid: peer_meta.gid,
         unknown: Vec::new(),
     });
     Ok(Chunk {
@@ -159,6 +159,6 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         append_time: records.append_time,
         producer_id: ProducerId::from_bytes(producer_id),
         producer_epoch: records.producer_epoch,
-        vouched,
+        peer_meta,
     })
 }

@@ -133,7 +133,7 @@ impl Reader {
     ///
     /// # Errors
     /// Why the read ended; the next call then gives nothing. A following reader connects again by itself, for
-    /// [`give_up_after`](ReaderBuilder::give_up_after) at most; any other error is told at once.
+    /// [`reconnect_timeout`](ReaderBuilder::reconnect_timeout) at most; any other error is told at once.
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is lost: the next call goes on where this one was.
@@ -182,7 +182,7 @@ impl Reader {
         self.source = None;
         let now = now();
         let since = *self.outage.get_or_insert(now);
-        let again = self.plan.follow && error.is_retryable() && now < since + self.plan.give_up_after;
+        let again = self.plan.follow && error.is_retryable() && now < since + self.plan.reconnect_timeout;
         if !again {
             self.ended = true;
             return Err(error);

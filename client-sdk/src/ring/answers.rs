@@ -4,36 +4,36 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
-use clad_shm::{Look, Marks};
+use clad_shm::{Look, Watermarks};
 
-use super::dues::{Log, Reached, Settled};
-use super::port::{Other, Port, Waiters, lock};
+use super::completions::{Log, Reached, Settled};
+use super::handle::{Other, RingHandle, Waiters, lock};
 use super::waiting::Waiting;
 use crate::{
     AppendError,
     producer::{Claim, Receipt},
 };
 
-impl Port {
+impl RingHandle {
     /// Looks at the board and tells those whose level is reached. True when anybody was told.
     pub(crate) fn pump(&self) -> bool {
         let mut covered = Vec::new();
         let mut settled = Settled::default();
         let look = self.ring.look();
-        let (marks, refusals) = (look.marks(), look.refused());
+        let (watermarks, refusals) = (look.watermarks(), look.refused());
         // The answers are those of its board; there may be another one by the time that they are told.
         let log = log_of(&look);
         {
             let mut waiting = lock(&self.waiting);
-            let Waiters { dues, queues } = &mut *waiting;
-            if dues.is_due(&marks, refusals) {
-                dues.set_log(log);
+            let Waiters { completions, queues } = &mut *waiting;
+            if completions.has_news(&watermarks, refusals) {
+                completions.set_log(log);
                 let answer = |append| self.place(&look, append);
-                dues.settle(&marks, refusals, answer, |append| is_refused(&look, append), &mut settled);
+                completions.settle(&watermarks, refusals, answer, |append| is_refused(&look, append), &mut settled);
             }
-            queues.covered(&marks, &mut covered);
+            queues.covered(&watermarks, &mut covered);
             // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
-            let refused = refusals.min(marks.received);
+            let refused = refusals.min(watermarks.received);
             let looked = self.looked.load(Ordering::Acquire);
             if looked < refused {
                 self.looked.store(refused, Ordering::Release);
@@ -46,20 +46,20 @@ impl Port {
         for (Waiting { count, level, claim, .. }, place) in covered.into_iter().zip(places) {
             self.resolve(claim, count, place.map(|place| Reached { place, count, level, log }.into()));
         }
-        self.tell(settled);
+        self.notify(settled);
         any
     }
 
-    pub(super) fn tell(&self, settled: Settled) {
-        let Settled { acked, failed, unheard, wakers } = settled;
+    pub(super) fn notify(&self, settled: Settled) {
+        let Settled { acked, failed, undelivered, wakers } = settled;
         if acked > 0 {
             self.counters.acked.add(acked);
         }
         if failed > 0 {
             self.counters.failed.add(failed);
         }
-        if let Some(error) = unheard {
-            lock(&self.unheard).get_or_insert(error);
+        if let Some(error) = undelivered {
+            lock(&self.undelivered).get_or_insert(error);
         }
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -107,12 +107,12 @@ impl Port {
     pub(super) fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
         // (A waker goes without the lock, too: what it drops may be another ticket.)
-        let taken = lock(&self.waiting).dues.take(append);
+        let taken = lock(&self.waiting).completions.take(append);
         let (outcome, _waker) = taken?;
         Some(outcome.map(Receipt::from))
     }
 
-    /// As [`Port::outcome`], with a look at the board.
+    /// As [`RingHandle::outcome`], with a look at the board.
     pub(super) fn outcome_now(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         self.outcome(append).or_else(|| {
             self.pump();
@@ -122,16 +122,16 @@ impl Port {
 
     /// Wakes whoever polls for it. What was to be woken before goes without the lock, for it is somebody else's.
     pub(super) fn set_waker(&self, append: u64, waker: &Waker) {
-        let before = lock(&self.waiting).dues.set_waker(append, waker);
+        let before = lock(&self.waiting).completions.set_waker(append, waker);
         drop(before);
     }
 
     /// The ticket of an append was dropped before it had its outcome.
-    pub(super) fn let_go(&self, append: u64) {
-        let let_go = lock(&self.waiting).dues.let_go(append);
-        let (error, _waker) = let_go;
+    pub(super) fn release_ticket(&self, append: u64) {
+        let released = lock(&self.waiting).completions.release_ticket(append);
+        let (error, _waker) = released;
         if let Some(error) = error {
-            lock(&self.unheard).get_or_insert(error);
+            lock(&self.undelivered).get_or_insert(error);
         }
     }
 
@@ -141,13 +141,13 @@ impl Port {
         if !claim.resolve(&result)
             && let Err(error) = result
         {
-            lock(&self.unheard).get_or_insert(error);
+            lock(&self.undelivered).get_or_insert(error);
         }
     }
 
     /// An error that nobody has heard yet.
-    pub(crate) fn take_unheard(&self) -> Option<AppendError> {
-        lock(&self.unheard).take()
+    pub(crate) fn take_undelivered(&self) -> Option<AppendError> {
+        lock(&self.undelivered).take()
     }
 
     /// One past the last append whose ticket is due, so far.
@@ -161,7 +161,7 @@ impl Port {
     }
 
     /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
-    pub(crate) fn is_given_back(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.ring.unreleased() == 0
     }
 
@@ -193,7 +193,7 @@ impl Port {
             return Some(error.to_string());
         }
         self.pump();
-        let (received, oldest) = (self.ring.marks().received, lock(&self.waiting).oldest()?);
+        let (received, oldest) = (self.ring.watermarks().received, lock(&self.waiting).oldest()?);
         let why = match oldest < received {
             true => "the daemon has it, and waits for its disk, which is slow",
             false => "the daemon has not come to it in the ring yet",
@@ -220,10 +220,10 @@ fn is_refused(look: &Look<'_>, append: u64) -> bool {
     code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
 }
 
-pub(super) fn mark(marks: &Marks, level: AckLevel) -> u64 {
+pub(super) fn watermark(watermarks: &Watermarks, level: AckLevel) -> u64 {
     match level {
-        AckLevel::Durable => marks.durable,
-        AckLevel::Written => marks.written,
-        _ => marks.received,
+        AckLevel::Durable => watermarks.durable,
+        AckLevel::Written => watermarks.written,
+        _ => watermarks.received,
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Asked {
     /// A new ring.
     New { id: RingId, ring: Box<Producer>, other_clock: bool },
     /// The new board of the ring that we have.
-    Known { board: OwnedFd },
+    Known { completion_page: OwnedFd },
     /// None, and why.
     Refused(ErrorInfo),
 }
@@ -36,16 +36,16 @@ pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<As
                 return Err(framed.refused(error));
             }
             Frame::Error(ErrorFrame { error, .. }) => return Ok(Asked::Refused(error)),
-            // Marks are told also when nobody waits.
+            // Watermarks are told also when nobody waits.
             Frame::Watermark(_) => {}
             other => return Err(framed.protocol(format!("{:?} where RING_GIVEN belongs", other.kind()))),
         }
     };
     let mut fds = framed.take_fds().into_iter();
     match (given.known, fds.next(), fds.next(), fds.next()) {
-        (true, Some(board), None, None) => Ok(Asked::Known { board }),
-        (false, Some(board), Some(ring), Some(waker)) => {
-            let attached = Producer::attach(&ring, &board, waker);
+        (true, Some(completion_page), None, None) => Ok(Asked::Known { completion_page }),
+        (false, Some(completion_page), Some(ring), Some(waker)) => {
+            let attached = Producer::attach(&ring, &completion_page, waker);
             let ring = Box::new(attached.map_err(|e| framed.protocol(format!("its ring: {e}")))?);
             Ok(Asked::New { id: given.id, ring, other_clock: given.other_clock })
         }

@@ -1,7 +1,7 @@
 //! A ring of shared memory: appends go to the daemon without a system call, in the caller's thread.
 //!
 //! ```text
-//! submit ─▶ Port::post ─▶ ring ─▶ (the daemon) ─▶ board ─▶ Port::pump ─▶ tickets
+//! submit ─▶ RingHandle::post ─▶ ring ─▶ (the daemon) ─▶ board ─▶ RingHandle::pump ─▶ tickets
 //! ```
 //! What must hold:
 //! - Nothing of the caller's runs between taking space in the ring and committing it; no lock is held meanwhile, so a
@@ -13,7 +13,7 @@
 //!   whatever it posts, and for whatever waits in a ring when it is shown to all.
 //! - A submit makes no system call, but one where the daemon sleeps, and what the allocator asks for. What it does: the
 //!   record is encoded into a buffer that is used again (the one copy), its checksum is taken behind the clock's read,
-//!   which costs nothing there, it is copied into the ring with a second checksum over the entry, and where an answer is due an entry is made in a row ([`dues`]). Its permit is
+//!   which costs nothing there, it is copied into the ring with a second checksum over the entry, and where an answer is due an entry is made in a row ([`completions`]). Its permit is
 //!   free at once: the ring's own space bounds what is in it. What had to wait for room has a permit, and a channel for
 //!   its ticket, until it is answered.
 //! - What is longer than a quarter of the ring is refused where it is encoded or, encoded before the ring was known, by its
@@ -23,16 +23,16 @@
 
 mod answers;
 mod attach;
-mod dues;
-mod later;
-mod port;
+mod completions;
+mod handle;
+mod ticket;
 mod waiting;
 
 #[cfg(test)]
-mod dues_tests;
+mod completions_tests;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use attach::{Asked, ask};
-pub(crate) use later::Later;
-pub(crate) use port::{Port, Posted, Pushed, Pushing, Unsettled};
+pub(crate) use handle::{Posted, Pushed, Pushing, RingHandle, Unsettled};
+pub(crate) use ticket::RingTicket;

@@ -9,29 +9,29 @@ use clad_proto::{AckLevel, LogId, frame::RingId, payload_checksum};
 use clad_shm::{Answer, Drain, Level, Peek, Producer, Shape, clock};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::port::Port;
+use super::handle::RingHandle;
 use super::waiting::Waiting;
-use super::{Later, Posted, Pushed, Pushing};
+use super::{Posted, Pushed, Pushing, RingTicket};
 use crate::producer::{Book, Claim, Shared, Waiters};
 use crate::session::Append;
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
 
 /// As a log call does; nothing where the receipt is there at once.
-fn push(port: &Arc<Port>, payload: &[u8], level: AckLevel) -> Option<Pushed> {
-    let unsettled = port.push(Pushing::new(payload, 1), Some(level)).err()?;
-    Some(port.settle(unsettled, 1, Book::Common(&port.counters)))
+fn push(handle: &Arc<RingHandle>, payload: &[u8], level: AckLevel) -> Option<Pushed> {
+    let unsettled = handle.push(Pushing::new(payload, 1), Some(level)).err()?;
+    Some(handle.settle(unsettled, 1, Book::Common(&handle.counters)))
 }
 
-type Told = oneshot::Receiver<Result<Receipt, AppendError>>;
+type OutcomeReceiver = oneshot::Receiver<Result<Receipt, AppendError>>;
 
-fn ring() -> (Drain, Arc<Port>) {
+fn ring() -> (Drain, Arc<RingHandle>) {
     let shape = Shape::new(4096, 8).expect("a shape");
     let drain = Drain::create(shape, 0, [7; 16], 1).expect("a ring");
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-    let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
+    let producer = Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached");
     let log = LogId::from_bytes([7; 16]);
-    let port = Port::new(
+    let handle = RingHandle::new(
         (RingId::from_bytes([1; 16]), false),
         producer,
         log,
@@ -39,7 +39,7 @@ fn ring() -> (Drain, Arc<Port>) {
         Arc::default(),
         Arc::default(),
     );
-    (drain, Arc::new(port))
+    (drain, Arc::new(handle))
 }
 
 fn append() -> Append {
@@ -48,83 +48,83 @@ fn append() -> Append {
     Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
 }
 
-fn claim() -> (Claim, Told) {
-    let (ticket, told) = oneshot::channel();
+fn claim() -> (Claim, OutcomeReceiver) {
+    let (ticket, receiver) = oneshot::channel();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("room");
-    (Claim { waiters: Waiters::Whole(ticket), permit }, told)
+    (Claim { waiters: Waiters::Whole(ticket), permit }, receiver)
 }
 
 /// The next answer, from whichever thread it comes; nobody looks at the board here.
-fn soon(told: Told) -> Result<Receipt, AppendError> {
+fn soon(outcome: OutcomeReceiver) -> Result<Receipt, AppendError> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-    std::thread::spawn(move || sender.send(told.blocking_recv()));
+    std::thread::spawn(move || sender.send(outcome.blocking_recv()));
     receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs").expect("an outcome")
 }
 
 #[test]
-fn who_comes_to_wait_in_a_ring_that_was_given_up_is_told_so() {
-    let (_drain, port) = ring();
-    let (before, heard) = claim();
-    assert!(matches!(port.post(append(), before), Posted::Done));
-    port.end(&AppendError::Forgotten);
-    assert!(matches!(soon(heard), Err(AppendError::Forgotten)));
+fn a_wait_in_a_closed_ring_ends_with_its_error() {
+    let (_drain, handle) = ring();
+    let (before, outcome) = claim();
+    assert!(matches!(handle.post(append(), before), Posted::Done));
+    handle.end(&AppendError::Forgotten);
+    assert!(matches!(soon(outcome), Err(AppendError::Forgotten)));
     // A thread that had its append in the ring before the end, and comes to wait for it only now.
-    let (claim_late, heard) = claim();
-    port.posted(Waiting { append: 1, count: 1, level: AckLevel::Written, claim: claim_late });
-    assert!(matches!(soon(heard), Err(AppendError::Forgotten)));
+    let (claim_late, outcome) = claim();
+    handle.posted(Waiting { append: 1, count: 1, level: AckLevel::Written, claim: claim_late });
+    assert!(matches!(soon(outcome), Err(AppendError::Forgotten)));
     // What comes after it is not put where nobody takes it: it waits for the next ring.
-    let (claim_after, _heard) = claim();
-    assert!(matches!(port.post(append(), claim_after), Posted::Wait(..)) && port.is_closed());
-    assert_eq!(port.pending(), 0);
+    let (claim_after, _outcome) = claim();
+    assert!(matches!(handle.post(append(), claim_after), Posted::Wait(..)) && handle.is_closed());
+    assert_eq!(handle.pending(), 0);
 }
 
 #[test]
 fn what_waits_when_a_ring_is_shown_is_looked_after() {
-    let (mut drain, port) = ring();
+    let (mut drain, handle) = ring();
     let options = ProducerBuilder::new(Address::shm("clad.sock")).finish();
     let shared = Shared::new(options).expect("a small group");
-    let (waits, heard) = claim();
-    assert!(matches!(port.post(append(), waits), Posted::Done));
+    let (waits, outcome) = claim();
+    assert!(matches!(handle.post(append(), waits), Posted::Done));
     // Whoever polls in this moment finds no ring, and looks no more.
-    shared.look_at_board();
-    shared.set_port(Some(port));
+    shared.poll_completion_page();
+    shared.set_ring_handle(Some(handle));
     assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })));
     drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
     drain.raise(Level::Written, 1);
     drain.announce();
-    assert_eq!(soon(heard).expect("an ack").level, AckLevel::Written);
+    assert_eq!(soon(outcome).expect("an ack").level, AckLevel::Written);
 }
 
 /// Into a ring that is full, and into one that is closed: who is told that it is posted finds it there.
 #[test]
-fn posted_is_told_of_nothing_that_is_not_in_the_ring() {
-    let (mut drain, port) = ring();
-    let post = |told: &mut u64| loop {
-        let (claim, mut heard) = claim();
+fn posted_is_reported_only_for_what_is_in_the_ring() {
+    let (mut drain, handle) = ring();
+    let post = |posted_count: &mut u64| loop {
+        let (claim, mut outcome) = claim();
         let append = Append { level: Some(AckLevel::Posted), ..append() };
-        let posted = matches!(port.post(append, claim), Posted::Done);
-        assert_eq!(posted, matches!(heard.try_recv(), Ok(Ok(receipt)) if receipt.level == AckLevel::Posted));
+        let posted = matches!(handle.post(append, claim), Posted::Done);
+        assert_eq!(posted, matches!(outcome.try_recv(), Ok(Ok(receipt)) if receipt.level == AckLevel::Posted));
         if !posted {
             return;
         }
-        *told += 1;
-        assert!(*told < 1000, "it is full at some time");
+        *posted_count += 1;
+        assert!(*posted_count < 1000, "it is full at some time");
     };
-    let (mut told, mut taken) = (0, 0);
-    post(&mut told);
+    let (mut posted_count, mut taken) = (0, 0);
+    post(&mut posted_count);
     while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
         taken += u64::from(drain.take(&mut Vec::new()).expect("a sound ring").is_some());
     }
-    assert_eq!((told, taken, drain.next()), (taken, told, told));
+    assert_eq!((posted_count, taken, drain.next()), (taken, posted_count, posted_count));
     drain.release(drain.next());
     drain.close();
-    let before = told;
-    post(&mut told);
-    assert_eq!(told, before, "nothing is put into a ring that is closed");
+    let before = posted_count;
+    post(&mut posted_count);
+    assert_eq!(posted_count, before, "nothing is put into a ring that is closed");
 }
 
 /// A task that holds a ticket, and goes with its last waker.
-struct Task(#[expect(dead_code, reason = "it is dropped")] Later);
+struct Task(#[expect(dead_code, reason = "it is dropped")] RingTicket);
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {}
@@ -133,15 +133,15 @@ impl Wake for Task {
 /// What a waker drops is somebody else's, another ticket of the same ring for one: that comes to the lock again.
 #[test]
 fn a_waker_is_dropped_without_the_lock() {
-    let (mut drain, port) = ring();
-    let pushed = || match push(&port, b"a record", AckLevel::Written) {
-        Some(Pushed::Due(later)) => later,
+    let (mut drain, handle) = ring();
+    let pushed = || match push(&handle, b"a record", AckLevel::Written) {
+        Some(Pushed::Pending(ticket)) => ticket,
         _ => panic!("there is room"),
     };
     let task = || Waker::from(Arc::new(Task(pushed())));
     let (mut polled, mut moved) = (pushed(), pushed());
     let wakers = [task(), task(), task()];
-    let (done, told) = std::sync::mpsc::sync_channel(1);
+    let (done, finished) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let [first, second, third] = wakers;
         assert!(moved.poll(&Context::from_waker(&first)).is_pending());
@@ -153,49 +153,50 @@ fn a_waker_is_dropped_without_the_lock() {
         drop(third);
         done.send(polled).expect("it is waited for");
     });
-    let polled = told.recv_timeout(Duration::from_secs(60)).expect("it hangs");
+    let polled = finished.recv_timeout(Duration::from_secs(60)).expect("it hangs");
     while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
         drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
     }
     drain.raise(Level::Written, drain.next());
     drain.announce();
     polled.wait(Duration::ZERO, Duration::from_secs(60)).expect("written");
-    port.end(&AppendError::Forgotten);
+    handle.end(&AppendError::Forgotten);
 }
 
 /// The daemon comes back with another log, again and again: no receipt names a log that there never was.
 #[test]
 fn a_log_id_is_never_half_of_one_and_half_of_another() {
-    let (_drain, port) = ring();
+    let (_drain, handle) = ring();
     let others = [[0; 16], [0xff; 16]]
         .map(|log| Drain::create(Shape::new(4096, 8).expect("a shape"), 0, log, 1).expect("a ring"));
-    let boards = others.each_ref().map(|drain| drain.client_fds().board.try_clone_to_owned().expect("a descriptor"));
+    let completion_pages =
+        others.each_ref().map(|drain| drain.client_fds().completion_page.try_clone_to_owned().expect("a descriptor"));
     let known = [[7; 16], [0; 16], [0xff; 16]].map(LogId::from_bytes);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut seen = [0_u64; 3];
-            while !port.is_closed() {
-                let now = port.log_id();
+            while !handle.is_closed() {
+                let now = handle.log_id();
                 let at = known.iter().position(|log| *log == now);
                 seen[at.unwrap_or_else(|| panic!("{now} is no log's"))] += 1;
             }
             seen
         });
-        for (board, log) in boards.iter().zip(&known[1..]).cycle().take(1000) {
-            port.attach_board(board, AckLevel::Durable).expect("its board");
-            assert_eq!(port.log_id(), *log);
+        for (completion_page, log) in completion_pages.iter().zip(&known[1..]).cycle().take(1000) {
+            handle.attach_completion_page(completion_page, AckLevel::Durable).expect("its board");
+            assert_eq!(handle.log_id(), *log);
         }
-        port.end(&AppendError::Forgotten);
+        handle.end(&AppendError::Forgotten);
         reader.join().expect("whole ones alone");
     });
 }
 
 /// The next daemon's end of the ring, with another log or the same; its board is the port's from now on.
-fn adopted(drain: &Drain, port: &Port, log: [u8; 16]) -> Drain {
+fn adopted(drain: &Drain, handle: &RingHandle, log: [u8; 16]) -> Drain {
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let next = Drain::adopt(own(fds.ring), own(fds.waker), log, 9).expect("a sound ring");
-    port.attach_board(&own(next.client_fds().board), AckLevel::Durable).expect("its board");
+    handle.attach_completion_page(&own(next.client_fds().completion_page), AckLevel::Durable).expect("its board");
     next
 }
 
@@ -213,44 +214,45 @@ fn write(drain: &mut Drain, epoch: u32) {
 /// A ticket that is asked late has its answer of the log that gave it, and one that the next log answers has it of that.
 #[test]
 fn a_receipt_that_is_fetched_late_names_the_log_that_has_the_record() {
-    let (mut drain, port) = ring();
-    let pushed = || match push(&port, b"a record", AckLevel::Written) {
-        Some(Pushed::Due(later)) => later,
+    let (mut drain, handle) = ring();
+    let pushed = || match push(&handle, b"a record", AckLevel::Written) {
+        Some(Pushed::Pending(ticket)) => ticket,
         _ => panic!("there is room"),
     };
     let late = [pushed(), pushed()];
     write(&mut drain, 1);
-    port.pump();
+    handle.pump();
     let unseen = pushed();
     write(&mut drain, 1);
     drain.release(drain.next());
     let waits = pushed();
-    let mut next = adopted(&drain, &port, [8; 16]);
+    let mut next = adopted(&drain, &handle, [8; 16]);
     write(&mut next, 9);
-    let receipt = |later: Later| later.wait(Duration::ZERO, Duration::from_secs(60)).expect("written");
+    let receipt = |ticket: RingTicket| ticket.wait(Duration::ZERO, Duration::from_secs(60)).expect("written");
     let waits = receipt(waits); // and the board of the other log was looked at
     let [first, second] = late.map(receipt);
-    let told = [first, second, receipt(unseen), waits].map(|told| (told.log_id, told.epoch, told.first_offset));
+    let receipts =
+        [first, second, receipt(unseen), waits].map(|receipt| (receipt.log_id, receipt.epoch, receipt.first_offset));
     let log = |log: u8| LogId::from_bytes([log; 16]);
-    assert_eq!(told, [(log(7), 1, Some(40)), (log(7), 1, Some(41)), (log(7), 1, Some(42)), (log(8), 9, Some(43))]);
+    assert_eq!(receipts, [(log(7), 1, Some(40)), (log(7), 1, Some(41)), (log(7), 1, Some(42)), (log(8), 9, Some(43))]);
 }
 
 /// A thread that was stopped behind its push, while the record was written, its space given back, and the daemon exchanged for
 /// another: with the same log it has its receipt, with another one it is told which log has the record.
 #[test]
-fn what_a_log_that_is_gone_had_given_back_is_not_the_next_ones() {
+fn what_a_lost_log_had_released_is_not_the_next_ones() {
     for other in [false, true] {
-        let (mut drain, port) = ring();
+        let (mut drain, handle) = ring();
         let payload = [&b"a record"[..], &[0; 8]].concat();
-        push(&port, &payload, AckLevel::Posted);
+        push(&handle, &payload, AckLevel::Posted);
         write(&mut drain, 1);
         drain.release(drain.next());
-        let _next = adopted(&drain, &port, if other { [8; 16] } else { [7; 16] });
-        let (late, heard) = claim();
-        port.posted(Waiting { append: 0, count: 1, level: AckLevel::Written, claim: late });
-        port.pump();
+        let _next = adopted(&drain, &handle, if other { [8; 16] } else { [7; 16] });
+        let (late, outcome) = claim();
+        handle.posted(Waiting { append: 0, count: 1, level: AckLevel::Written, claim: late });
+        handle.pump();
         let (before, after) = (LogId::from_bytes([7; 16]), LogId::from_bytes([8; 16]));
-        match soon(heard) {
+        match soon(outcome) {
             Ok(receipt) => assert!(!other && (receipt.log_id, receipt.first_offset) == (before, None), "{receipt:?}"),
             Err(AppendError::LogChanged { before: was, now }) => assert!(other && (was, now) == (before, after)),
             Err(error) => panic!("{error}"),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clad_proto::AckLevel;
-use clad_shm::Marks;
+use clad_shm::Watermarks;
 
 use crate::{AppendError, producer::Claim};
 
@@ -47,15 +47,15 @@ impl Queues {
         queue.insert(at, waiting);
     }
 
-    /// Takes out those that the marks cover.
-    pub(super) fn covered(&mut self, marks: &Marks, into: &mut Vec<Waiting>) {
+    /// Takes out those that the watermarks cover.
+    pub(super) fn covered(&mut self, watermarks: &Watermarks, into: &mut Vec<Waiting>) {
         let queues = [
-            (&mut self.received, marks.received),
-            (&mut self.written, marks.written),
-            (&mut self.durable, marks.durable),
+            (&mut self.received, watermarks.received),
+            (&mut self.written, watermarks.written),
+            (&mut self.durable, watermarks.durable),
         ];
-        for (queue, mark) in queues {
-            while queue.front().is_some_and(|waiting| waiting.append < mark) {
+        for (queue, watermark) in queues {
+            while queue.front().is_some_and(|waiting| waiting.append < watermark) {
                 into.extend(queue.pop_front());
             }
         }

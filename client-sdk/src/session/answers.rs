@@ -8,7 +8,7 @@ use clad_proto::{
 };
 use tokio::time::Instant;
 
-/// The place of a level in `Link::marks`; nothing for a level without a watermark.
+/// The place of a level in `Link::watermarks`; nothing for a level without a watermark.
 pub(super) fn slot(level: AckLevel) -> Option<usize> {
     AckLevel::WATERMARKS.iter().position(|known| *known == level)
 }
@@ -18,7 +18,7 @@ impl Link {
     fn covers(&self, level: AckLevel, end: u64) -> bool {
         // Accepted is received.
         level <= AckLevel::Received
-            || slot(level).and_then(|slot| self.marks.get(slot)).is_some_and(|mark| end <= *mark)
+            || slot(level).and_then(|slot| self.watermarks.get(slot)).is_some_and(|watermark| end <= *watermark)
     }
 }
 
@@ -71,26 +71,26 @@ impl<W, F> Session<W, F> {
     }
 
     /// All offsets below a mark have reached a level.
-    pub(crate) fn watermark(&mut self, mark: &Watermark, now: Instant) {
+    pub(crate) fn watermark(&mut self, watermark: &Watermark, now: Instant) {
         let Some(link) = &self.link else { return };
-        if mark.epoch > link.epoch {
-            self.epoch_rose(mark.epoch, Some(mark.epoch_first_offset));
+        if watermark.epoch > link.epoch {
+            self.epoch_rose(watermark.epoch, Some(watermark.epoch_first_offset));
         }
-        if let Some(link) = self.link.as_mut().filter(|link| link.epoch == mark.epoch) {
-            if link.epoch_first.replace(mark.epoch_first_offset).is_none()
+        if let Some(link) = self.link.as_mut().filter(|link| link.epoch == watermark.epoch) {
+            if link.epoch_first.replace(watermark.epoch_first_offset).is_none()
                 && let Some(known) = &mut self.known
             {
-                known.places_end = known.places_end.min(mark.epoch_first_offset);
+                known.places_end = known.places_end.min(watermark.epoch_first_offset);
             }
-            let slots = slot(mark.level).map_or(0, |slot| slot + 1);
+            let slots = slot(watermark.level).map_or(0, |slot| slot + 1);
             // What has reached a level has reached those below it.
-            for known in link.marks.iter_mut().take(slots) {
-                *known = mark.offset.max(*known);
+            for known in link.watermarks.iter_mut().take(slots) {
+                *known = watermark.offset.max(*known);
             }
             self.release(0, self.frontier);
         }
-        if mark.request_id != 0 {
-            self.flush_answered(mark, now);
+        if watermark.request_id != 0 {
+            self.flush_answered(watermark, now);
         }
     }
 
@@ -187,7 +187,7 @@ impl<W, F> Session<W, F> {
     /// The same by their places: the sequence alone says nothing where a gap mark has passed over what is gone.
     pub(super) fn check_places(&mut self, welcome: &Welcome) {
         if let Some(known) = &mut self.known
-            && let Some(from) = welcome.given_up_since(known.epoch)
+            && let Some(from) = welcome.abandoned_since(known.epoch)
         {
             self.lost |= known.receipts_cut(from);
         }
@@ -198,7 +198,7 @@ impl<W, F> Session<W, F> {
         let (Some(link), Some(known)) = (&mut self.link, &mut self.known) else { return };
         // Only the epoch that follows directly tells where the one before was cut.
         let cut = first.filter(|_| link.epoch.checked_add(1) == Some(epoch)).unwrap_or(0);
-        (link.epoch, link.epoch_first, link.marks) = (epoch, first, [0; 3]);
+        (link.epoch, link.epoch_first, link.watermarks) = (epoch, first, [0; 3]);
         known.epoch = epoch;
         if let Some(first) = first {
             known.places_end = known.places_end.min(first);

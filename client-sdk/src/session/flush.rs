@@ -54,8 +54,8 @@ impl<W, F> Session<W, F> {
 
     /// Lets go of the flushes that nobody waits for; not of what the daemon has, for its answer may be told once. Says how many
     /// are left.
-    pub(crate) fn forget_flushes(&mut self, given_up: impl Fn(&F) -> bool) -> usize {
-        self.flushes.retain(|flush| flush.is_sent() || !given_up(&flush.waiter));
+    pub(crate) fn prune_flushes(&mut self, is_abandoned: impl Fn(&F) -> bool) -> usize {
+        self.flushes.retain(|flush| flush.is_sent() || !is_abandoned(&flush.waiter));
         self.flushes.len()
     }
 
@@ -103,10 +103,10 @@ impl<W, F> Session<W, F> {
         self.flushes.iter().enumerate().find_map(|(at, flush)| is_it(flush).map(|asked| (at, asked)))
     }
 
-    pub(super) fn flush_answered(&mut self, mark: &Watermark, now: Instant) {
-        let Some((at, asked)) = self.asked(mark.request_id) else { return };
+    pub(super) fn flush_answered(&mut self, watermark: &Watermark, now: Instant) {
+        let Some((at, asked)) = self.asked(watermark.request_id) else { return };
         let (Some(link), Some(known)) = (&self.link, &self.known) else { return };
-        if mark.epoch != link.epoch || mark.level < asked.level || mark.offset < known.places_end {
+        if watermark.epoch != link.epoch || watermark.level < asked.level || watermark.offset < known.places_end {
             return self.ask_again(at, now);
         }
         if self.resolved == asked.resolved {
@@ -118,7 +118,7 @@ impl<W, F> Session<W, F> {
     /// The daemon refuses a flush.
     pub(crate) fn flush_refused(&mut self, id: u32, error: ErrorInfo, now: Instant) {
         let Some((at, _)) = self.asked(id) else { return };
-        let overdue = self.flushes.get(at).is_some_and(|flush| flush.since + self.give_up_after <= now);
+        let overdue = self.flushes.get(at).is_some_and(|flush| flush.since + self.delivery_timeout <= now);
         if error.retryable && !overdue {
             self.ask_again(at, now);
         } else {

@@ -58,8 +58,8 @@
 
 mod answers;
 mod entry;
+mod expiry;
 mod flush;
-mod give_up;
 mod resume;
 mod send;
 #[cfg(test)]
@@ -112,7 +112,7 @@ struct Link {
     /// One was refused: nothing is sent until `in_flight` is 0.
     hold: bool,
     /// Ends of `received`, `written`, `durable` in this epoch.
-    marks: [u64; 3],
+    watermarks: [u64; 3],
 }
 
 /// What is known of the log, over connections.
@@ -135,7 +135,7 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Session<W, F> {
     max_in_flight: usize,
-    give_up_after: Duration,
+    delivery_timeout: Duration,
     /// Oldest first, in the order of their indices; the first one is never done.
     entries: VecDeque<Entry<W>>,
     /// Records handed over so far: a sequence is `base` and this.
@@ -158,7 +158,7 @@ pub(crate) struct Session<W, F> {
     /// Since when nothing goes forward, and why.
     trouble: Option<(Instant, String)>,
     /// What lies before this index is sent one at a time: one of it has ended a connection.
-    alone_below: Option<u64>,
+    single_in_flight_below: Option<u64>,
     /// Records with a receipt are gone after a crash; the next flush says so.
     lost: bool,
     /// The lowest level at which something ended well, and no flush has covered it, in a log that another has taken the place
@@ -168,10 +168,10 @@ pub(crate) struct Session<W, F> {
 }
 
 impl<W, F> Session<W, F> {
-    pub(crate) fn new(max_in_flight: u32, give_up_after: Duration, backoff: Backoff) -> Self {
+    pub(crate) fn new(max_in_flight: u32, delivery_timeout: Duration, backoff: Backoff) -> Self {
         Self {
             max_in_flight: max_in_flight.max(1) as usize,
-            give_up_after,
+            delivery_timeout,
             entries: VecDeque::new(),
             next_index: 0,
             base: 0,
@@ -186,7 +186,7 @@ impl<W, F> Session<W, F> {
             backoff,
             not_before: None,
             trouble: None,
-            alone_below: None,
+            single_in_flight_below: None,
             lost: false,
             left_behind: None,
             outcomes: Vec::new(),

@@ -20,7 +20,7 @@ use clad_proto::{ErrorInfo, LogId, frame::Welcome};
 use tokio::time::Instant;
 
 /// Why things wait once there is a daemon again, until it answers.
-const AGAIN: &str = "the daemon is there again, and has answered nothing yet";
+const REASON_UNANSWERED: &str = "the daemon is there again, and has answered nothing yet";
 
 /// The daemon has more of this producer than was ever sent: up to this sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl<W, F> Session<W, F> {
             unsure_below: None,
             in_flight: 0,
             hold: false,
-            marks: [welcome.received, welcome.written, welcome.durable],
+            watermarks: [welcome.received, welcome.written, welcome.durable],
         });
         if same_epoch {
             self.release(0, self.frontier);
@@ -69,7 +69,7 @@ impl<W, F> Session<W, F> {
         (self.cursor, self.frontier, self.not_before) = (0, 0, None);
         if let Some((_, why)) = &mut self.trouble {
             // Nothing went forward, so it lasts: but what the tries before this one ended with is over.
-            AGAIN.clone_into(why);
+            REASON_UNANSWERED.clone_into(why);
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl<W, F> Session<W, F> {
             None => {
                 self.check_places(welcome);
                 if let Some((first_epoch, first_offset)) = first_place {
-                    let given_up = welcome.given_up_since(epoch.max(first_epoch));
+                    let given_up = welcome.abandoned_since(epoch.max(first_epoch));
                     if given_up.is_some_and(|from| first_offset >= from) {
                         self.check_receipts(expected);
                     } else {
@@ -151,7 +151,7 @@ impl<W, F> Session<W, F> {
             }
             (first, last) => {
                 let end = last.or(first).map(|(_, entry)| entry.index + 1);
-                self.alone_below = self.alone_below.max(end);
+                self.single_in_flight_below = self.single_in_flight_below.max(end);
             }
         }
     }

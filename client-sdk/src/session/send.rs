@@ -29,11 +29,11 @@ impl<W, F> Session<W, F> {
                 return None;
             }
             let entry = self.entries.get(at)?;
-            if let Some(end) = self.alone_below {
+            if let Some(end) = self.single_in_flight_below {
                 if link.in_flight > 0 {
                     return None;
                 }
-                self.alone_below = (entry.index < end).then_some(end);
+                self.single_in_flight_below = (entry.index < end).then_some(end);
             }
             let append = &entry.append;
             let (len, max) = (append.payload.len() as u64, u64::from(link.max_append_bytes));

@@ -179,10 +179,10 @@ impl Peer {
     }
 
     pub(crate) async fn durable(&mut self, offset: u64) {
-        self.mark(0, AckLevel::Durable, offset, 1, 0).await;
+        self.watermark(0, AckLevel::Durable, offset, 1, 0).await;
     }
 
-    pub(crate) async fn mark(
+    pub(crate) async fn watermark(
         &mut self,
         request_id: u32,
         level: AckLevel,

@@ -37,8 +37,8 @@ pub use error::{ConfigError, ConfigErrors};
 pub use load::{CONFIG_FOLDER, LoadArgs, Loaded};
 pub use reload::{Change, ReloadRefused, reload_diff};
 pub use rules::{
-    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_BYTES,
-    MIN_RETAINED_SEGMENTS, RING_BYTES, SEGMENT_SLACK, SEGMENT_STEP,
+    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_RETAINED_SEGMENTS,
+    RING_BYTES, SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
 };
 pub use source::{Provenance, Source};
 pub use types::{

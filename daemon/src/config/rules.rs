@@ -15,9 +15,9 @@ use super::types::Config;
 use super::units::{show_duration, show_size};
 
 /// What a segment holds beside one append of the largest size: header, batch headers, padding, footer.
-pub const SEGMENT_SLACK: u64 = 32 << 10;
+pub const SEGMENT_OVERHEAD_BYTES: u64 = 32 << 10;
 /// Segments are made of whole steps of this size, which every block size divides.
-pub const SEGMENT_STEP: u64 = 64 << 10;
+pub const SEGMENT_BYTES_STEP: u64 = 64 << 10;
 /// Largest segment: positions within one fit 31 bits, and setting one aside stays bearable.
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Most batches on their way at once: beyond this a device gains nothing and memory is only held.
@@ -29,7 +29,7 @@ pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 /// Longest path of a Unix socket on Linux.
 pub const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
-pub const MIN_BYTES: u64 = 1 << 10;
+pub const SIZE_LIMIT_BYTES_MIN: u64 = 1 << 10;
 
 /// Most bytes in flight: more than any host has, and little enough to be counted with whatever is a multiple of it.
 pub(super) const MAX_INFLIGHT_BYTES: u64 = 1 << 40;
@@ -137,11 +137,11 @@ fn at_least(field: Field<u64>, other: Field<u64>) -> Rule {
 /// The chain of sizes: a record in an append, an append in a connection's share, a share in the whole.
 fn sizes() -> Vec<Rule> {
     let least = |field: Field<u64>| {
-        let least = show_size(MIN_BYTES);
+        let least = show_size(SIZE_LIMIT_BYTES_MIN);
         alone(
             field,
             format!("at least {least}"),
-            |value| *value >= MIN_BYTES,
+            |value| *value >= SIZE_LIMIT_BYTES_MIN,
             move |value| format!("{} is too small; the least is {least}", show_size(*value)),
         )
     };
@@ -168,11 +168,11 @@ fn sizes() -> Vec<Rule> {
 }
 
 fn is_segment(bytes: u64) -> bool {
-    bytes.is_multiple_of(SEGMENT_STEP) && (SEGMENT_STEP..=MAX_SEGMENT_BYTES).contains(&bytes)
+    bytes.is_multiple_of(SEGMENT_BYTES_STEP) && (SEGMENT_BYTES_STEP..=MAX_SEGMENT_BYTES).contains(&bytes)
 }
 
 fn journal() -> Vec<Rule> {
-    let (step, most) = (show_size(SEGMENT_STEP), show_size(MAX_SEGMENT_BYTES));
+    let (step, most) = (show_size(SEGMENT_BYTES_STEP), show_size(MAX_SEGMENT_BYTES));
     let segment = format!("a multiple of {step} from {step} to {most}");
     let delay = show_duration(MAX_GROUP_DELAY);
     vec![
@@ -228,16 +228,16 @@ fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>
 
 /// Lowering the one limit alone would end at the other.
 fn append_in_a_segment() -> Rule {
-    let (segment, slack) = (field!(journal.segment_bytes), show_size(SEGMENT_SLACK));
+    let (segment, slack) = (field!(journal.segment_bytes), show_size(SEGMENT_OVERHEAD_BYTES));
     let (append, record) = (field!(limits.max_append_bytes), field!(journal.max_record_bytes));
     let must = format!("at least `{}` + {slack}, for header and footer", append.key);
     let broken = move |config: &Config| {
         let (bytes, largest, longest) = ((segment.of)(config), (append.of)(config), (record.of)(config));
         // What is no segment at all was said.
-        if !is_segment(bytes) || bytes >= largest.saturating_add(SEGMENT_SLACK) {
+        if !is_segment(bytes) || bytes >= largest.saturating_add(SEGMENT_OVERHEAD_BYTES) {
             return None;
         }
-        let holds = bytes - SEGMENT_SLACK;
+        let holds = bytes - SEGMENT_OVERHEAD_BYTES;
         let beside = match longest > holds {
             true => format!(" to {}, and with it `{}` = {}", show_size(holds), record.key, show_size(longest)),
             false => String::new(),

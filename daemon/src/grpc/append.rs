@@ -35,34 +35,34 @@ use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tonic_prost::ProstEncoder;
-use v1::append_response::Message as Told;
+use v1::append_response::Message as Reply;
 
-use super::LAST_WORDS;
-use super::assembly::{Limits, Message, Messages, PATIENCE, Share, Waiters};
+use super::CLOSE_TIMEOUT;
+use super::assembly::{Limits, MESSAGE_TIMEOUT, Message, Messages, Share, Waiters};
 use super::calls::Calls;
 use super::listen::Caller;
-use super::streams::StreamPlace;
-use crate::ingest::quota::{Owner, Part};
-use crate::ingest::slots::Owing;
+use super::streams::StreamSlot;
+use crate::ingest::quota::{Owner, QuotaHandle};
+use crate::ingest::slots::PendingAnswer;
 use crate::ingest::{
-    ADMISSION_WAIT, Admitted, Answer, Current, Door, FramedService, Peer, Producer, Session, count_refusal,
+    ADMISSION_TIMEOUT, Admission, Admitted, Answer, FramedService, LiveSettings, Peer, Producer, Session, count_refusal,
 };
 
 /// Answers that wait for the peer at most, before its messages are left alone.
-const ANSWERS: usize = 64;
+const QUEUED_ANSWERS_MAX: usize = 64;
 
 /// Bytes that a stream takes for its answers from its beginning: some tens of them.
 const ANSWER_BUFFER_BYTES: usize = 1024;
 /// Bytes of answers that go to HTTP/2 together.
 const ANSWER_YIELD_BYTES: usize = 16 * 1024;
 
-/// Boxed, because a channel takes the memory of [`ANSWERS`] at its beginning.
+/// Boxed, because a channel takes the memory of [`QUEUED_ANSWERS_MAX`] at its beginning.
 type Out = mpsc::Sender<Result<Box<v1::AppendResponse>, Status>>;
 
 /// The service. tonic's own would decode each message before it is asked what may be taken of it.
 #[derive(Clone)]
 pub(super) struct Ingest {
-    pub(super) current: Current,
+    pub(super) live_settings: LiveSettings,
     pub(super) may_read: bool,
     pub(super) calls: Calls,
     pub(super) waiters: Waiters,
@@ -95,20 +95,20 @@ impl Ingest {
         let (address, owner) =
             caller.map_or((String::new(), Owner::Network), |caller| (caller.address.clone(), caller.owner));
         let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, owner, self.may_read);
-        let owing = caller.map(Caller::owing);
-        let (out, answers) = mpsc::channel(ANSWERS);
+        let pending_answer = caller.map(Caller::pending_answer);
+        let (out, answers) = mpsc::channel(QUEUED_ANSWERS_MAX);
         // The same limits to its end, whatever a reload does meanwhile.
-        let (service, share) = (self.current.service(), Share::default());
-        let place = request.extensions().get::<StreamPlace>().cloned();
+        let (service, share) = (self.live_settings.service(), Share::default());
+        let stream_slot = request.extensions().get::<StreamSlot>().cloned();
         let body = axum::body::Body::new(request.into_body()).into_data_stream();
         let limits = Limits::of(&service, owner, &self.waiters);
         let messages = Messages::new(body, limits.clone(), share.clone());
-        let session = Session::begin(&service.door.journal.marks());
-        let admission = service.door.budget.part(peer.part());
+        let session = Session::begin(&service.admission.journal.watermarks());
+        let inflight_quota = service.admission.budget.handle(peer.quota_owner());
         let conversation = Conversation {
-            admission,
-            owing,
-            marks: service.door.journal.watcher(),
+            inflight_quota,
+            pending_answer,
+            watermarks: service.admission.journal.watcher(),
             service,
             peer,
             share,
@@ -119,7 +119,7 @@ impl Ingest {
         };
         let call = self.calls.begin();
         tokio::spawn(async move {
-            let _held = (call, place);
+            let _held = (call, stream_slot);
             conversation.serve(messages).await;
         });
         let encoder = ProstEncoder::new(BufferSettings::new(ANSWER_BUFFER_BYTES, ANSWER_YIELD_BYTES));
@@ -152,15 +152,15 @@ impl From<ErrorInfo> for End {
 
 struct Conversation {
     /// Its owner's way to the bytes that may be in flight.
-    admission: Part,
+    inflight_quota: QuotaHandle,
     /// Tells whoever may want the connection's place whether an answer is owed.
-    owing: Option<Owing>,
+    pending_answer: Option<PendingAnswer>,
     service: FramedService,
     peer: Peer,
     share: Share,
     limits: Limits,
     session: Session,
-    marks: Watcher,
+    watermarks: Watcher,
     /// Due, in their order, and there was no room for them yet.
     released: VecDeque<Answer>,
     out: Out,
@@ -180,7 +180,7 @@ impl Conversation {
                 to_status(&error)
             }
         };
-        let _ = self.out.send_timeout(Err(status), LAST_WORDS).await;
+        let _ = self.out.send_timeout(Err(status), CLOSE_TIMEOUT).await;
     }
 
     async fn converse(&mut self, asked: &mut Messages) -> Result<Infallible, End> {
@@ -189,12 +189,12 @@ impl Conversation {
             match self.next(asked).await? {
                 Message::Whole(message) => match parse(&message)? {
                     Asked::Append(append) => {
-                        let told = self.append(&producer, &append, message.len()).await?;
+                        let reply = self.append(&producer, &append, message.len()).await?;
                         // Before the answer waits for its reader.
                         drop(message);
                         self.share.give_back();
-                        if let Some(told) = told {
-                            self.tell(told).await?;
+                        if let Some(reply) = reply {
+                            self.send_reply(reply).await?;
                         }
                     }
                     Asked::Flush(flush) => self.flush(flush).await?,
@@ -206,11 +206,11 @@ impl Conversation {
                         return Err(End::Done);
                     }
                 },
-                Message::TooLong(skimmed, error) => {
-                    let level = skimmed.level.unwrap_or(AckLevel::Received);
-                    let error = self.service.door.unless_stored(&producer, skimmed.first_seq, error);
-                    if let Some(told) = refused(skimmed.first_seq, skimmed.records, level, error) {
-                        self.tell(told).await?;
+                Message::TooLong(header, error) => {
+                    let level = header.level.unwrap_or(AckLevel::Received);
+                    let error = self.service.admission.unless_stored(&producer, header.first_seq, error);
+                    if let Some(reply) = refused(header.first_seq, header.records, level, error) {
+                        self.send_reply(reply).await?;
                     }
                 }
             }
@@ -218,18 +218,18 @@ impl Conversation {
     }
 
     async fn handshake(&mut self, asked: &mut Messages) -> Result<Producer, End> {
-        let patience = self.service.handshake_timeout;
-        let hello = match tokio::time::timeout(patience, self.next(asked)).await {
+        let handshake_timeout = self.service.handshake_timeout;
+        let hello = match tokio::time::timeout(handshake_timeout, self.next(asked)).await {
             Ok(asked) => asked?,
             Err(_) => {
-                let text = format!("no Hello within {patience:?}");
+                let text = format!("no Hello within {handshake_timeout:?}");
                 return Err(ErrorInfo::new(ErrorCode::HandshakeTimeout, text).into());
             }
         };
         let Message::Whole(hello) = hello else { return Err(malformed("the first message must be Hello")) };
         let Asked::Hello(hello) = parse(&hello)? else { return Err(malformed("the first message must be Hello")) };
-        let (welcome, producer) = self.service.door.meet(&Hello::try_from(hello)?, &self.peer).await?;
-        self.tell(Told::Welcome(welcome.into())).await?;
+        let (welcome, producer) = self.service.admission.meet(&Hello::try_from(hello)?, &self.peer).await?;
+        self.send_reply(Reply::Welcome(welcome.into())).await?;
         producer.ok_or_else(|| malformed("a stream that does not append"))
     }
 
@@ -266,35 +266,35 @@ impl Conversation {
             tokio::select! {
                 biased;
                 got = &mut something => return Ok(got),
-                reached = self.marks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
+                reached = self.watermarks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
                 () = self.out.closed() => return Err(End::Gone),
             }
         }
     }
 
-    /// Waits for the marks, and answers what they cover.
-    async fn marks_move(&mut self) -> Result<(), End> {
+    /// Waits for the watermarks, and answers what they cover.
+    async fn watermarks_move(&mut self) -> Result<(), End> {
         let wants = self.session.wants();
         tokio::select! {
-            reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
+            reached = self.watermarks.reached(wants) => reached.map_err(|_| End::Gone)?,
             () = self.out.closed() => return Err(End::Gone),
         }
         self.release().await
     }
 
     fn share_is_short_of(&self, bytes: usize) -> bool {
-        let held = self.session.held_bytes();
-        held > 0 && held + bytes > self.service.door.max_connection_bytes
+        let unwritten = self.session.unwritten_bytes();
+        unwritten > 0 && unwritten + bytes > self.service.admission.max_connection_bytes
     }
 
     /// Waits until the connection's share has room for so many bytes, but not for ever.
     async fn share_has_room(&mut self, bytes: usize) -> Result<bool, End> {
-        let late = tokio::time::sleep(ADMISSION_WAIT);
+        let late = tokio::time::sleep(ADMISSION_TIMEOUT);
         tokio::pin!(late);
         while self.share_is_short_of(bytes) {
             let wants = self.session.wants();
             tokio::select! {
-                reached = self.marks.reached(wants) => reached.map_err(|_| End::Gone)?,
+                reached = self.watermarks.reached(wants) => reached.map_err(|_| End::Gone)?,
                 () = self.out.closed() => return Err(End::Gone),
                 () = &mut late => return Ok(false),
             }
@@ -306,7 +306,7 @@ impl Conversation {
     async fn answer_all(&mut self) -> Result<(), End> {
         self.release().await?;
         while self.session.unanswered() > 0 {
-            self.marks_move().await?;
+            self.watermarks_move().await?;
         }
         Ok(())
     }
@@ -317,7 +317,7 @@ impl Conversation {
         producer: &Producer,
         append: &AskedAppend<'_>,
         message_bytes: usize,
-    ) -> Result<Option<Told>, End> {
+    ) -> Result<Option<Reply>, End> {
         // What was logged by a ring before this came goes to the journal before it.
         let rings = self.service.rings.clone();
         let caught_up = self.meanwhile(rings.catch_up(None)).await?;
@@ -335,7 +335,7 @@ impl Conversation {
                 count = payload.count;
                 self.take(producer, append, (level, message_bytes), payload).await?
             }
-            Err(error) => Err(self.service.door.unless_stored(producer, first_seq, error)),
+            Err(error) => Err(self.service.admission.unless_stored(producer, first_seq, error)),
         };
         let (accepted, bytes, since) = match taken {
             Ok(taken) => taken,
@@ -343,18 +343,18 @@ impl Conversation {
         };
         self.session.given(first_seq, &accepted, level, bytes, since);
         let Accepted { first_offset, count, epoch, duplicate, .. } = accepted;
-        let told = v1::Accepted { first_seq, first_offset, count, epoch, duplicate };
-        Ok((level != AckLevel::None).then_some(Told::Accepted(told)))
+        let reply = v1::Accepted { first_seq, first_offset, count, epoch, duplicate };
+        Ok((level != AckLevel::None).then_some(Reply::Accepted(reply)))
     }
 
     fn payload(&self, append: &AskedAppend<'_>, level: AckLevel) -> Result<Payload, ErrorInfo> {
-        let door = &self.service.door;
-        door.check_level(level)?;
-        if self.session.unanswered() >= door.window as usize {
-            let text = format!("more than {} appends are unanswered", door.window);
-            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(door.window.into()));
+        let admission = &self.service.admission;
+        admission.check_level(level)?;
+        if self.session.unanswered() >= admission.window as usize {
+            let text = format!("more than {} appends are unanswered", admission.window);
+            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(admission.window.into()));
         }
-        append.logs.encode(door.max_append, door.max_record).map_err(Into::into)
+        append.logs.encode(admission.max_append, admission.max_record).map_err(Into::into)
     }
 
     /// Hands an append over, where there is room in the connection's share and in the budget of all; else waits for that.
@@ -365,10 +365,13 @@ impl Conversation {
         (level, message_bytes): (AckLevel, usize),
         payload: Payload,
     ) -> Result<Result<(Accepted, usize, Instant), ErrorInfo>, End> {
-        let door = self.service.door.clone();
+        let admission = self.service.admission.clone();
         let bytes = payload.bytes.len();
-        let at_once =
-            if self.share_is_short_of(bytes) { None } else { Door::try_admit(&self.admission, bytes, door.arrival()) };
+        let at_once = if self.share_is_short_of(bytes) {
+            None
+        } else {
+            Admission::try_admit(&self.inflight_quota, bytes, admission.arrival())
+        };
         let (payload, admitted) = match at_once {
             Some(admitted) => (payload, admitted),
             None => {
@@ -379,7 +382,7 @@ impl Conversation {
                 }
                 // Boxed, because every stream would have the memory of these waits, and few wait.
                 if !Box::pin(self.share_has_room(bytes)).await? {
-                    return Ok(Err(door.share_is_full()));
+                    return Ok(Err(admission.share_is_full()));
                 }
                 let admitted = match Box::pin(self.room(bytes)).await? {
                     Ok(admitted) => admitted,
@@ -394,24 +397,24 @@ impl Conversation {
         let since = admitted.at.since;
         let (first_seq, count, payload_crc) = (append.first_seq, payload.count, payload.checksum());
         let head = AppendHead { first_seq, count, level, gap: append.gap, payload_crc };
-        let accepted = door.take(&self.peer, producer, &head, &payload.bytes, admitted);
+        let accepted = admission.take(&self.peer, producer, &head, &payload.bytes, admitted);
         Ok(accepted.map(|accepted| (accepted, bytes, since)))
     }
 
     /// Waits in the queue for the budget of all, but not for ever, and only while its answers find room at once.
     async fn room(&mut self, bytes: usize) -> Result<Result<Admitted, ErrorInfo>, End> {
-        let door = self.service.door.clone();
+        let admission = self.service.admission.clone();
         loop {
             self.release().await?;
-            let admission = self.admission.clone();
-            let admitted = door.admit(&admission, bytes);
+            let inflight_quota = self.inflight_quota.clone();
+            let admitted = admission.admit(&inflight_quota, bytes);
             tokio::pin!(admitted);
             while self.release_at_once()? {
                 let (waits, wants) = (self.session.waits(), self.session.wants());
                 tokio::select! {
                     biased;
                     got = &mut admitted => return Ok(got),
-                    reached = self.marks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
+                    reached = self.watermarks.reached(wants), if waits => reached.map_err(|_| End::Gone)?,
                     () = self.out.closed() => return Err(End::Gone),
                 }
             }
@@ -420,17 +423,17 @@ impl Conversation {
 
     async fn flush(&mut self, flush: v1::Flush) -> Result<(), End> {
         let flush = Flush::try_from(flush)?;
-        match self.session.ask_flush(&self.service.door, flush) {
+        match self.session.ask_flush(&self.service.admission, flush) {
             Ok(None) => Ok(()),
-            Ok(Some(mark)) => self.tell(Told::Watermark(mark.into())).await,
-            Err(error) => self.tell(flush_refused(flush.request_id, error)).await,
+            Ok(Some(mark)) => self.send_reply(Reply::Watermark(mark.into())).await,
+            Err(error) => self.send_reply(flush_refused(flush.request_id, error)).await,
         }
     }
 
     async fn release(&mut self) -> Result<(), End> {
         while !self.release_at_once()? {
             if let Some(answer) = self.released.pop_front() {
-                self.tell(told(answer)).await?;
+                self.send_reply(to_reply(answer)).await?;
             }
         }
         Ok(())
@@ -439,10 +442,10 @@ impl Conversation {
     /// Answers what is due as far as there is room for it; whether that was all.
     fn release_at_once(&mut self) -> Result<bool, End> {
         let mut answers = Vec::new();
-        self.session.release(&self.marks.now(), &mut answers);
+        self.session.release(&self.watermarks.now(), &mut answers);
         self.released.extend(answers);
-        if let Some(owing) = &mut self.owing {
-            owing.set(self.session.unanswered() > 0);
+        if let Some(pending_answer) = &mut self.pending_answer {
+            pending_answer.set(self.session.unanswered() > 0);
         }
         while !self.released.is_empty() {
             let room = match self.out.try_reserve() {
@@ -451,7 +454,7 @@ impl Conversation {
                 Err(mpsc::error::TrySendError::Closed(())) => return Err(End::Gone),
             };
             if let Some(answer) = self.released.pop_front() {
-                room.send(Ok(response(told(answer))));
+                room.send(Ok(response(to_reply(answer))));
             }
         }
         Ok(true)
@@ -459,8 +462,8 @@ impl Conversation {
 
     /// Says something, and waits until there is room for it: for ever, but not with a share that others wait for, and
     /// on the way down only for a moment.
-    async fn tell(&self, told: Told) -> Result<(), End> {
-        let answer = Ok(response(told));
+    async fn send_reply(&self, reply: Reply) -> Result<(), End> {
+        let answer = Ok(response(reply));
         let answer = match self.out.try_send(answer) {
             Ok(()) => return Ok(()),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(End::Gone),
@@ -468,8 +471,8 @@ impl Conversation {
         };
         tokio::select! {
             sent = self.out.send(answer) => sent.map_err(|_| End::Gone),
-            () = stopped_for(self.service.stop.clone(), LAST_WORDS) => Err(End::Gone),
-            () = tokio::time::sleep(PATIENCE), if self.share.is_held() => {
+            () = stopped_for(self.service.stop.clone(), CLOSE_TIMEOUT) => Err(End::Gone),
+            () = tokio::time::sleep(MESSAGE_TIMEOUT), if self.share.is_held() => {
                 let text = "a large message under way, and the answers to those before are not read";
                 Err(ErrorInfo::new(ErrorCode::IdleTimeout, text).into())
             }
@@ -491,29 +494,29 @@ fn parse(message: &Bytes) -> Result<Asked<'_>, End> {
 }
 
 /// A refusal, counted; nothing where no answer is wanted.
-fn refused(first_seq: u64, count: u32, level: AckLevel, error: ErrorInfo) -> Option<Told> {
+fn refused(first_seq: u64, count: u32, level: AckLevel, error: ErrorInfo) -> Option<Reply> {
     count_refusal(level, error.code, count);
     let refused = v1::Refused { first_seq, count, error: Some(error.into()) };
-    (level != AckLevel::None).then_some(Told::Refused(refused))
+    (level != AckLevel::None).then_some(Reply::Refused(refused))
 }
 
-fn told(answer: Answer) -> Told {
+fn to_reply(answer: Answer) -> Reply {
     match answer {
-        Answer::Watermark(mark) => Told::Watermark(mark.into()),
+        Answer::Watermark(mark) => Reply::Watermark(mark.into()),
         Answer::Refused(refused) => {
             count_refusal(AckLevel::Received, refused.error.code, refused.count);
-            Told::Refused(refused.into())
+            Reply::Refused(refused.into())
         }
         Answer::FlushFailed(id, error) => flush_refused(id, error),
     }
 }
 
-fn response(told: Told) -> Box<v1::AppendResponse> {
-    Box::new(v1::AppendResponse { message: Some(told) })
+fn response(reply: Reply) -> Box<v1::AppendResponse> {
+    Box::new(v1::AppendResponse { message: Some(reply) })
 }
 
-fn flush_refused(flush_id: u32, error: ErrorInfo) -> Told {
-    Told::FlushRefused(v1::FlushRefused { flush_id, error: Some(error.into()) })
+fn flush_refused(flush_id: u32, error: ErrorInfo) -> Reply {
+    Reply::FlushRefused(v1::FlushRefused { flush_id, error: Some(error.into()) })
 }
 
 fn malformed(text: &'static str) -> End {

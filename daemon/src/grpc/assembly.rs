@@ -7,9 +7,9 @@
 //!   too. What came until then is at most that much and one DATA frame. So many streams may wait for a share with that
 //!   much in hand, which are counted as well ([`SHARE_WAITERS_MAX`]); one more is told that clad is busy.
 //! - A message that is whole in one DATA frame needs no share: it came with what is there already.
-//! - The handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`PATIENCE`]
+//! - The handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`MESSAGE_TIMEOUT`]
 //!   while it waits for its peer.
-//! - Half a message is given [`PATIENCE`] to become whole. A stream that waits for its next message keeps no memory for it.
+//! - Half a message is given [`MESSAGE_TIMEOUT`] to become whole. A stream that waits for its next message keeps no memory for it.
 //!
 //! One message is handed out at a time: when the next is asked for, what was given before was handled.
 
@@ -28,12 +28,12 @@ use tokio_stream::Stream;
 use tonic::Status;
 
 use super::max_message_bytes;
-use super::skim::{Skim, Skimmed};
-use crate::ingest::quota::{Owner, Part, Quota, QuotaGuard};
+use super::oversize_header::{OversizeHeader, OversizeHeaderParser};
+use crate::ingest::quota::{Owner, Quota, QuotaGuard, QuotaHandle};
 use crate::ingest::{FramedService, count_refusal};
 
 /// Flag and length before each message.
-const HEADER: usize = 5;
+const MESSAGE_HEADER_BYTES: usize = 5;
 /// Bytes of a message under way that a stream keeps without a share.
 pub(super) const FLOOR_BYTES: usize = 1024;
 /// The longest DATA frame: what may come at once. It is HTTP/2's first, and nothing here raises it.
@@ -45,7 +45,7 @@ const SHARE_WAITERS_MAX: usize = 128;
 /// Time that a refused sender is asked to wait.
 const RETRY_AFTER_MS: u32 = 1000;
 /// Time for the rest of a message whose first byte came.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The share of the budget that the message under way has. A stream's handler finds it in the request's extensions.
 #[derive(Clone, Default)]
@@ -86,9 +86,9 @@ impl Share {
         if message_bytes <= FLOOR_BYTES || self.is_held() {
             return true;
         }
-        let held = limits.budget.try_take(message_bytes);
-        let is_there = held.is_some();
-        self.set(held.map_or(State::None, State::Held));
+        let guard = limits.budget.try_take(message_bytes);
+        let is_there = guard.is_some();
+        self.set(guard.map_or(State::None, State::Held));
         is_there
     }
 
@@ -101,19 +101,19 @@ impl Share {
 /// What all messages of a stream share.
 #[derive(Clone)]
 pub(super) struct Limits {
-    budget: Part,
-    waiters: Part,
+    budget: QuotaHandle,
+    waiters: QuotaHandle,
     max: usize,
-    patience: Duration,
+    message_timeout: Duration,
 }
 
 impl Limits {
     pub(super) fn of(service: &FramedService, owner: Owner, waiters: &Waiters) -> Self {
         Self {
-            budget: service.assembly.part(owner),
-            waiters: waiters.0.part(owner),
-            max: max_message_bytes(service.door.max_append as usize),
-            patience: PATIENCE,
+            budget: service.assembly.handle(owner),
+            waiters: waiters.0.handle(owner),
+            max: max_message_bytes(service.admission.max_append as usize),
+            message_timeout: MESSAGE_TIMEOUT,
         }
     }
 }
@@ -124,7 +124,7 @@ pub(super) enum Message {
     /// All of it, without its header.
     Whole(Bytes),
     /// An append that was too long and is gone, and why.
-    TooLong(Skimmed, ErrorInfo),
+    TooLong(OversizeHeader, ErrorInfo),
 }
 
 type Acquiring = Pin<Box<dyn Future<Output = Option<QuotaGuard>> + Send>>;
@@ -139,11 +139,11 @@ pub(super) struct Messages {
     /// Length of the message under way, with its header; 0 before that is known.
     whole: usize,
     /// There while one goes by that is too long.
-    skim: Option<Skim>,
+    oversize_header: Option<OversizeHeaderParser>,
     /// A share was asked for the message under way.
     asked: bool,
     acquiring: Option<(Acquiring, QuotaGuard)>,
-    patience: Option<Pin<Box<Sleep>>>,
+    message_timeout: Option<Pin<Box<Sleep>>>,
 }
 
 type Handed = Option<Result<Message, Status>>;
@@ -156,10 +156,10 @@ impl Messages {
             share,
             rest: BytesMut::new(),
             whole: 0,
-            skim: None,
+            oversize_header: None,
             asked: false,
             acquiring: None,
-            patience: None,
+            message_timeout: None,
         }
     }
 
@@ -167,32 +167,32 @@ impl Messages {
     fn begin(&mut self) -> Result<(), Status> {
         self.share.give_back();
         self.asked = false;
-        let Some(&[flag, a, b, c, d]) = self.rest.first_chunk::<HEADER>() else { return Ok(()) };
+        let Some(&[flag, a, b, c, d]) = self.rest.first_chunk::<MESSAGE_HEADER_BYTES>() else { return Ok(()) };
         if flag != 0 {
             return Err(Status::unimplemented("messages are taken uncompressed"));
         }
         let len = u32::from_be_bytes([a, b, c, d]);
         if len as usize > self.limits.max {
-            let _ = self.rest.split_to(HEADER);
-            self.skim = Some(Skim::new(len.into()));
+            let _ = self.rest.split_to(MESSAGE_HEADER_BYTES);
+            self.oversize_header = Some(OversizeHeaderParser::new(len.into()));
             self.whole = len as usize;
             return Ok(());
         }
-        self.whole = HEADER + len as usize;
+        self.whole = MESSAGE_HEADER_BYTES + len as usize;
         Ok(())
     }
 
     /// Lets go of what has come of a message that is too long; gives it when it is over.
-    fn let_go(&mut self) -> Option<Result<Message, Status>> {
-        let skim = self.skim.as_mut()?;
-        let here = self.rest.len().min(usize::try_from(skim.left()).unwrap_or(usize::MAX));
-        skim.read(&self.rest.split_to(here));
-        if skim.left() > 0 {
+    fn discard(&mut self) -> Option<Result<Message, Status>> {
+        let oversize_header = self.oversize_header.as_mut()?;
+        let here = self.rest.len().min(usize::try_from(oversize_header.left()).unwrap_or(usize::MAX));
+        oversize_header.read(&self.rest.split_to(here));
+        if oversize_header.left() > 0 {
             return None;
         }
-        let found = skim.found();
-        self.skim = None;
-        self.patience = None;
+        let found = oversize_header.found();
+        self.oversize_header = None;
+        self.message_timeout = None;
         let (len, max) = (std::mem::take(&mut self.whole), self.limits.max);
         let text = format!("a message of {len} bytes, of {max} at most: split the append");
         Some(match found {
@@ -207,23 +207,23 @@ impl Messages {
     /// Whether the message under way is to have a share now: it has begun to come, and is not whole or is long.
     fn needs_share(&self) -> bool {
         let is_short = self.rest.len() >= self.whole && self.whole <= UNSHARED_BYTES_MAX;
-        !self.asked && self.whole > HEADER + FLOOR_BYTES && self.rest.len() >= FLOOR_BYTES && !is_short
+        !self.asked && self.whole > MESSAGE_HEADER_BYTES + FLOOR_BYTES && self.rest.len() >= FLOOR_BYTES && !is_short
     }
 
     /// Asks for a share, and for a place to wait for it if there is none now.
     fn ask_for_share(&mut self) -> Result<(), Status> {
         self.asked = true;
         // It is there twice for a moment: as it came, and encoded.
-        let bytes = 2 * (self.whole - HEADER);
-        if let Some(held) = self.limits.budget.try_take(bytes) {
-            self.share.set(State::Held(held));
+        let bytes = 2 * (self.whole - MESSAGE_HEADER_BYTES);
+        if let Some(guard) = self.limits.budget.try_take(bytes) {
+            self.share.set(State::Held(guard));
             return Ok(());
         }
-        let Some(place) = self.limits.waiters.try_take(1) else {
+        let Some(waiter) = self.limits.waiters.try_take(1) else {
             let text = "many messages are under way over gRPC, and this one finds no room: send it again later";
             return Err(self.end(&ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS)));
         };
-        self.acquiring = Some((Box::pin(self.limits.budget.take(bytes)), place));
+        self.acquiring = Some((Box::pin(self.limits.budget.take(bytes)), waiter));
         self.share.set(State::Asked);
         Ok(())
     }
@@ -236,8 +236,8 @@ impl Messages {
         if self.asked {
             self.rest = BytesMut::from(&self.rest[..]);
         }
-        self.patience = None;
-        Message::Whole(message.split_off(HEADER))
+        self.message_timeout = None;
+        Message::Whole(message.split_off(MESSAGE_HEADER_BYTES))
     }
 
     /// Why the stream ends.
@@ -271,8 +271,8 @@ impl Stream for Messages {
             {
                 return Poll::Ready(Some(Err(status)));
             }
-            if me.skim.is_some() {
-                if let Some(over) = me.let_go() {
+            if me.oversize_header.is_some() {
+                if let Some(over) = me.discard() {
                     return Poll::Ready(Some(over));
                 }
             } else if me.needs_share() {
@@ -289,13 +289,13 @@ impl Stream for Messages {
                 Poll::Ready(None) if me.rest.is_empty() && me.whole == 0 => return Poll::Ready(None),
                 Poll::Ready(None) => return Poll::Ready(Some(Err(Status::internal("the stream ends in a message")))),
                 Poll::Pending if me.rest.is_empty() && me.whole == 0 => {
-                    (me.patience, me.rest) = (None, BytesMut::new());
+                    (me.message_timeout, me.rest) = (None, BytesMut::new());
                     return Poll::Pending;
                 }
                 Poll::Pending => {
-                    let time = me.limits.patience;
-                    let patience = me.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
-                    ready!(patience.as_mut().poll(cx));
+                    let time = me.limits.message_timeout;
+                    let message_timeout = me.message_timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
+                    ready!(message_timeout.as_mut().poll(cx));
                     let text = format!("half a message, and not the rest of it within {time:?}");
                     return Poll::Ready(Some(Err(me.end(&ErrorInfo::new(ErrorCode::IdleTimeout, text)))));
                 }
@@ -332,12 +332,12 @@ mod tests {
     }
 
     fn limits(budget_bytes: usize) -> Limits {
-        let budget = Quota::new(budget_bytes).part(Owner::Network);
+        let budget = Quota::new(budget_bytes).handle(Owner::Network);
         Limits {
             budget,
-            waiters: Waiters::default().0.part(Owner::Network),
+            waiters: Waiters::default().0.handle(Owner::Network),
             max: 1 << 20,
-            patience: Duration::from_millis(50),
+            message_timeout: Duration::from_millis(50),
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let sent: Vec<u8> = [0, 1, 4, 70_000, 300, 0, 100_000].into_iter().flat_map(message).collect();
         for piece in [1, 3, 16_384, 1 << 20] {
             // The sender never rests here; a busy machine must not look like one that does.
-            let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
+            let limits = Limits { message_timeout: Duration::from_secs(60), ..limits(1 << 20) };
             let (tx, mut got) = messages(&limits);
             let pieces: Vec<Bytes> = sent.chunks(piece).map(Bytes::copy_from_slice).collect();
             let feed = tokio::spawn(async move {
@@ -390,7 +390,7 @@ mod tests {
 
     #[tokio::test]
     async fn half_a_message_above_the_floor_has_a_share() {
-        let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
+        let limits = Limits { message_timeout: Duration::from_secs(60), ..limits(1 << 20) };
         let (tx, mut got) = messages(&limits);
         let sent = message(60_000);
         let (floor, rest) = sent.split_at(FLOOR_BYTES - 1);
@@ -413,16 +413,19 @@ mod tests {
         let limits = limits(1 << 20);
         let all = (limits.budget.try_take(1 << 20), limits.budget.try_take(1 << 20));
         let (tx, mut got) = messages(&limits);
-        tx.send(Ok(Bytes::from(message(DATA_FRAME_BYTES - HEADER)))).await.unwrap();
+        tx.send(Ok(Bytes::from(message(DATA_FRAME_BYTES - MESSAGE_HEADER_BYTES)))).await.unwrap();
         let waits = tokio::time::timeout(Duration::from_secs(60), got.next());
-        assert_eq!(whole(waits.await.expect("at once").unwrap().unwrap()).len(), DATA_FRAME_BYTES - HEADER);
+        assert_eq!(
+            whole(waits.await.expect("at once").unwrap().unwrap()).len(),
+            DATA_FRAME_BYTES - MESSAGE_HEADER_BYTES
+        );
         drop(all);
     }
 
     #[tokio::test]
-    async fn so_many_wait_for_a_share_and_one_more_is_told() {
-        let limits = Limits { waiters: Quota::new(2).part(Owner::Network), ..limits(200_000) };
-        let held = limits.budget.try_take(200_000).expect("nobody has any");
+    async fn so_many_wait_for_a_share_and_one_more_is_refused() {
+        let limits = Limits { waiters: Quota::new(2).handle(Owner::Network), ..limits(200_000) };
+        let guard = limits.budget.try_take(200_000).expect("nobody has any");
         let (tx, mut waits) = messages(&limits);
         let (tx2, mut refused) = messages(&limits);
         for tx in [&tx, &tx2] {
@@ -431,7 +434,7 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(20), waits.next()).await.is_err(), "it waits for its turn");
         let error = from_status(&refused.next().await.unwrap().unwrap_err()).unwrap();
         assert_eq!((error.code, error.retry_after_ms), (ErrorCode::Busy, Some(RETRY_AFTER_MS)));
-        drop(held);
+        drop(guard);
         tx.send(Ok(Bytes::copy_from_slice(&message(60_000)[5000..]))).await.unwrap();
         assert_eq!(whole(waits.next().await.unwrap().unwrap()).len(), 60_000);
         assert!(limits.waiters.try_take(1).is_some(), "its place is free");
@@ -474,7 +477,7 @@ mod tests {
     async fn one_that_is_too_long_goes_by_and_what_follows_is_handed_out() {
         let sent = [message(3), long(7), message(90_000), long(8), long(9), message(0)].concat();
         for piece in [100, 16_384, 5 << 20] {
-            let limits = Limits { patience: Duration::from_secs(60), ..limits(1 << 20) };
+            let limits = Limits { message_timeout: Duration::from_secs(60), ..limits(1 << 20) };
             let (tx, mut got) = messages(&limits);
             let pieces: Vec<Bytes> = sent.chunks(piece).map(Bytes::copy_from_slice).collect();
             let feed = tokio::spawn(async move {
@@ -519,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wrong_length_and_half_a_message_are_told() {
+    async fn a_wrong_length_and_half_a_message_are_reported() {
         let limits = limits(1 << 20);
         let (tx, mut long) = messages(&limits);
         tx.send(Ok(Bytes::from(message((1 << 20) + 1)))).await.unwrap();

@@ -3,7 +3,7 @@
 //! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
 //! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
 //! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
-//! takes nothing of what waits for it for as long as [`Patience`] gives it is closed: longer where it has read.
+//! takes nothing of what waits for it for as long as [`PeerTimeouts`] gives it is closed: longer where it has read.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,13 +26,15 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Connected;
 
 use crate::ingest::quota::Owner;
-use crate::ingest::slots::{Owing, Seat};
-use crate::ingest::{Current, Listeners, Patience, Place, count_refusal, makes_room, no_place, sock_diag};
+use crate::ingest::slots::{PendingAnswer, SlotState};
+use crate::ingest::{
+    ConnectionSlot, ConnectionSlots, LiveSettings, PeerTimeouts, count_refusal, makes_room, no_place, sock_diag,
+};
 use crate::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that every HTTP/2 client sends first.
-const PREFACE: usize = 24;
+const PREFACE_BYTES: usize = 24;
 /// Time and bytes that a connection over the limit gets to read why.
 const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
@@ -42,7 +44,7 @@ pub(super) struct Caller {
     pub(super) address: String,
     /// Whose part it has of what is shared.
     pub(super) owner: Owner,
-    seat: Arc<Seat>,
+    slot_state: Arc<SlotState>,
     /// One permit for each read that may be open on this connection.
     reads: Arc<Semaphore>,
     /// There was one. What it gave may wait for the peer when it has ended: as blocks, in HTTP/2's buffers, in the socket's.
@@ -51,15 +53,15 @@ pub(super) struct Caller {
 
 impl Caller {
     /// For a call that says whether it owes an answer.
-    pub(super) fn owing(&self) -> Owing {
-        self.seat.owing()
+    pub(super) fn pending_answer(&self) -> PendingAnswer {
+        self.slot_state.pending_answer()
     }
 
     /// A place for one more read.
     pub(super) fn begin_read(&self) -> Option<OwnedSemaphorePermit> {
-        let place = self.reads.clone().try_acquire_owned().ok()?;
+        let slot = self.reads.clone().try_acquire_owned().ok()?;
         self.has_read.store(true, Ordering::Relaxed);
-        Some(place)
+        Some(slot)
     }
 }
 
@@ -74,18 +76,18 @@ pub(super) struct Connection {
     got: usize,
     /// Dropped with the connection, which ends the stream that it was made for.
     over: Option<mpsc::Sender<Infallible>>,
-    patience: Patience,
+    peer_timeouts: PeerTimeouts,
     /// There while it waits for the peer to take something, and since when.
     taking: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
-    place: Place,
+    slot: ConnectionSlot,
     _counted: metrics::Connection,
 }
 
 /// Accepts until `stop`.
 pub(super) fn accept(
     listener: TcpListener,
-    listeners: Arc<Listeners>,
-    current: Current,
+    connection_slots: Arc<ConnectionSlots>,
+    live_settings: LiveSettings,
     cut: watch::Receiver<bool>,
     mut stop: watch::Receiver<bool>,
 ) -> mpsc::Receiver<Connection> {
@@ -105,13 +107,13 @@ pub(super) fn accept(
                 }
             };
             let owner = sock_diag::owner(&stream, address).await;
-            let Some(place) = listeners.place(owner, metrics::Transport::Grpc) else {
-                tokio::spawn(too_many(stream, no_place(&listeners.holders(), owner)));
+            let Some(slot) = connection_slots.take(owner, metrics::Transport::Grpc) else {
+                tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), owner)));
                 continue;
             };
-            let service = current.service();
-            let times = (service.handshake_timeout, service.patience);
-            let connection = Connection::new(stream, (address, owner), place, times, cut.clone());
+            let service = live_settings.service();
+            let times = (service.handshake_timeout, service.peer_timeouts);
+            let connection = Connection::new(stream, (address, owner), slot, times, cut.clone());
             if accepted.send(connection).await.is_err() {
                 return;
             }
@@ -129,33 +131,33 @@ async fn too_many(mut stream: TcpStream, error: ErrorInfo) {
     frames.extend([0, high, low, 7, 0, 0, 0, 0, 0]);
     frames.extend([0, 0, 0, 0, 0, 0, 0, 0x0B]);
     frames.extend_from_slice(error.text.as_bytes());
-    let tell = async {
+    let send_refusal = async {
         stream.write_all(&frames).await?;
         stream.shutdown().await?;
         // Closed with unread bytes, the kernel would take the frames back.
         tokio::io::copy(&mut stream.take(REFUSAL.1), &mut tokio::io::sink()).await
     };
-    let _ = tokio::time::timeout(REFUSAL.0, tell).await;
+    let _ = tokio::time::timeout(REFUSAL.0, send_refusal).await;
 }
 
 impl Connection {
     pub(super) fn new(
         stream: TcpStream,
         (address, owner): (SocketAddr, Owner),
-        place: Place,
-        (handshake_timeout, patience): (Duration, Patience),
+        slot: ConnectionSlot,
+        (handshake_timeout, peer_timeouts): (Duration, PeerTimeouts),
         mut cut: watch::Receiver<bool>,
     ) -> Self {
         let _ = stream.set_nodelay(true);
         let room = Arc::new(Notify::new());
         let wake = room.clone();
-        place.seat().wake_by(move || wake.notify_one());
+        slot.slot_state().wake_by(move || wake.notify_one());
         Self {
             stream,
             caller: Caller {
                 address: address.to_string(),
                 owner,
-                seat: place.seat().clone(),
+                slot_state: slot.slot_state().clone(),
                 reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)),
                 has_read: Arc::default(),
             },
@@ -168,9 +170,9 @@ impl Connection {
             handshake: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
             got: 0,
             over: None,
-            patience,
+            peer_timeouts,
             taking: None,
-            place,
+            slot,
             _counted: metrics::Connection::open(metrics::Transport::Grpc),
         }
     }
@@ -181,17 +183,17 @@ impl Connection {
     }
 
     /// A stream that never gives anything, and ends when this connection does.
-    pub(super) fn tell_when_over(&mut self) -> impl Stream<Item = io::Result<Self>> + use<> {
+    pub(super) fn closed_stream(&mut self) -> impl Stream<Item = io::Result<Self>> + use<> {
         // Of nothing, because a channel takes the memory of 32 items at its beginning.
-        let (over, told) = mpsc::channel(1);
+        let (over, closed) = mpsc::channel(1);
         self.over = Some(over);
-        ReceiverStream::new(told).map(|never| match never {})
+        ReceiverStream::new(closed).map(|never| match never {})
     }
 
     /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.
-    fn may_go_on(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.cut.as_mut().is_none_or(|cut| cut.as_mut().poll(cx).is_ready()) {
-            if self.cut.take().is_some() && self.place.seat().is_leaving() {
+            if self.cut.take().is_some() && self.slot.slot_state().is_leaving() {
                 count_refusal(AckLevel::Received, makes_room().code, 1);
             }
             return Err(io::Error::new(
@@ -213,10 +215,10 @@ impl Connection {
             self.taking = None;
             return written;
         }
-        let patience = self.patience.of(self.caller.has_read.load(Ordering::Relaxed));
-        let begin = || (tokio::time::Instant::now(), Box::pin(tokio::time::sleep(patience)));
+        let write_timeout = self.peer_timeouts.of(self.caller.has_read.load(Ordering::Relaxed));
+        let begin = || (tokio::time::Instant::now(), Box::pin(tokio::time::sleep(write_timeout)));
         let (since, taking) = self.taking.get_or_insert_with(begin);
-        let until = *since + patience;
+        let until = *since + write_timeout;
         if taking.deadline() < until {
             taking.as_mut().reset(until); // it reads since
         }
@@ -236,13 +238,13 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.may_go_on(cx)?;
+        self.check_open(cx)?;
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.place.seat().active(Instant::now());
+        self.slot.slot_state().active(Instant::now());
         if self.handshake.is_some() {
             self.got += buf.filled().len() - before;
-            if self.got >= PREFACE {
+            if self.got >= PREFACE_BYTES {
                 self.handshake = None;
             }
         }
@@ -252,7 +254,7 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.may_go_on(cx)?;
+        self.check_open(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.taken(cx, written)
     }
@@ -262,7 +264,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.may_go_on(cx)?;
+        self.check_open(cx)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.taken(cx, written)
     }

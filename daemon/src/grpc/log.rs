@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use clad_proto::frame::{GapReason, Read, RecordsHead, Vouched};
+use clad_proto::frame::{GapReason, PeerMeta, Read, RecordsHead};
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{ErrorCode, ErrorInfo, PayloadView, otlp, payload_checksum};
@@ -17,14 +17,14 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use v1::read_response::Message;
 
-use super::LAST_WORDS;
+use super::CLOSE_TIMEOUT;
 use super::calls::Calls;
 use super::listen::Caller;
 use crate::metrics;
 use crate::read::{Block, Ended, Item, Reads};
 
 /// Blocks that wait for the reader, beside the one that is being made.
-const BLOCKS: usize = 2;
+const QUEUED_BLOCKS_MAX: usize = 2;
 
 type Answer = Result<v1::ReadResponse, Status>;
 
@@ -47,21 +47,21 @@ impl v1::log_server::Log for Log {
             return Err(refuse(ErrorCode::PermissionDenied, text));
         }
         let caller = request.extensions().get::<Caller>();
-        let Some((place, owner)) = caller.and_then(|caller| Some((caller.begin_read()?, caller.owner))) else {
+        let Some((permit, owner)) = caller.and_then(|caller| Some((caller.begin_read()?, caller.owner))) else {
             let text = format!("{MAX_READS_PER_CONNECTION} reads are open on this connection");
             return Err(refuse(ErrorCode::Busy, &text));
         };
         let read = Read::try_from(request.into_inner()).map_err(|e| to_status(&e))?;
         let start = self.reads.start(&read, owner).map_err(|e| to_status(&e))?;
-        let (out, blocks) = mpsc::channel(BLOCKS);
+        let (out, blocks) = mpsc::channel(QUEUED_BLOCKS_MAX);
         let (stop, call) = (self.stop.clone(), self.calls.begin());
         tokio::spawn(async move {
-            let _held = (place, call);
+            let _held = (permit, call);
             // Who wants no more drops the call.
             let (_never, cancelled) = watch::channel(false);
             if start.run_as::<Otlp>(&out, stop, cancelled).await == Ended::Stopping {
                 let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);
-                let _ = out.send_timeout(vec![Err(to_status(&error))], LAST_WORDS).await;
+                let _ = out.send_timeout(vec![Err(to_status(&error))], CLOSE_TIMEOUT).await;
             }
         });
         Ok(Response::new(Blocks { blocks, block: Vec::new().into_iter() }))
@@ -102,9 +102,9 @@ impl Block for Otlp {
 
     fn put(&mut self, item: Item<'_>) {
         let message = match item {
-            Item::Records { head, vouched, payload, .. } => {
+            Item::Records { head, peer_meta, payload, .. } => {
                 self.size += payload.len();
-                records(&head, vouched, payload)
+                records(&head, peer_meta, payload)
             }
             Item::Gap(gap) => {
                 let reason = v1::GapReason::from(gap.reason).into();
@@ -133,7 +133,7 @@ impl Block for Otlp {
     }
 }
 
-fn records(head: &RecordsHead, vouched: &[u8], payload: &[u8]) -> Message {
+fn records(head: &RecordsHead, peer_meta: &[u8], payload: &[u8]) -> Message {
     let first_offset = head.first_offset + u64::from(head.skip);
     let view = PayloadView::parse(payload, head.count).ok();
     let Some(view) = view.filter(|_| payload_checksum(payload) == head.payload_crc) else {
@@ -149,7 +149,7 @@ fn records(head: &RecordsHead, vouched: &[u8], payload: &[u8]) -> Message {
         producer_id: head.producer_id.as_bytes().to_vec().into(),
         producer_epoch: head.producer_epoch,
         first_seq: head.first_seq + u64::from(head.skip),
-        vouched: Vouched::decode(vouched).ok().map(|vouched| (&vouched).into()),
+        peer_meta: PeerMeta::decode(peer_meta).ok().map(|peer_meta| (&peer_meta).into()),
         resource_logs: Some(otlp::to_otlp_slice(&view, head.skip, head.take)),
     })
 }

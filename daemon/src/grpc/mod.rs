@@ -12,7 +12,7 @@
 //!   watches.
 //!
 //! ```text
-//! listen (place, preface) ─▶ HTTP/2 ─▶ streams ─▶ assembly (length, budget, time) ─▶ append ─▶ Door, Session ─▶ answers
+//! listen (place, preface) ─▶ HTTP/2 ─▶ streams ─▶ assembly (length, budget, time) ─▶ append ─▶ Admission, Session ─▶ answers
 //!                                             └▶ log ─▶ ReadStream ─▶ blocks of OTLP
 //! ```
 
@@ -22,7 +22,7 @@ mod calls;
 mod health;
 mod listen;
 mod log;
-mod skim;
+mod oversize_header;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -47,11 +47,11 @@ use tonic::transport::Server;
 
 use crate::health::Health;
 use crate::ingest::quota::Quota;
-use crate::ingest::{Current, Listeners};
+use crate::ingest::{ConnectionSlots, LiveSettings};
 use crate::metrics;
 use calls::Calls;
 use listen::Connection;
-use streams::{STREAMS_MAX, with_place};
+use streams::{STREAMS_MAX, with_stream_slot};
 
 /// Bytes that one stream, or all of a connection, may have sent that are not taken yet. See [`window`] for what it is less.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
@@ -69,14 +69,14 @@ const REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// A silent connection is asked whether it is still there after this long, and given up after that much more.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Time for a peer to take the last words of its calls.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a message has beside what its payload has: Append around the records, a resource or scope without anything.
-const MESSAGE_OVERHEAD: usize = 64 * 1024;
+const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
 
 /// The longest protobuf message: of our encoding, which `max_append_bytes` is of, whatever fits comes in no more.
 fn max_message_bytes(max_append: usize) -> usize {
-    Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD
+    Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD_BYTES
 }
 
 /// The window of the `nth` connection that is open: what HTTP/2 buffers of bytes that wait for room is bounded for all
@@ -97,13 +97,13 @@ fn calls_max(nth: usize) -> u32 {
 /// limits at the daemon's start.
 pub(crate) fn serve(
     listener: TcpListener,
-    current: Current,
-    listeners: Arc<Listeners>,
+    live_settings: LiveSettings,
+    connection_slots: Arc<ConnectionSlots>,
     may_read: bool,
     health: Health,
 ) {
-    let service = current.service();
-    let door = service.door.clone();
+    let service = live_settings.service();
+    let admission = service.admission.clone();
     let calls = Calls::default();
     let (cut, cut_now) = watch::channel(false);
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -124,7 +124,7 @@ pub(crate) fn serve(
             .include_reflection_service(false)
     };
     let waiters = assembly::Waiters::default();
-    let ingest = append::Ingest { current: current.clone(), may_read, calls: calls.clone(), waiters };
+    let ingest = append::Ingest { live_settings: live_settings.clone(), may_read, calls: calls.clone(), waiters };
     let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
     let mut routes = Routes::new(ingest)
         .add_service(LogServer::new(log).max_decoding_message_size(REQUEST_BYTES_MAX))
@@ -137,14 +137,14 @@ pub(crate) fn serve(
         }
         (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
     }
-    let places = Quota::new(STREAMS_MAX);
-    let routes = routes.into_axum_router().layer(middleware::from_fn_with_state(places, with_place));
+    let stream_slots = Quota::new(STREAMS_MAX);
+    let routes = routes.into_axum_router().layer(middleware::from_fn_with_state(stream_slots, with_stream_slot));
     let routes = Routes::from(routes).prepare();
-    let incoming = listen::accept(listener, listeners.clone(), current, cut_now, service.stop.clone());
+    let incoming = listen::accept(listener, connection_slots.clone(), live_settings, cut_now, service.stop.clone());
     let serving = Serving {
         routes,
-        listeners,
-        windows: (door.max_connection_bytes, door.budget.total()),
+        connection_slots,
+        windows: (admission.max_connection_bytes, admission.budget.total()),
         keepalive: KEEPALIVE,
         stop: service.stop.clone(),
     };
@@ -154,7 +154,7 @@ pub(crate) fn serve(
 /// What each connection is served with.
 struct Serving {
     routes: Routes,
-    listeners: Arc<Listeners>,
+    connection_slots: Arc<ConnectionSlots>,
     /// What a stream and a connection may hold at most.
     windows: (usize, usize),
     /// After how long a silent one is asked whether it is there, and how long it has for its answer.
@@ -193,8 +193,8 @@ impl Serving {
 
     /// One connection, as a server of its own: HTTP/2 is told its windows when it begins.
     fn one(&self, mut connection: Connection) -> impl Future<Output = ()> + Send + use<> {
-        let nth = self.listeners.open_on(metrics::Transport::Grpc);
-        let over = connection.tell_when_over();
+        let nth = self.connection_slots.open_on(metrics::Transport::Grpc);
+        let over = connection.closed_stream();
         let mut stop = self.stop.clone();
         let server = Server::builder()
             .initial_stream_window_size(window(WINDOW_BYTES, self.windows.0, nth))
@@ -226,7 +226,7 @@ async fn live(
     let answered = async {
         let _ = stop.wait_for(|stop| *stop).await;
         calls.ended().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
         let _ = cut.send(true);
         std::future::pending::<()>().await;
     };

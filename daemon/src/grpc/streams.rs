@@ -27,9 +27,9 @@ const RETRY_AFTER_MS: u32 = 1000;
 
 /// The place of a stream, given back with the last clone.
 #[derive(Clone)]
-pub(super) struct StreamPlace(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
+pub(super) struct StreamSlot(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
 
-impl StreamPlace {
+impl StreamSlot {
     /// Passes a frame of the answer on. The closure that calls it owns the place for as long as the answer's body lives.
     fn beside<T>(&self, frame: T) -> T {
         frame
@@ -37,12 +37,12 @@ impl StreamPlace {
 }
 
 /// Gives a call its place, or refuses it. The request's extensions have a clone, for what outlives the answer's body.
-pub(super) async fn with_place(State(places): State<Arc<Quota>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn with_stream_slot(State(slots): State<Arc<Quota>>, mut request: Request, next: Next) -> Response {
     let owner = request.extensions().get::<Caller>().map_or(Owner::Network, |caller| caller.owner);
-    let Some(place) = places.part(owner).try_take(1) else { return refusal(owner) };
-    let place = StreamPlace(Arc::new(place));
-    request.extensions_mut().insert(place.clone());
-    next.run(request).await.map(|body| Body::new(body.map_frame(move |frame| place.beside(frame))))
+    let Some(slot) = slots.handle(owner).try_take(1) else { return refusal(owner) };
+    let slot = StreamSlot(Arc::new(slot));
+    request.extensions_mut().insert(slot.clone());
+    next.run(request).await.map(|body| Body::new(body.map_frame(move |frame| slot.beside(frame))))
 }
 
 fn refusal(owner: Owner) -> Response {
@@ -74,7 +74,7 @@ mod tests {
         let quota = Quota::new(4);
         let mut router = Router::new()
             .fallback(async || "it is served")
-            .layer(axum::middleware::from_fn_with_state(quota.clone(), with_place));
+            .layer(axum::middleware::from_fn_with_state(quota.clone(), with_stream_slot));
         let mut open = Vec::new();
         let refused = loop {
             assert!(open.len() < 4, "nothing is refused");

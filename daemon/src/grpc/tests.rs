@@ -11,12 +11,12 @@ use tokio::time::timeout;
 use tonic::transport::server::Connected;
 
 use super::*;
-use crate::ingest::Patience;
+use crate::ingest::PeerTimeouts;
 use crate::ingest::quota::Owner;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// What stands for a minute here.
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
 #[test]
@@ -32,13 +32,13 @@ fn the_parts_of_all_connections_have_a_bound() {
 }
 
 /// A connection as it was accepted, and its peer.
-async fn pair(patience: Patience) -> (Connection, TcpStream, watch::Sender<bool>) {
+async fn pair(peer_timeouts: PeerTimeouts) -> (Connection, TcpStream, watch::Sender<bool>) {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
     let peer = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a peer");
     let (stream, address) = listener.accept().await.expect("it comes");
-    let place = Listeners::new(1).place(Owner::Network, metrics::Transport::Grpc).expect("a place");
+    let slot = ConnectionSlots::new(1).take(Owner::Network, metrics::Transport::Grpc).expect("a place");
     let (cut, is_cut) = watch::channel(false);
-    (Connection::new(stream, (address, Owner::Network), place, (PATIENCE * 10, patience), is_cut), peer, cut)
+    (Connection::new(stream, (address, Owner::Network), slot, (TEST_TIMEOUT * 10, peer_timeouts), is_cut), peer, cut)
 }
 
 /// Writes until nothing more is taken, and waits for what comes of that.
@@ -64,10 +64,11 @@ async fn fill_now(connection: &mut Connection) {
 }
 
 #[tokio::test]
-async fn a_peer_that_takes_nothing_is_let_go() {
-    let patience = Patience { taking: SHORT, reading: PATIENCE * 10, ..Patience::default() };
-    let (mut connection, _peer, _cut) = pair(patience).await;
-    let error = timeout(PATIENCE, fill(&mut connection)).await.expect("it is let go");
+async fn a_peer_that_takes_nothing_is_disconnected() {
+    let peer_timeouts =
+        PeerTimeouts { write: SHORT_TIMEOUT, reader_write: TEST_TIMEOUT * 10, ..PeerTimeouts::default() };
+    let (mut connection, _peer, _cut) = pair(peer_timeouts).await;
+    let error = timeout(TEST_TIMEOUT, fill(&mut connection)).await.expect("it is let go");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
@@ -75,9 +76,9 @@ async fn a_peer_that_takes_nothing_is_let_go() {
 #[tokio::test]
 async fn a_peer_that_takes_some_has_all_the_time_again() {
     let (mut connection, mut peer, _cut) =
-        pair(Patience { taking: SHORT, reading: SHORT, ..Patience::default() }).await;
+        pair(PeerTimeouts { write: SHORT_TIMEOUT, reader_write: SHORT_TIMEOUT, ..PeerTimeouts::default() }).await;
     fill_now(&mut connection).await;
-    tokio::time::sleep(2 * SHORT).await;
+    tokio::time::sleep(2 * SHORT_TIMEOUT).await;
     let mut bytes = vec![0; 64 << 10];
     let room = async {
         tokio::select! {
@@ -85,21 +86,22 @@ async fn a_peer_that_takes_some_has_all_the_time_again() {
             () = async { while peer.read(&mut bytes).await.expect("it is there") > 0 {} } => panic!("it has ended"),
         }
     };
-    timeout(PATIENCE, room).await.expect("there is room");
+    timeout(TEST_TIMEOUT, room).await.expect("there is room");
     fill_now(&mut connection).await;
 }
 
 /// A pager at which nobody looks: also when its read has ended, and when it began while something waited already.
 #[tokio::test]
 async fn one_that_has_read_may_rest_for_longer() {
-    let patience = Patience { taking: SHORT, reading: PATIENCE * 10, ..Patience::default() };
+    let peer_timeouts =
+        PeerTimeouts { write: SHORT_TIMEOUT, reader_write: TEST_TIMEOUT * 10, ..PeerTimeouts::default() };
     for waits_before in [false, true] {
-        let (mut connection, mut peer, _cut) = pair(patience).await;
+        let (mut connection, mut peer, _cut) = pair(peer_timeouts).await;
         if waits_before {
             fill_now(&mut connection).await;
         }
         drop(connection.connect_info().begin_read().expect("a place"));
-        assert!(timeout(5 * SHORT, fill(&mut connection)).await.is_err(), "it is let go");
+        assert!(timeout(5 * SHORT_TIMEOUT, fill(&mut connection)).await.is_err(), "it is let go");
         // It takes all, and goes on.
         let (mut taken, mut bytes) = (0, vec![0; 64 << 10]);
         let goes_on = async {
@@ -110,13 +112,13 @@ async fn one_that_has_read_may_rest_for_longer() {
                 }
             }
         };
-        assert_eq!(timeout(PATIENCE, goes_on).await.expect("there is room").ok(), Some(4));
+        assert_eq!(timeout(TEST_TIMEOUT, goes_on).await.expect("there is room").ok(), Some(4));
         assert!(taken > 0);
     }
     let (mut connection, _peer, _cut) =
-        pair(Patience { taking: PATIENCE * 10, reading: SHORT, ..Patience::default() }).await;
+        pair(PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: SHORT_TIMEOUT, ..PeerTimeouts::default() }).await;
     let _reads = connection.connect_info().begin_read().expect("a place");
-    let error = timeout(PATIENCE, fill(&mut connection)).await.expect("not for ever");
+    let error = timeout(TEST_TIMEOUT, fill(&mut connection)).await.expect("not for ever");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
@@ -167,24 +169,24 @@ impl Frames {
 
 fn serving(keepalive: (Duration, Duration)) -> (Serving, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
-    let (routes, listeners) = (Routes::default(), Listeners::new(1));
-    (Serving { routes, listeners, windows: (1 << 20, 8 << 20), keepalive, stop: stopped }, stop)
+    let (routes, connection_slots) = (Routes::default(), ConnectionSlots::new(1));
+    (Serving { routes, connection_slots, windows: (1 << 20, 8 << 20), keepalive, stop: stopped }, stop)
 }
 
 /// A peer that vanishes says nothing, and one that is there is asked as well.
 #[tokio::test]
 async fn a_silent_peer_is_asked_whether_it_is_there_and_let_go_where_it_is_not() {
-    for (is_there, time_to_answer) in [(true, PATIENCE * 10), (false, SHORT)] {
-        let (serving, _stop) = serving((SHORT / 10, time_to_answer));
-        let (connection, peer, _cut) = pair(Patience::default()).await;
+    for (is_there, time_to_answer) in [(true, TEST_TIMEOUT * 10), (false, SHORT_TIMEOUT)] {
+        let (serving, _stop) = serving((SHORT_TIMEOUT / 10, time_to_answer));
+        let (connection, peer, _cut) = pair(PeerTimeouts::default()).await;
         let served = tokio::spawn(serving.one(connection));
         let mut peer = Frames::greet(peer).await;
         if is_there {
-            assert!(timeout(PATIENCE, peer.answers(5)).await.expect("it is asked again and again"), "it is let go");
+            assert!(timeout(TEST_TIMEOUT, peer.answers(5)).await.expect("it is asked again and again"), "it is let go");
             assert!(!served.is_finished());
         } else {
-            while timeout(PATIENCE, peer.next()).await.expect("it is let go").is_some() {}
-            timeout(PATIENCE, served).await.expect("and that is all").expect("no panic");
+            while timeout(TEST_TIMEOUT, peer.next()).await.expect("it is let go").is_some() {}
+            timeout(TEST_TIMEOUT, served).await.expect("and that is all").expect("no panic");
         }
     }
 }

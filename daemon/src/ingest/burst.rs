@@ -2,7 +2,7 @@
 //!
 //! What must hold: each append is taken or refused exactly as if it had come alone, and answered in its order. Only
 //! appends that nothing is wrong with so far join; one that has something wrong goes the way of a single append, after
-//! those before it. A burst is bounded, by [`MAX_APPENDS`] and [`MAX_BYTES`]: the journal's lock is held over a copy of
+//! those before it. A burst is bounded, by [`BURST_APPENDS_MAX`] and [`BURST_BYTES_MAX`]: the journal's lock is held over a copy of
 //! it, and other connections wait for that. What a burst costs by count (the lock, the permit, the counters, the look
 //! for its producer) it costs once.
 
@@ -10,14 +10,14 @@ use clad_journal::{Accepted, AppendError, Item};
 use clad_proto::frame::{self, AppendHead, AppendView, Refused};
 use clad_proto::{AckLevel, payload_checksum};
 
-use super::door::{count_refusal, refusal};
+use super::admission::{count_refusal, refusal};
 use super::framed::Connection;
 use crate::metrics;
 
 /// Most appends in a burst.
-pub(super) const MAX_APPENDS: usize = 256;
+pub(super) const BURST_APPENDS_MAX: usize = 256;
 /// Most bytes of payload in a burst, unless it is one append.
-pub(super) const MAX_BYTES: usize = 128 * 1024;
+pub(super) const BURST_BYTES_MAX: usize = 128 * 1024;
 
 /// Appends that were checked and wait for the end of what was read.
 #[derive(Default)]
@@ -60,18 +60,18 @@ impl Connection {
     /// before it was handed over.
     pub(super) fn join<'a>(&mut self, burst: &mut Burst<'a>, body: &'a [u8], at: usize) -> bool {
         let Ok(view) = AppendView::parse(body) else { return false };
-        let door = &self.service.door;
+        let admission = &self.service.admission;
         let bytes = burst.bytes + view.payload.len();
-        let full = !burst.is_empty() && (burst.items.len() >= MAX_APPENDS || bytes > MAX_BYTES);
-        let window = self.session.unanswered() + burst.items.len() >= door.window as usize;
-        let held = self.session.held_bytes() + burst.bytes;
-        let share = held > 0 && held + view.payload.len() > door.max_connection_bytes;
+        let full = !burst.is_empty() && (burst.items.len() >= BURST_APPENDS_MAX || bytes > BURST_BYTES_MAX);
+        let window = self.session.unanswered() + burst.items.len() >= admission.window as usize;
+        let unwritten = self.session.unwritten_bytes() + burst.bytes;
+        let share = unwritten > 0 && unwritten + view.payload.len() > admission.max_connection_bytes;
         let alone = self.appends_by_ring() || self.waits_for_room() || self.is_overtaking().is_some();
         if full || window || share || self.producer.is_none() || alone {
             return false;
         }
         self.share_since = None;
-        match door.item(&view, payload_checksum(view.payload), self.arrival, &mut self.known_group) {
+        match admission.item(&view, payload_checksum(view.payload), self.arrival, &mut self.known_group) {
             Some(item) => burst.push(at, view.head, item),
             None => return false,
         }
@@ -84,10 +84,10 @@ impl Connection {
         if burst.is_empty() {
             return Ok(());
         }
-        let Some(permit) = self.admission.try_take(burst.cost) else { return self.one_by_one(burst) };
+        let Some(permit) = self.inflight_quota.try_take(burst.cost) else { return self.one_by_one(burst) };
         let producer = self.producer.as_ref().expect("who has none does not join");
         let mut verdicts = std::mem::take(&mut self.verdicts);
-        self.service.door.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);
+        self.service.admission.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);
         self.out.reserve(burst.answers_len());
         let (mut received, mut records) = (0, 0);
         for ((_, head), (item, verdict)) in burst.heads.iter().zip(burst.items.iter().zip(verdicts.drain(..))) {
@@ -139,7 +139,7 @@ impl Connection {
             }
             .encode(&mut self.out);
             if head.level != AckLevel::Received {
-                self.may_wait(before, since);
+                self.coalesce_ack(before, since);
             }
         }
         self.session.given(head.first_seq, accepted, head.level, bytes, since);

@@ -8,7 +8,7 @@ use clad_journal::Level;
 use clad_proto::frame::{Flush, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
-use super::door::Door;
+use super::admission::Admission;
 use super::session::{Session, watermark};
 
 impl Session {
@@ -16,32 +16,32 @@ impl Session {
     ///
     /// # Errors
     /// The answer where it is refused: nothing is noted, and the session goes on.
-    pub(crate) fn ask_flush(&mut self, door: &Door, flush: Flush) -> Result<Option<Watermark>, ErrorInfo> {
+    pub(crate) fn ask_flush(&mut self, admission: &Admission, flush: Flush) -> Result<Option<Watermark>, ErrorInfo> {
         // Where acks end at `written`, a flush still asks the disk: the sync is made, the mark is what it is.
-        if flush.level > door.flush_reach {
-            let text = format!("this log reaches `{}` at most, not `{}`", door.flush_reach, flush.level);
+        if flush.level > admission.flush_reach {
+            let text = format!("this log reaches `{}` at most, not `{}`", admission.flush_reach, flush.level);
             return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
         }
         // Each is a place in the session.
-        if self.unanswered() >= 2 * door.window as usize {
+        if self.unanswered() >= 2 * admission.window as usize {
             let error = ErrorInfo::new(ErrorCode::Busy, "too many appends and FLUSHes are unanswered");
             return Err(error.retry_after_ms(100));
         }
         // Before the place is asked for: what fails in between may be of what it covers.
-        let marks = door.journal.marks();
+        let watermarks = admission.journal.watermarks();
         let level = match flush.level {
             AckLevel::Durable => Level::Durable,
             AckLevel::Written => Level::Written,
-            _ => return Ok(Some(watermark(&marks, AckLevel::Received, marks.received, flush.request_id))),
+            _ => return Ok(Some(watermark(&watermarks, AckLevel::Received, watermarks.received, flush.request_id))),
         };
-        if let Some(error) = self.lost_since(&marks) {
+        if let Some(error) = self.lost_since(&watermarks) {
             return Err(error);
         }
         let end = match level {
-            Level::Durable => door.journal.request_sync(),
-            _ => marks.received,
+            Level::Durable => admission.journal.request_sync(),
+            _ => watermarks.received,
         };
-        self.flush(flush.request_id, end, level, marks.failures);
+        self.flush(flush.request_id, end, level, watermarks.failures);
         Ok(None)
     }
 }

@@ -20,13 +20,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 
-use super::crew::{Crew, Socket};
-use super::current::Current;
-use super::door::count_refusal;
+use super::admission::count_refusal;
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, no_place};
 use super::framed::serve;
+use super::live_settings::LiveSettings;
 use super::peer::{Peer, start_time_of_peer};
-use super::places::{Listeners, Place, no_place};
 use super::quota::Owner;
+use super::reactor::{Reactor, Socket};
 use super::sock_diag;
 use crate::access::Access;
 use crate::metrics;
@@ -86,10 +86,14 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Gives a stream to the threads that serve it, which can be told to make room.
-fn adopted(crew: &Crew, stream: io::Result<impl Into<OwnedFd>>, place: &Place) -> Option<(Socket, Socket)> {
-    match stream.and_then(|stream| crew.adopt(stream)) {
+fn adopted(
+    reactor: &Reactor,
+    stream: io::Result<impl Into<OwnedFd>>,
+    slot: &ConnectionSlot,
+) -> Option<(Socket, Socket)> {
+    match stream.and_then(|stream| reactor.adopt(stream)) {
         Ok(halves) => {
-            place.seat().wake_by(halves.0.ender());
+            slot.slot_state().wake_by(halves.0.ender());
             Some(halves)
         }
         Err(e) => {
@@ -102,9 +106,9 @@ fn adopted(crew: &Crew, stream: io::Result<impl Into<OwnedFd>>, place: &Place) -
 /// Accepts on a Unix socket until `stop`.
 pub(crate) async fn unix(
     listener: UnixListener,
-    crew: Crew,
-    current: Current,
-    listeners: Arc<Listeners>,
+    reactor: Reactor,
+    live_settings: LiveSettings,
+    connection_slots: Arc<ConnectionSlots>,
     access: Arc<Access>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -122,20 +126,20 @@ pub(crate) async fn unix(
             }
         };
         let Ok(cred) = stream.peer_cred() else { continue };
-        let Some(place) = listeners.place(Owner::Uid(cred.uid()), metrics::Transport::Unix) else {
-            tokio::spawn(too_many(stream, no_place(&listeners.holders(), Owner::Uid(cred.uid()))));
+        let Some(slot) = connection_slots.take(Owner::Uid(cred.uid()), metrics::Transport::Unix) else {
+            tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), Owner::Uid(cred.uid()))));
             continue;
         };
         let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
         let process = (pid, pid.and_then(|pid| start_time_of_peer(&stream, pid)));
-        let Some((rd, wr)) = adopted(&crew, stream.into_std(), &place) else { continue };
-        let (service, access) = (current.service(), access.clone());
-        crew.spawn(async move {
+        let Some((rd, wr)) = adopted(&reactor, stream.into_std(), &slot) else { continue };
+        let (service, access) = (live_settings.service(), access.clone());
+        reactor.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
             let may_read = access.may_read(cred.uid(), cred.gid()).await;
             let peer = Peer::unix(cred.uid(), cred.gid(), process, may_read);
-            serve(service, peer, place.seat().clone(), rd, wr).await;
-            drop(place);
+            serve(service, peer, slot.slot_state().clone(), rd, wr).await;
+            drop(slot);
         });
     }
 }
@@ -143,9 +147,9 @@ pub(crate) async fn unix(
 /// Accepts on a TCP socket until `stop`.
 pub(crate) async fn tcp(
     listener: TcpListener,
-    crew: Crew,
-    current: Current,
-    listeners: Arc<Listeners>,
+    reactor: Reactor,
+    live_settings: LiveSettings,
+    connection_slots: Arc<ConnectionSlots>,
     may_read: bool,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -163,21 +167,21 @@ pub(crate) async fn tcp(
             }
         };
         let owner = sock_diag::owner(&stream, address).await;
-        let Some(place) = listeners.place(owner, metrics::Transport::Tcp) else {
-            tokio::spawn(too_many(stream, no_place(&listeners.holders(), owner)));
+        let Some(slot) = connection_slots.take(owner, metrics::Transport::Tcp) else {
+            tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), owner)));
             continue;
         };
         let _ = stream.set_nodelay(true);
         if let Err(e) = keep_alive(&stream) {
             tracing::warn!(error = %e, "a peer that vanishes will not be noticed");
         }
-        let Some((rd, wr)) = adopted(&crew, stream.into_std(), &place) else { continue };
-        let service = current.service();
-        crew.spawn(async move {
+        let Some((rd, wr)) = adopted(&reactor, stream.into_std(), &slot) else { continue };
+        let service = live_settings.service();
+        reactor.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);
             let peer = Peer::network(Transport::Tcp, address.to_string(), owner, may_read);
-            serve(service, peer, place.seat().clone(), rd, wr).await;
-            drop(place);
+            serve(service, peer, slot.slot_state().clone(), rd, wr).await;
+            drop(slot);
         });
     }
 }

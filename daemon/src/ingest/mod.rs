@@ -1,40 +1,42 @@
 //! Taking records in: from a socket's bytes to an offset, and the answers back.
 //!
 //! ```text
-//! framed, grpc ─▶ Door::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
+//! framed, grpc ─▶ Admission::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
 //! ```
 //! What must hold, for every transport: an append is taken whole or refused whole, and a refusal names the record at
 //! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
 //! answers; what is dropped without an answer (level `none`) is counted.
 
+mod admission;
 mod burst;
-mod crew;
-mod current;
-mod door;
+mod connection_slots;
 mod flush;
 mod framed;
 mod listen;
+mod live_settings;
 mod peer;
-mod places;
 pub(crate) mod quota;
 #[cfg(test)]
 mod quota_tests;
+mod reactor;
 mod session;
 pub(crate) mod slots;
 pub(crate) mod sock_diag;
 
 use crate::metrics;
 
-pub(crate) use crew::Crew;
-pub(crate) use current::{Current, buffers};
-pub(crate) use door::{ADMISSION_WAIT, Admitted, Arrival, Door, Producer, count_refusal, random, refusal};
-pub(crate) use framed::{Patience, Service as FramedService};
+pub(crate) use admission::{ADMISSION_TIMEOUT, Admission, Admitted, Arrival, Producer, count_refusal, random, refusal};
+pub(crate) use connection_slots::{
+    ConnectionSlot, ConnectionSlots, LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS, makes_room, no_place,
+};
+pub(crate) use framed::{PeerTimeouts, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
+pub(crate) use live_settings::{LiveSettings, buffers};
 pub(crate) use peer::{Peer, start_time};
-pub(crate) use places::{LEAVING, Listeners, Place, ROOT_RESERVE, makes_room, no_place};
 pub(crate) use quota::Owner;
+pub(crate) use reactor::Reactor;
 pub(crate) use session::{Answer, Session};
 
 /// Frames up to this length need no share of the budget for large ones, and of these so much comes before a
 /// share is asked for: who only claims much gets nothing for it.
-pub(crate) const BEGUN: usize = 64 * 1024;
+pub(crate) const UNSHARED_FRAME_BYTES_MAX: usize = 64 * 1024;

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use clad_proto::frame::{Transport, Vouched};
+use clad_proto::frame::{PeerMeta, Transport};
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,11 +20,11 @@ pub(crate) struct Peer {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     /// Whose part it has of what is shared.
-    part: Owner,
+    quota_owner: Owner,
     process: (u32, u64),
     pub(crate) may_read: bool,
     /// The vouched fields, encoded once.
-    pub(crate) vouch: Vec<u8>,
+    pub(crate) meta: Vec<u8>,
     /// For the log.
     pub(crate) name: String,
 }
@@ -42,19 +42,19 @@ impl Peer {
 
     fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
         let (uid_seen, gid_seen) = (Some(uid), Some(gid));
-        let vouched =
-            Vouched { transport: Some(transport), pid, pid_start, uid: uid_seen, gid: gid_seen, unknown: Vec::new() };
+        let peer_meta =
+            PeerMeta { transport: Some(transport), pid, pid_start, uid: uid_seen, gid: gid_seen, unknown: Vec::new() };
         let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
         let process = (pid.unwrap_or_default(), pid_start.unwrap_or_default());
-        let part = Owner::Uid(uid);
+        let quota_owner = Owner::Uid(uid);
         Self {
             transport,
             uid: uid_seen,
             gid: gid_seen,
-            part,
+            quota_owner,
             process,
             may_read: false,
-            vouch: vouched.to_bytes(),
+            meta: peer_meta.to_bytes(),
             name,
         }
     }
@@ -65,10 +65,10 @@ impl Peer {
     }
 
     /// A peer on a network socket; `part` is whose part it has, by [`super::sock_diag`].
-    pub(crate) fn network(transport: Transport, address: String, part: Owner, may_read: bool) -> Self {
-        let vouched = Vouched { transport: Some(transport), ..Vouched::default() };
+    pub(crate) fn network(transport: Transport, address: String, quota_owner: Owner, may_read: bool) -> Self {
+        let peer_meta = PeerMeta { transport: Some(transport), ..PeerMeta::default() };
         let (uid, gid, process) = (None, None, (0, 0));
-        Self { transport, uid, gid, part, process, may_read, vouch: vouched.to_bytes(), name: address }
+        Self { transport, uid, gid, quota_owner, process, may_read, meta: peer_meta.to_bytes(), name: address }
     }
 
     /// Who a producer id belongs to when this peer uses it.
@@ -80,8 +80,8 @@ impl Peer {
     }
 
     /// Whose part it has of what is shared: the user's, however he comes, where the kernel knows him.
-    pub(crate) fn part(&self) -> Owner {
-        self.part
+    pub(crate) fn quota_owner(&self) -> Owner {
+        self.quota_owner
     }
 
     /// The metric label of the transport.
@@ -144,17 +144,21 @@ mod tests {
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
         assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
         assert!(tcp.owner(b"a") > u64::from(u32::MAX));
-        assert_eq!((unix.part(), tcp.part()), (Owner::Uid(1000), Owner::Uid(1000)), "they are counted together");
-        assert_eq!(Vouched::decode(&tcp.vouch).unwrap().uid, None, "that is for counting alone");
+        assert_eq!(
+            (unix.quota_owner(), tcp.quota_owner()),
+            (Owner::Uid(1000), Owner::Uid(1000)),
+            "they are counted together"
+        );
+        assert_eq!(PeerMeta::decode(&tcp.meta).unwrap().uid, None, "that is for counting alone");
     }
 
     #[test]
-    fn the_kernel_tells_when_a_process_started() {
+    fn the_kernel_reports_when_a_process_started() {
         let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let start = start_time_of_peer(&own, std::process::id());
-        let vouched = Vouched::decode(&Peer::unix(1, 2, (Some(std::process::id()), start), false).vouch).unwrap();
-        assert_eq!((vouched.uid, vouched.gid, vouched.pid), (Some(1), Some(2), Some(std::process::id())));
-        assert!(vouched.pid_start.unwrap() > 0);
+        let peer_meta = PeerMeta::decode(&Peer::unix(1, 2, (Some(std::process::id()), start), false).meta).unwrap();
+        assert_eq!((peer_meta.uid, peer_meta.gid, peer_meta.pid), (Some(1), Some(2), Some(std::process::id())));
+        assert!(peer_meta.pid_start.unwrap() > 0);
         assert_eq!(start_time(u32::MAX), None);
     }
 

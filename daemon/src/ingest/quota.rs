@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
-use clad_journal::{Permit, Pool};
+use clad_journal::{Permit, PermitPool};
 use tokio::sync::oneshot;
 
 use crate::sync::{Mutex, MutexGuard};
@@ -100,7 +100,7 @@ struct Request {
 struct Served(Vec<(Request, QuotaGuard)>);
 
 impl Served {
-    fn tell(self) {
+    fn notify(self) {
         for (request, guard) in self.0 {
             // Who is gone has it given back.
             let _ = request.served.send(guard);
@@ -121,33 +121,33 @@ impl Account {
     }
 }
 
-impl Pool for Account {
+impl PermitPool for Account {
     fn give_back(&self, count: usize) {
         let mut state = self.quota.lock();
         state.take_back(self, count);
         let served = state.serve(self.quota.reserve);
         drop(state);
-        served.tell();
+        served.notify();
     }
 }
 
 /// One owner's way to it. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Part(Arc<Account>);
+pub(crate) struct QuotaHandle(Arc<Account>);
 
 /// Who has how much.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holders {
+pub(crate) struct QuotaUsage {
     pub(crate) total: usize,
     /// Whoever has something, who has most first.
-    pub(crate) held: Vec<(Owner, usize)>,
+    pub(crate) by_owner: Vec<(Owner, usize)>,
 }
 
 /// Who has most first.
-pub(crate) fn sorted(held: impl IntoIterator<Item = (Owner, usize)>) -> Vec<(Owner, usize)> {
-    let mut held: Vec<_> = held.into_iter().collect();
-    held.sort_unstable_by_key(|(owner, used)| (std::cmp::Reverse(*used), *owner));
-    held
+pub(crate) fn sorted(by_owner: impl IntoIterator<Item = (Owner, usize)>) -> Vec<(Owner, usize)> {
+    let mut by_owner: Vec<_> = by_owner.into_iter().collect();
+    by_owner.sort_unstable_by_key(|(owner, used)| (std::cmp::Reverse(*used), *owner));
+    by_owner
 }
 
 impl State {
@@ -228,15 +228,15 @@ impl Quota {
     }
 
     /// An owner's way to it; there is one account of each, for as long as somebody has it.
-    pub(crate) fn part(self: &Arc<Self>, owner: Owner) -> Part {
+    pub(crate) fn handle(self: &Arc<Self>, owner: Owner) -> QuotaHandle {
         let mut state = self.lock();
         if let Some(account) = state.accounts.get(&owner).and_then(Weak::upgrade) {
-            return Part(account);
+            return QuotaHandle(account);
         }
         state.accounts.retain(|_, account| account.strong_count() > 0);
         let account = Arc::new(Account { quota: self.clone(), owner, used: AtomicUsize::new(0) });
         state.accounts.insert(owner, Arc::downgrade(&account));
-        Part(account)
+        QuotaHandle(account)
     }
 
     /// What there is in all.
@@ -255,17 +255,17 @@ impl Quota {
         state.total = to;
         let served = state.serve(self.reserve);
         drop(state);
-        served.tell();
+        served.notify();
     }
 
     /// Who has how much of it now.
-    pub(crate) fn holders(&self) -> Holders {
+    pub(crate) fn quota_usage(&self) -> QuotaUsage {
         let state = self.lock();
         let accounts = state.accounts.values().filter_map(Weak::upgrade);
-        let held: Vec<_> = accounts.map(|a| (a.owner, a.used())).filter(|(_, used)| *used > 0).collect();
+        let by_owner: Vec<_> = accounts.map(|a| (a.owner, a.used())).filter(|(_, used)| *used > 0).collect();
         let total = state.total;
         drop(state);
-        Holders { total, held: sorted(held) }
+        QuotaUsage { total, by_owner: sorted(by_owner) }
     }
 
     /// Requests that wait.
@@ -279,7 +279,7 @@ impl Quota {
     }
 }
 
-impl Part {
+impl QuotaHandle {
     /// So much, if it may be had right now.
     pub(crate) fn try_take(&self, count: usize) -> Option<QuotaGuard> {
         let Self(account) = self;
@@ -298,14 +298,14 @@ impl Part {
             drop(state);
             return Taking { account, ticket: 0, served };
         }
-        let (served, told) = oneshot::channel();
+        let (served, receiver) = oneshot::channel();
         state.last += 1;
         let ticket = state.last;
         let waiting = || Waiting { account: account.clone(), requests: BTreeMap::new() };
         let queue = state.waiting.entry(account.owner).or_insert_with(waiting);
         queue.requests.insert(ticket, Request { count, served });
         drop(state);
-        Taking { account, ticket, served: Ok(told) }
+        Taking { account, ticket, served: Ok(receiver) }
     }
 
     /// So much, whatever the rule says: as much was given up for it.
@@ -342,7 +342,7 @@ impl Future for Taking {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = match &mut self.served {
-            Ok(told) => ready!(Pin::new(told).poll(cx)).ok(),
+            Ok(receiver) => ready!(Pin::new(receiver).poll(cx)).ok(),
             Err(guard) => return Poll::Ready(guard.take()),
         };
         self.served = Err(None);
@@ -366,6 +366,6 @@ impl Drop for Taking {
         // Who is behind it, or held back for it, may go on.
         let served = state.serve(self.account.quota.reserve);
         drop(state);
-        served.tell();
+        served.notify();
     }
 }

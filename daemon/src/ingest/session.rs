@@ -1,4 +1,4 @@
-//! One producer connection's open questions: what was given and not yet answered. Pure: marks in, answers out.
+//! One producer connection's open questions: what was given and not yet answered. Pure: watermarks in, answers out.
 //!
 //! What must hold:
 //! - An answer at a level is released only when the watermark of that level has passed the append's end, and no
@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use clad_journal::{Accepting, Level, Marks, Wants};
+use clad_journal::{Accepting, Level, Wants, Watermarks};
 use clad_proto::frame::{Refused, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
@@ -81,7 +81,7 @@ impl Waiting {
 }
 
 /// Bytes in the journal, until everything below `end` is written.
-struct Held {
+struct UnwrittenBytes {
     end: u64,
     bytes: usize,
     since: Instant,
@@ -93,23 +93,23 @@ pub(crate) struct Session {
     written: VecDeque<Waiting>,
     durable: VecDeque<Waiting>,
     unanswered: usize,
-    held: VecDeque<Held>,
-    held_bytes: usize,
+    unwritten: VecDeque<UnwrittenBytes>,
+    unwritten_bytes: usize,
     /// Losses of the journal that the peer knows of: those before it came, and those that it was told of.
     losses: u32,
 }
 
 impl Session {
-    /// Whether the marks must be watched.
+    /// Whether the watermarks must be watched.
     pub(crate) fn waits(&self) -> bool {
-        !self.written.is_empty() || !self.durable.is_empty() || !self.held.is_empty()
+        !self.written.is_empty() || !self.durable.is_empty() || !self.unwritten.is_empty()
     }
 
-    /// The marks at which the next answer is due, or memory is let go. Those that [`Session::release`] saw are below them.
+    /// The watermarks at which the next answer is due, or memory is let go. Those that [`Session::release`] saw are below them.
     pub(crate) fn wants(&self) -> Wants {
         let first = |queue: &VecDeque<Waiting>| queue.front().map_or(u64::MAX, Waiting::first_end);
-        let held = self.held.front().map_or(u64::MAX, |held| held.end);
-        Wants { written: first(&self.written).min(held), durable: first(&self.durable) }
+        let unwritten = self.unwritten.front().map_or(u64::MAX, |unwritten| unwritten.end);
+        Wants { written: first(&self.written).min(unwritten), durable: first(&self.durable) }
     }
 
     /// Appends whose answer is still due.
@@ -118,8 +118,8 @@ impl Session {
     }
 
     /// Bytes that this connection holds in the journal.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
+    pub(crate) fn unwritten_bytes(&self) -> usize {
+        self.unwritten_bytes
     }
 
     /// Notes an append that was taken. A flush is noted with `count` 0 and its id.
@@ -134,14 +134,14 @@ impl Session {
         let end = accepted.first_offset + u64::from(accepted.count);
         let (count, failures) = (accepted.count, accepted.failures);
         if bytes > 0 && !accepted.duplicate {
-            match self.held.back_mut() {
+            match self.unwritten.back_mut() {
                 Some(burst) if burst.since == since => {
                     burst.end = burst.end.max(end);
                     burst.bytes += bytes;
                 }
-                _ => self.held.push_back(Held { end, bytes, since }),
+                _ => self.unwritten.push_back(UnwrittenBytes { end, bytes, since }),
             }
-            self.held_bytes += bytes;
+            self.unwritten_bytes += bytes;
         }
         let waiting = Waiting { first_seq, count, appends: 1, end, failures, since, flush: 0 };
         match level {
@@ -157,14 +157,14 @@ impl Session {
         self.unanswered += 1;
     }
 
-    /// One that begins at these marks.
-    pub(crate) fn begin(marks: &Marks) -> Self {
-        Self { losses: marks.losses, ..Self::default() }
+    /// One that begins at these watermarks.
+    pub(crate) fn begin(watermarks: &Watermarks) -> Self {
+        Self { losses: watermarks.losses, ..Self::default() }
     }
 
     /// What a FLUSH is told where the journal has lost something since: once, for it may be of this peer, and was answered.
-    pub(super) fn lost_since(&mut self, marks: &Marks) -> Option<ErrorInfo> {
-        if marks.losses == std::mem::replace(&mut self.losses, marks.losses) {
+    pub(super) fn lost_since(&mut self, watermarks: &Watermarks) -> Option<ErrorInfo> {
+        if watermarks.losses == std::mem::replace(&mut self.losses, watermarks.losses) {
             return None;
         }
         let text = "the disk failed and records that were `written` could not be read back: some of what was sent before \
@@ -180,18 +180,18 @@ impl Session {
         self.wait(level, Waiting { first_seq: 0, count: 0, appends: 1, end, failures, since, flush: id });
     }
 
-    /// Releases what the marks cover. Where the journal has lost something since, no FLUSH that waits is answered by a mark:
+    /// Releases what the watermarks cover. Where the journal has lost something since, no FLUSH that waits is answered by a mark:
     /// that one is past what is lost.
-    pub(crate) fn release(&mut self, m: &Marks, answers: &mut Vec<Answer>) {
+    pub(crate) fn release(&mut self, m: &Watermarks, answers: &mut Vec<Answer>) {
         let waits = self.written.iter().chain(&self.durable).any(|w| w.flush != 0);
         if waits && let Some(error) = self.lost_since(m) {
             self.fail_flushes(&error, answers);
         }
-        while let Some(held) = self.held.front()
-            && (held.end <= m.written || m.accepting == Accepting::Failed)
+        while let Some(unwritten) = self.unwritten.front()
+            && (unwritten.end <= m.written || m.accepting == Accepting::Failed)
         {
-            self.held_bytes -= held.bytes;
-            self.held.pop_front();
+            self.unwritten_bytes -= unwritten.bytes;
+            self.unwritten.pop_front();
         }
         for (queue, level, mark) in
             [(&mut self.written, AckLevel::Written, m.written), (&mut self.durable, AckLevel::Durable, m.durable)]
@@ -256,7 +256,7 @@ fn insert(queue: &mut VecDeque<Waiting>, w: Waiting) {
     }
 }
 
-pub(super) fn watermark(m: &Marks, level: AckLevel, offset: u64, request_id: u32) -> Watermark {
+pub(super) fn watermark(m: &Watermarks, level: AckLevel, offset: u64, request_id: u32) -> Watermark {
     Watermark { request_id, epoch: m.epoch, epoch_first_offset: m.epoch_first, level, offset }
 }
 
@@ -291,19 +291,19 @@ mod tests {
         s.given(seq, &a, level, 100, Instant::now());
     }
 
-    fn marks(written: u64, durable: u64, failures: u32) -> Marks {
-        Marks { epoch: 1, received: 100, written, durable, failures, ..Marks::default() }
+    fn watermarks(written: u64, durable: u64, failures: u32) -> Watermarks {
+        Watermarks { epoch: 1, received: 100, written, durable, failures, ..Watermarks::default() }
     }
 
-    fn said(s: &mut Session, m: Marks) -> Vec<String> {
+    fn said(s: &mut Session, m: Watermarks) -> Vec<String> {
         let mut answers = Vec::new();
         s.release(&m, &mut answers);
-        let tell = |a: &Answer| match a {
+        let describe = |a: &Answer| match a {
             Answer::Watermark(w) => format!("{} {}", w.level, w.offset),
             Answer::Refused(r) => format!("refused {} {}", r.first_seq, r.error.code),
             Answer::FlushFailed(id, e) => format!("flush {id} {}", e.code),
         };
-        answers.iter().map(tell).collect()
+        answers.iter().map(describe).collect()
     }
 
     #[test]
@@ -312,12 +312,12 @@ mod tests {
         given(&mut s, 0, 10, AckLevel::Durable);
         given(&mut s, 1, 11, AckLevel::Written);
         given(&mut s, 2, 12, AckLevel::Received);
-        assert_eq!(s.held_bytes(), 300);
-        assert_eq!(said(&mut s, marks(11, 0, 0)), [""; 0]);
-        assert_eq!(said(&mut s, marks(12, 10, 0)), ["written 12"]);
-        assert_eq!(said(&mut s, marks(13, 11, 0)), ["durable 11"]);
+        assert_eq!(s.unwritten_bytes(), 300);
+        assert_eq!(said(&mut s, watermarks(11, 0, 0)), [""; 0]);
+        assert_eq!(said(&mut s, watermarks(12, 10, 0)), ["written 12"]);
+        assert_eq!(said(&mut s, watermarks(13, 11, 0)), ["durable 11"]);
         assert!(!s.waits());
-        assert_eq!(s.held_bytes(), 0);
+        assert_eq!(s.unwritten_bytes(), 0);
     }
 
     #[test]
@@ -327,8 +327,8 @@ mod tests {
         given(&mut s, 1, 11, AckLevel::Durable);
         s.flush(7, 12, Level::Durable, 0);
         let want = ["refused 0 journal_failed", "refused 1 journal_failed", "flush 7 journal_failed"];
-        assert_eq!(said(&mut s, marks(50, 50, 1)), want);
-        assert_eq!(said(&mut s, marks(60, 60, 1)), [""; 0]);
+        assert_eq!(said(&mut s, watermarks(50, 50, 1)), want);
+        assert_eq!(said(&mut s, watermarks(60, 60, 1)), [""; 0]);
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let mut s = Session::default();
         given(&mut s, 5, 20, AckLevel::Durable);
         given(&mut s, 0, 3, AckLevel::Durable);
-        assert_eq!(said(&mut s, marks(4, 4, 0)), ["durable 4"]);
+        assert_eq!(said(&mut s, watermarks(4, 4, 0)), ["durable 4"]);
         assert_eq!(s.unanswered(), 1);
     }
 
@@ -353,16 +353,16 @@ mod tests {
     fn a_burst_is_one_entry_and_still_answered_append_by_append() {
         let mut s = Session::default();
         burst(&mut s, 0, 10, 100, Instant::now());
-        assert_eq!((s.written.len(), s.held.len(), s.unanswered(), s.held_bytes()), (1, 1, 100, 10_000));
-        assert_eq!(said(&mut s, marks(11, 0, 0)), [""; 0], "half an append is none");
+        assert_eq!((s.written.len(), s.unwritten.len(), s.unanswered(), s.unwritten_bytes()), (1, 1, 100, 10_000));
+        assert_eq!(said(&mut s, watermarks(11, 0, 0)), [""; 0], "half an append is none");
         assert_eq!(s.unanswered(), 100);
-        assert_eq!(said(&mut s, marks(15, 0, 0)), ["written 15"]);
-        assert_eq!((s.unanswered(), s.held_bytes()), (98, 10_000), "its bytes are let go together");
-        assert_eq!(said(&mut s, marks(206, 0, 0)), ["written 206"]);
+        assert_eq!(said(&mut s, watermarks(15, 0, 0)), ["written 15"]);
+        assert_eq!((s.unanswered(), s.unwritten_bytes()), (98, 10_000), "its bytes are let go together");
+        assert_eq!(said(&mut s, watermarks(206, 0, 0)), ["written 206"]);
         assert_eq!(s.unanswered(), 2);
         let want = ["refused 196 journal_failed", "refused 198 journal_failed"];
-        assert_eq!(said(&mut s, marks(300, 0, 1)), want, "each append is named");
-        assert_eq!((s.unanswered(), s.held_bytes(), s.waits()), (0, 0, false));
+        assert_eq!(said(&mut s, watermarks(300, 0, 1)), want, "each append is named");
+        assert_eq!((s.unanswered(), s.unwritten_bytes(), s.waits()), (0, 0, false));
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         burst(&mut s, 12, 50, 3, later); // somebody else's offsets between
         burst(&mut s, 80, 56, 3, later); // a jump ahead
         assert_eq!((s.written.len(), s.unanswered()), (4, 12));
-        assert_eq!(said(&mut s, marks(62, 0, 0)), ["written 62"]);
+        assert_eq!(said(&mut s, watermarks(62, 0, 0)), ["written 62"]);
         assert_eq!(s.unanswered(), 0);
     }
 
@@ -385,17 +385,17 @@ mod tests {
         let a = clad_journal::Accepted { first_offset: 18, count: 2, epoch: 1, failures: 0, duplicate: true };
         s.given(8, &a, AckLevel::Written, 100, Instant::now());
         assert_eq!(s.unanswered(), 11);
-        assert_eq!(said(&mut s, marks(18, 0, 0)), ["written 18"]);
+        assert_eq!(said(&mut s, watermarks(18, 0, 0)), ["written 18"]);
         assert_eq!(s.unanswered(), 7);
-        assert_eq!(said(&mut s, marks(20, 0, 0)), ["written 20"]);
+        assert_eq!(said(&mut s, watermarks(20, 0, 0)), ["written 20"]);
         assert_eq!(s.unanswered(), 5);
-        assert_eq!(said(&mut s, marks(30, 0, 0)), ["written 30"]);
+        assert_eq!(said(&mut s, watermarks(30, 0, 0)), ["written 30"]);
         assert!(!s.waits());
     }
 
     #[test]
-    fn a_flush_after_a_loss_is_told_of_it_once() {
-        let lost = |losses| Marks { losses, ..marks(50, 50, 1) };
+    fn a_flush_after_a_loss_reports_it_once() {
+        let lost = |losses| Watermarks { losses, ..watermarks(50, 50, 1) };
         let mut s = Session::begin(&lost(1));
         assert_eq!(s.lost_since(&lost(1)), None, "that was before it came");
         let error = s.lost_since(&lost(2)).expect("a loss");
@@ -404,8 +404,8 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_waits_is_told_of_what_was_lost_meanwhile_and_not_of_a_mark() {
-        let lost = |losses| Marks { losses, ..marks(50, 50, 1) };
+    fn a_flush_that_waits_reports_what_was_lost_meanwhile_and_no_mark() {
+        let lost = |losses| Watermarks { losses, ..watermarks(50, 50, 1) };
         let mut s = Session::begin(&lost(1));
         s.flush(7, 40, Level::Written, 1);
         s.flush(8, 60, Level::Durable, 1);
@@ -413,11 +413,11 @@ mod tests {
         assert_eq!(s.unanswered(), 3);
         let mut answers = Vec::new();
         s.release(&lost(2), &mut answers);
-        let told = answers.iter().map(|a| match a {
+        let failed_flushes = answers.iter().map(|a| match a {
             Answer::FlushFailed(id, error) => (*id, error.retryable, error.maybe_written),
             other => panic!("{other:?}"),
         });
-        assert_eq!(told.collect::<Vec<_>>(), [(7, false, true), (9, false, true), (8, false, true)]);
+        assert_eq!(failed_flushes.collect::<Vec<_>>(), [(7, false, true), (9, false, true), (8, false, true)]);
         assert_eq!((s.unanswered(), s.waits()), (0, false));
         // It was told: the next one is answered by the mark.
         assert_eq!(s.lost_since(&lost(2)), None);

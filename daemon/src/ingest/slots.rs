@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::quota::{Holders, Owner, Quota, QuotaGuard};
+use super::quota::{Owner, Quota, QuotaGuard, QuotaUsage};
 
 /// Slots of one kind.
 pub(crate) struct Slots {
@@ -28,7 +28,7 @@ pub(crate) struct Slots {
 #[derive(Default)]
 struct Taken {
     last: u64,
-    slots: HashMap<u64, Arc<Seat>>,
+    slots: HashMap<u64, Arc<SlotState>>,
     leaving: usize,
 }
 
@@ -36,11 +36,11 @@ struct Taken {
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     key: u64,
-    seat: Arc<Seat>,
+    slot_state: Arc<SlotState>,
 }
 
 /// What others know of who has a slot.
-pub(crate) struct Seat {
+pub(crate) struct SlotState {
     owner: Owner,
     began: Instant,
     /// When something came, in nanoseconds since then.
@@ -48,52 +48,52 @@ pub(crate) struct Seat {
     /// It is in use though nothing comes by it.
     in_use: AtomicBool,
     /// Sessions of it that owe an answer.
-    owing: AtomicUsize,
+    pending_answer: AtomicUsize,
     leaving: AtomicBool,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Nothing once it is given up.
     guard: Mutex<Option<QuotaGuard>>,
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for SlotState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("owner", &self.owner).field("leaving", &self.leaving).finish_non_exhaustive()
+        f.debug_struct("SlotState").field("owner", &self.owner).field("leaving", &self.leaving).finish_non_exhaustive()
     }
 }
 
 /// A session's word on whether it owes an answer.
 #[derive(Debug)]
-pub(crate) struct Owing {
-    seat: Arc<Seat>,
-    owes: bool,
+pub(crate) struct PendingAnswer {
+    slot_state: Arc<SlotState>,
+    is_pending: bool,
 }
 
-impl Owing {
+impl PendingAnswer {
     /// Whether it owes one now.
-    pub(crate) fn set(&mut self, owes: bool) {
-        if owes != std::mem::replace(&mut self.owes, owes) {
-            match owes {
-                true => self.seat.owing.fetch_add(1, Ordering::Relaxed),
-                false => self.seat.owing.fetch_sub(1, Ordering::Relaxed),
+    pub(crate) fn set(&mut self, is_pending: bool) {
+        if is_pending != std::mem::replace(&mut self.is_pending, is_pending) {
+            match is_pending {
+                true => self.slot_state.pending_answer.fetch_add(1, Ordering::Relaxed),
+                false => self.slot_state.pending_answer.fetch_sub(1, Ordering::Relaxed),
             };
         }
     }
 }
 
-impl Drop for Owing {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         self.set(false);
     }
 }
 
-impl Seat {
+impl SlotState {
     fn new(owner: Owner, guard: QuotaGuard) -> Self {
         Self {
             owner,
             began: Instant::now(),
             active: AtomicU64::new(0),
             in_use: AtomicBool::new(false),
-            owing: AtomicUsize::new(0),
+            pending_answer: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             wake: OnceLock::new(),
             guard: Mutex::new(Some(guard)),
@@ -111,8 +111,8 @@ impl Seat {
     }
 
     /// For a session that says whether it owes an answer.
-    pub(crate) fn owing(self: &Arc<Self>) -> Owing {
-        Owing { seat: self.clone(), owes: false }
+    pub(crate) fn pending_answer(self: &Arc<Self>) -> PendingAnswer {
+        PendingAnswer { slot_state: self.clone(), is_pending: false }
     }
 
     /// Whether it is to make room.
@@ -131,7 +131,7 @@ impl Seat {
     }
 
     fn may_leave(&self) -> bool {
-        !self.is_leaving() && self.wake.get().is_some() && self.owing.load(Ordering::Relaxed) == 0
+        !self.is_leaving() && self.wake.get().is_some() && self.pending_answer.load(Ordering::Relaxed) == 0
     }
 
     /// When it was in use last, as far as others matter.
@@ -162,8 +162,8 @@ impl Slots {
     }
 
     /// Who has how many, but for those that are leaving.
-    pub(crate) fn holders(&self) -> Holders {
-        self.quota.holders()
+    pub(crate) fn quota_usage(&self) -> QuotaUsage {
+        self.quota.quota_usage()
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -172,46 +172,46 @@ impl Slots {
 
     /// One more, while the owner may have it, or somebody makes room.
     pub(crate) fn take(self: &Arc<Self>, owner: Owner) -> Option<Slot> {
-        let part = self.quota.part(owner);
+        let handle = self.quota.handle(owner);
         let mut taken = self.taken();
-        let guard = match part.try_take(1) {
+        let guard = match handle.try_take(1) {
             Some(guard) => guard,
             None => {
-                let seat = self.greediest(&taken, owner)?;
+                let slot_state = self.greediest(&taken, owner)?;
                 // The newcomer's from now on: nobody else takes a slot meanwhile.
-                seat.guard().take();
-                let guard = part.take_over(1);
-                seat.leaving.store(true, Ordering::Relaxed);
+                slot_state.guard().take();
+                let guard = handle.take_over(1);
+                slot_state.leaving.store(true, Ordering::Relaxed);
                 taken.leaving += 1;
-                if let Some(wake) = seat.wake.get() {
+                if let Some(wake) = slot_state.wake.get() {
                     wake();
                 }
                 guard
             }
         };
         taken.last += 1;
-        let (key, seat) = (taken.last, Arc::new(Seat::new(owner, guard)));
-        taken.slots.insert(key, seat.clone());
+        let (key, slot_state) = (taken.last, Arc::new(SlotState::new(owner, guard)));
+        taken.slots.insert(key, slot_state.clone());
         drop(taken);
-        Some(Slot { slots: self.clone(), key, seat })
+        Some(Slot { slots: self.clone(), key, slot_state })
     }
 
     /// Who makes room for one of this owner's.
-    fn greediest(&self, taken: &Taken, newcomer: Owner) -> Option<Arc<Seat>> {
+    fn greediest(&self, taken: &Taken, newcomer: Owner) -> Option<Arc<SlotState>> {
         if taken.leaving >= self.leaving_max {
             return None;
         }
-        let counts: HashMap<Owner, usize> = self.quota.holders().held.into_iter().collect();
+        let counts: HashMap<Owner, usize> = self.quota.quota_usage().by_owner.into_iter().collect();
         let mine = counts.get(&newcomer).copied().unwrap_or_default();
-        let has = |seat: &Seat| counts.get(&seat.owner).copied().unwrap_or_default();
-        let may = taken.slots.values().filter(|seat| has(seat) > mine + 1 && seat.may_leave());
-        may.max_by_key(|seat| (has(seat), Reverse(seat.since()))).cloned()
+        let has = |slot_state: &SlotState| counts.get(&slot_state.owner).copied().unwrap_or_default();
+        let may = taken.slots.values().filter(|slot_state| has(slot_state) > mine + 1 && slot_state.may_leave());
+        may.max_by_key(|slot_state| (has(slot_state), Reverse(slot_state.since()))).cloned()
     }
 }
 
 impl Slot {
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
+    pub(crate) fn slot_state(&self) -> &Arc<SlotState> {
+        &self.slot_state
     }
 }
 
@@ -219,9 +219,9 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken();
         taken.slots.remove(&self.key);
-        taken.leaving -= usize::from(self.seat.is_leaving());
+        taken.leaving -= usize::from(self.slot_state.is_leaving());
         // Given back under the lock: who finds none free looks for one to take over.
-        self.seat.guard().take();
+        self.slot_state.guard().take();
     }
 }
 
@@ -230,16 +230,16 @@ mod tests {
     use super::*;
 
     const ME: Owner = Owner::Uid(1000);
-    const LEAVING: usize = 4;
+    const LEAVING_SLOTS_MAX: usize = 4;
 
     fn slots(max: usize) -> Arc<Slots> {
-        Slots::new(max, 0, LEAVING)
+        Slots::new(max, 0, LEAVING_SLOTS_MAX)
     }
 
     /// One that can hear that it is to make room.
     fn take(slots: &Arc<Slots>, owner: Owner) -> Option<Slot> {
         let slot = slots.take(owner)?;
-        slot.seat.wake_by(|| ());
+        slot.slot_state.wake_by(|| ());
         Some(slot)
     }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn leaving(slots: &[Slot]) -> Vec<usize> {
-        (0..slots.len()).filter(|at| slots[*at].seat.is_leaving()).collect()
+        (0..slots.len()).filter(|at| slots[*at].slot_state.is_leaving()).collect()
     }
 
     #[test]
@@ -263,11 +263,11 @@ mod tests {
         assert!(take(&slots, Owner::Network).is_none(), "then they have as many, but for one");
         assert!(take(&slots, ME).is_none(), "and none goes back and forth");
         let third = take(&slots, Owner::Uid(7)).expect("who has none gets one");
-        mine.retain(|slot| !slot.seat.is_leaving());
-        others.retain(|slot| !slot.seat.is_leaving());
+        mine.retain(|slot| !slot.slot_state.is_leaving());
+        others.retain(|slot| !slot.slot_state.is_leaving());
         assert_eq!((mine.len(), others.len()), (4, 3));
         drop((mine, others, third));
-        assert!(slots.open() == 0 && slots.holders().held.is_empty() && slots.taken().leaving == 0);
+        assert!(slots.open() == 0 && slots.quota_usage().by_owner.is_empty() && slots.taken().leaving == 0);
     }
 
     #[test]
@@ -276,9 +276,9 @@ mod tests {
         let mine = all_of(&slots, ME);
         let now = Instant::now() + Duration::from_secs(1);
         for (at, after) in [(0, 50), (1, 10), (2, 40), (3, 30)] {
-            mine[at].seat.active(now + Duration::from_nanos(after));
+            mine[at].slot_state.active(now + Duration::from_nanos(after));
         }
-        mine[1].seat.in_use();
+        mine[1].slot_state.in_use();
         let fill: Vec<_> = (1..=4).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
         assert!(leaving(&mine).is_empty());
         let _other = take(&slots, Owner::Uid(7)).unwrap();
@@ -292,16 +292,16 @@ mod tests {
     fn who_owes_an_answer_makes_no_room() {
         let slots = slots(4);
         let mine = all_of(&slots, ME);
-        let mut owing: Vec<_> = mine.iter().map(|slot| slot.seat.owing()).collect();
-        owing.iter_mut().for_each(|owing| owing.set(true));
+        let mut pending_answer: Vec<_> = mine.iter().map(|slot| slot.slot_state.pending_answer()).collect();
+        pending_answer.iter_mut().for_each(|pending_answer| pending_answer.set(true));
         let fill = [take(&slots, Owner::Uid(1)).unwrap(), take(&slots, Owner::Uid(2)).unwrap()];
         assert!(take(&slots, Owner::Network).is_none() && leaving(&mine).is_empty());
-        owing[1].set(true);
-        owing[1].set(false);
+        pending_answer[1].set(true);
+        pending_answer[1].set(false);
         assert!(take(&slots, Owner::Network).is_some());
         assert_eq!(leaving(&mine), [1]);
-        drop(owing);
-        assert!(mine.iter().all(|slot| slot.seat.owing.load(Ordering::Relaxed) == 0));
+        drop(pending_answer);
+        assert!(mine.iter().all(|slot| slot.slot_state.pending_answer.load(Ordering::Relaxed) == 0));
         drop(fill);
     }
 
@@ -309,8 +309,8 @@ mod tests {
     fn where_who_has_most_cannot_who_has_second_most_makes_room() {
         let slots = slots(16);
         let most = all_of(&slots, ME);
-        let mut owing: Vec<_> = most.iter().map(|slot| slot.seat.owing()).collect();
-        owing.iter_mut().for_each(|owing| owing.set(true));
+        let mut pending_answer: Vec<_> = most.iter().map(|slot| slot.slot_state.pending_answer()).collect();
+        pending_answer.iter_mut().for_each(|pending_answer| pending_answer.set(true));
         let second = all_of(&slots, Owner::Uid(1));
         assert_eq!((most.len(), second.len()), (8, 4));
         let fill: Vec<_> = (10..14).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
@@ -325,8 +325,12 @@ mod tests {
         let slots = slots(32);
         let mut mine = all_of(&slots, ME);
         let fill: Vec<_> = (1..=16).map(|uid| take(&slots, Owner::Uid(uid)).unwrap()).collect();
-        let others: Vec<_> = (0..LEAVING as u32).map(|n| take(&slots, Owner::Uid(100 + n)).unwrap()).collect();
-        assert_eq!((slots.open(), slots.holders().held[0]), (32 + LEAVING, (ME, 16 - LEAVING)));
+        let others: Vec<_> =
+            (0..LEAVING_SLOTS_MAX as u32).map(|n| take(&slots, Owner::Uid(100 + n)).unwrap()).collect();
+        assert_eq!(
+            (slots.open(), slots.quota_usage().by_owner[0]),
+            (32 + LEAVING_SLOTS_MAX, (ME, 16 - LEAVING_SLOTS_MAX))
+        );
         assert!(take(&slots, Owner::Network).is_none(), "they are not gone yet");
         mine.remove(leaving(&mine)[0]);
         assert!(take(&slots, Owner::Network).is_some());
@@ -342,7 +346,7 @@ mod tests {
         assert!(take(&slots, Owner::Network).is_none() && leaving(&mine).is_empty());
         let heard = Arc::new(AtomicUsize::new(0));
         let hears = heard.clone();
-        mine[1].seat.wake_by(move || _ = hears.fetch_add(1, Ordering::Relaxed));
+        mine[1].slot_state.wake_by(move || _ = hears.fetch_add(1, Ordering::Relaxed));
         assert!(take(&slots, Owner::Network).is_some());
         assert_eq!((leaving(&mine), heard.load(Ordering::Relaxed)), (vec![1], 1));
     }

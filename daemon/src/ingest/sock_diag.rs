@@ -151,13 +151,13 @@ mod tests {
         const NOBODY: u32 = 65_534;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, told) = std::sync::mpsc::sync_channel::<()>(1);
+        let (asked, release) = std::sync::mpsc::sync_channel::<()>(1);
         let client = std::thread::spawn(move || {
             // Of this thread alone.
             let uid = rustix::process::Uid::from_raw(NOBODY);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             let client = Connected::connect(address).unwrap();
-            let _ = told.recv();
+            let _ = release.recv();
             drop(client);
         });
         let (accepted, _) = listener.accept().unwrap();

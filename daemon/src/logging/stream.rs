@@ -4,7 +4,7 @@
 //! that nobody empties or a journal that hangs would otherwise hold the writer of the log, and with it
 //! every program on the host. What does not fit the queue is dropped, and the number of dropped lines is
 //! written as soon as there is room again. Dropping the [`Stream`] writes what is queued, within
-//! [`PATIENCE`].
+//! [`STDERR_DRAIN_TIMEOUT`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that may wait: more than a start or a recovery says at once.
-const QUEUE: usize = 1024;
+const QUEUED_LINES_MAX: usize = 1024;
 /// Longest that the end of the process waits for a stderr that nobody reads.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two tries to end a queue that is full.
-const PAUSE: Duration = Duration::from_millis(10);
+const STDERR_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 enum Item {
     Line(Vec<u8>),
@@ -43,7 +43,7 @@ pub(super) struct Line {
 impl Stream {
     /// Starts the thread that writes to `out`.
     pub(super) fn to(out: impl Write + Send + 'static) -> (Self, Line) {
-        let (queue, items) = sync_channel(QUEUE);
+        let (queue, items) = sync_channel(QUEUED_LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let line = Line { queue: queue.clone(), dropped: Arc::clone(&dropped) };
         // Without the thread every line is dropped: no reason to keep a log daemon from starting.
@@ -56,13 +56,13 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let (done, wait) = sync_channel(1);
         // A queue that is full empties, or stderr hangs: a few tries tell which.
-        for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+        for _ in 0..STDERR_DRAIN_TIMEOUT.as_millis() / STDERR_RETRY_PAUSE.as_millis() {
             match self.queue.try_send(Item::End(done.clone())) {
                 Ok(()) => {
-                    let _ = wait.recv_timeout(PATIENCE);
+                    let _ = wait.recv_timeout(STDERR_DRAIN_TIMEOUT);
                     return;
                 }
-                Err(TrySendError::Full(_)) => thread::sleep(PAUSE),
+                Err(TrySendError::Full(_)) => thread::sleep(STDERR_RETRY_PAUSE),
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
@@ -138,7 +138,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (stream, line) = Stream::to(Gated(Arc::clone(&seen)));
         let hang = seen.lock().unwrap();
-        let total = QUEUE + 100;
+        let total = QUEUED_LINES_MAX + 100;
         for number in 0..total {
             let text = format!("line {number}\n");
             line.make_writer().write_all(text.as_bytes()).unwrap();

@@ -170,7 +170,7 @@ label! {
         /// Its header was lost.
         Unreadable = "unreadable",
         /// It had a footer, and has lost it: records may be gone at its end.
-        Footless = "footless",
+        MissingFooter = "missing_footer",
     }
 }
 

@@ -128,11 +128,11 @@ pub fn connection_buffers(bytes: u64) {
 }
 
 /// Rings of shared memory, the memory that they take, and how many of them are not drained.
-pub fn rings(count: u64, bytes: u64, aside: u64) {
+pub fn rings(count: u64, bytes: u64, stalled: u64) {
     if let Some(m) = meters() {
         m.rings.set(float(count));
         m.ring_bytes.set(float(bytes));
-        m.rings_aside.set(float(aside));
+        m.rings_stalled.set(float(stalled));
     }
 }
 
@@ -144,9 +144,9 @@ pub fn ring_cut_off() {
 }
 
 /// Rings that were given out and are kept by nobody else.
-pub fn rings_unkept(count: u64) {
+pub fn rings_unprotected(count: u64) {
     if let Some(m) = meters() {
-        m.rings_unkept.set(float(count));
+        m.rings_unprotected.set(float(count));
     }
 }
 
@@ -293,10 +293,10 @@ pub fn recovery(outcome: Recovery) {
 }
 
 /// The recovery of the start is over.
-pub fn recovered(took: Duration, set_aside_bytes: u64) {
+pub fn recovered(took: Duration, quarantined_bytes: u64) {
     if let Some(m) = meters() {
         m.recovery_duration.set(took.as_secs_f64());
-        m.recovery_truncated.increment(set_aside_bytes);
+        m.recovery_truncated.increment(quarantined_bytes);
     }
 }
 

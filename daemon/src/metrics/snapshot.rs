@@ -11,7 +11,7 @@ use super::scrape::meters;
 use super::table::{Family, Total};
 
 /// So many looks are kept; with one a second, rates are those of the last ten seconds.
-const LOOKS: usize = 10;
+const SNAPSHOTS_MAX: usize = 10;
 
 /// What was counted at the last looks, the oldest first.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Recent {
     pub(crate) fn look(&self, started: Instant) {
         let now = counters(started);
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if looks.len() == LOOKS {
+        if looks.len() == SNAPSHOTS_MAX {
             looks.pop_front();
         }
         looks.push_back(now);

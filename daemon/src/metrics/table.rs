@@ -74,9 +74,9 @@ metrics_table! {
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "The most that they may take together; beyond it, senders wait.";
     RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that are given out or not drained to their end.";
     RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory that they take.";
-    RINGS_ASIDE = "clad_shm_rings_aside", Gauge, "", "Rings of an earlier daemon that are kept and that this one does not drain: what is posted there waits.";
+    RINGS_STALLED = "clad_shm_rings_stalled", Gauge, "", "Rings of an earlier daemon that are kept and that this one does not drain: what is posted there waits.";
     RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because what lay in them was nonsense.";
-    RINGS_UNKEPT = "clad_shm_rings_unkept", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
+    RINGS_UNPROTECTED = "clad_shm_rings_unprotected", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
     RING_KEEPERS_LOST = "clad_shm_keepers_lost_total", Counter, "", "Times the process that keeps the rings ended, or did not answer, while it kept some.";
     RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times the drain of the rings was woken from its sleep.";
     CONNECTION_BUFFERS = "clad_connection_buffer_bytes", Gauge, "", "Bytes that buffers of connections may take beyond what each has of its own: answers that wait, streams that come.";
@@ -186,9 +186,9 @@ pub(super) struct Meters {
     pub(super) inflight_limit: Gauge,
     pub(super) rings: Gauge,
     pub(super) ring_bytes: Gauge,
-    pub(super) rings_aside: Gauge,
+    pub(super) rings_stalled: Gauge,
     pub(super) rings_cut_off: Arc<Total>,
-    pub(super) rings_unkept: Gauge,
+    pub(super) rings_unprotected: Gauge,
     pub(super) ring_keepers_lost: Arc<Total>,
     pub(super) ring_wakeups: Arc<Total>,
     pub(super) connection_buffers: Gauge,
@@ -264,9 +264,9 @@ impl Meters {
             inflight_limit: gauge!(INFLIGHT_LIMIT),
             rings: gauge!(RINGS),
             ring_bytes: gauge!(RING_BYTES),
-            rings_aside: gauge!(RINGS_ASIDE),
+            rings_stalled: gauge!(RINGS_STALLED),
             rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
-            rings_unkept: gauge!(RINGS_UNKEPT),
+            rings_unprotected: gauge!(RINGS_UNPROTECTED),
             ring_keepers_lost: totals.total(counter!(RING_KEEPERS_LOST)),
             ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
             connection_buffers: gauge!(CONNECTION_BUFFERS),

@@ -10,7 +10,7 @@ use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, ReadEnd, RecordsHead, encode_
 /// One thing that a reader is told.
 pub(crate) enum Item<'a> {
     /// One append, whole, and which of its records were asked for.
-    Records { request_id: u32, head: RecordsHead, vouched: &'a [u8], payload: &'a [u8] },
+    Records { request_id: u32, head: RecordsHead, peer_meta: &'a [u8], payload: &'a [u8] },
     /// Offsets are missing for good.
     Gap(Gap),
     /// All there is was given; more may follow.
@@ -46,8 +46,8 @@ impl Block for Frames {
     fn put(&mut self, item: Item<'_>) {
         let out = &mut self.0;
         match item {
-            Item::Records { request_id, head, vouched, payload } => {
-                encode_records(out, request_id, &head, vouched, payload);
+            Item::Records { request_id, head, peer_meta, payload } => {
+                encode_records(out, request_id, &head, peer_meta, payload);
             }
             Item::Gap(gap) => gap.encode(out),
             Item::CaughtUp(caught_up) => caught_up.encode(out),

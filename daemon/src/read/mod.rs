@@ -4,7 +4,7 @@
 //! channel's places and no more, so that a slow reader holds nothing but its own place in the log; a cursor of a
 //! history that was given up is refused with the place where the histories part, never skipped over in silence; however
 //! many READs there are and whatever they pass over, the other users of the runtime's blocking threads find some, and an
-//! owner's READs hold up only themselves: at most [`LOOKS`] of [`stream::LOOK`] bytes are made at once, in turn, and half of them for one.
+//! owner's READs hold up only themselves: at most [`CONCURRENT_LOOKS_MAX`] of [`stream::LOOK_BYTES_MAX`] bytes are made at once, in turn, and half of them for one.
 
 mod cursor;
 mod item;
@@ -18,19 +18,19 @@ use clad_journal::{Journal, Level};
 use clad_proto::frame::{Read, ReadFrom};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 
-use crate::ingest::quota::{Holders, Owner, Quota};
+use crate::ingest::quota::{Owner, Quota, QuotaUsage};
 use crate::ingest::slots::Slots;
 use crate::metrics;
-use stream::Places;
+use stream::ReadSlots;
 
 pub(crate) use cursor::is_there;
 pub(crate) use item::{Block, Item};
 pub(crate) use stream::{Ended, ReadStream};
 
 /// Looks at the log at once, over all READs; half of them for one owner who is alone.
-const LOOKS: usize = 16;
+const CONCURRENT_LOOKS_MAX: usize = 16;
 /// Open READs over all connections; half of them for one owner who is alone.
-const READS: usize = 512;
+const OPEN_READS_MAX: usize = 512;
 
 /// Starts reads.
 pub(crate) struct Reads {
@@ -43,12 +43,17 @@ pub(crate) struct Reads {
 
 impl Reads {
     pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
-        Arc::new(Self { journal, reach, looks: Quota::new(LOOKS), open: Slots::new(READS, 0, usize::MAX) })
+        Arc::new(Self {
+            journal,
+            reach,
+            looks: Quota::new(CONCURRENT_LOOKS_MAX),
+            open: Slots::new(OPEN_READS_MAX, 0, usize::MAX),
+        })
     }
 
     /// Who has how many READs.
-    pub(crate) fn holders(&self) -> Holders {
-        self.open.holders()
+    pub(crate) fn quota_usage(&self) -> QuotaUsage {
+        self.open.quota_usage()
     }
 
     /// Checks a READ and finds its place.
@@ -70,16 +75,16 @@ impl Reads {
             }
         };
         let meta = self.journal.meta();
-        let marks = self.journal.marks();
-        let end = marks.of(level);
+        let watermarks = self.journal.watermarks();
+        let end = watermarks.of(level);
         let from = match read.from {
             // One that was given may be read before it has reached the level; any other is a mistake.
-            ReadFrom::Offset(offset) if offset > marks.received => {
-                let text = format!("the offset is {offset}, this log ends at {}", marks.received);
+            ReadFrom::Offset(offset) if offset > watermarks.received => {
+                let text = format!("the offset is {offset}, this log ends at {}", watermarks.received);
                 return Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
             }
             ReadFrom::Offset(offset) => offset,
-            ReadFrom::Cursor(cursor) => cursor::resolve(&meta, marks.received, cursor)?,
+            ReadFrom::Cursor(cursor) => cursor::resolve(&meta, watermarks.received, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
         };
         // Who does not follow gets what there is now, and an end, however fast the log grows.
@@ -87,13 +92,13 @@ impl Reads {
         let Some(open) = self.open.take(owner) else {
             metrics::refused_for_share(metrics::Share::Reads);
             let text = format!(
-                "too many READs are open ({READS} over all connections; a user, or the network, has at most half of what \
+                "too many READs are open ({OPEN_READS_MAX} over all connections; a user, or the network, has at most half of what \
                  others leave)"
             );
             return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000));
         };
-        let places = Places::new(self.looks.part(owner), open);
+        let slots = ReadSlots::new(self.looks.handle(owner), open);
         let log_id = LogId::from_bytes(meta.log_id);
-        Ok(ReadStream::new(self.journal.clone(), log_id, *read, (from, stop_at), level, places))
+        Ok(ReadStream::new(self.journal.clone(), log_id, *read, (from, stop_at), level, slots))
     }
 }

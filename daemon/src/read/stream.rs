@@ -4,7 +4,7 @@
 //! transport sends: [`Item`]s, with the chunk's own bytes untouched.
 //!
 //! What must hold: whoever is gone, has cancelled or asked for a time that nothing is of keeps no thread: between two looks,
-//! of [`LOOK`] bytes each, it is seen whether the read goes on, and the next one waits for its turn among all READs.
+//! of [`LOOK_BYTES_MAX`] bytes each, it is seen whether the read goes on, and the next one waits for its turn among all READs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,34 +17,34 @@ use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::item::{Block, Frames, Item};
-use crate::ingest::quota::Part;
+use crate::ingest::quota::QuotaHandle;
 use crate::ingest::slots::Slot;
 
 /// Bytes that are put together before they are sent.
-const BLOCK: usize = 128 * 1024;
+const BLOCK_BYTES: usize = 128 * 1024;
 /// Bytes of the log that are looked at before it is seen whether anybody still wants them: several blocks, and what a disk
 /// gives in some milliseconds.
-pub(super) const LOOK: usize = 1024 * 1024;
+pub(super) const LOOK_BYTES_MAX: usize = 1024 * 1024;
 
 /// A READ's places among all.
-pub(super) struct Places {
-    looks: Part,
+pub(super) struct ReadSlots {
+    looks: QuotaHandle,
     open: Slot,
-    /// Told when the slot is to be given up.
+    /// Notified when the slot is to be given up.
     room: Arc<Notify>,
 }
 
-impl Places {
-    pub(super) fn new(looks: Part, open: Slot) -> Self {
+impl ReadSlots {
+    pub(super) fn new(looks: QuotaHandle, open: Slot) -> Self {
         let room = Arc::new(Notify::new());
         let wake = room.clone();
-        open.seat().wake_by(move || wake.notify_one());
+        open.slot_state().wake_by(move || wake.notify_one());
         Self { looks, open, room }
     }
 
     /// Waits until it is to make room for others.
     async fn make_room(&self) {
-        if !self.open.seat().is_leaving() {
+        if !self.open.slot_state().is_leaving() {
             self.room.notified().await;
         }
     }
@@ -70,14 +70,14 @@ pub(crate) struct ReadStream {
     left: u64,
     level: Level,
     reader: Option<Reader>,
-    places: Places,
+    slots: ReadSlots,
 }
 
 /// How a read came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The reader was told everything, the end or the error included.
-    Told,
+    Delivered,
     /// The reader is gone.
     Gone,
     /// The daemon stops; the reader was not told.
@@ -105,13 +105,13 @@ impl ReadStream {
         read: Read,
         (from, stop_at): (u64, u64),
         level: Level,
-        places: Places,
+        slots: ReadSlots,
     ) -> Self {
         let reader = journal.reader(from, level);
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        Self { journal, log_id, read, next: from, epoch: 0, stop_at, left, level, reader, places }
+        Self { journal, log_id, read, next: from, epoch: 0, stop_at, left, level, reader, slots }
     }
 
     #[cfg(test)]
@@ -142,26 +142,26 @@ impl ReadStream {
         mut stop: watch::Receiver<bool>,
         mut cancelled: watch::Receiver<bool>,
     ) -> Ended {
-        let mut marks = self.journal.subscribe();
-        let mut told = None;
+        let mut watermarks = self.journal.subscribe();
+        let mut reported_at = None;
         loop {
             // Not later: what is given next may be given up meanwhile, and then it is in no later history.
-            self.epoch = self.epoch.max(marks.borrow_and_update().epoch);
+            self.epoch = self.epoch.max(watermarks.borrow_and_update().epoch);
             let request_id = self.read.request_id;
-            let place = tokio::select! {
+            let permit = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
                 () = out.closed() => return Ended::Gone,
-                () = self.places.make_room() => break,
+                () = self.slots.make_room() => break,
                 Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => None,
-                place = self.places.looks.take(1) => place,
+                permit = self.slots.looks.take(1) => permit,
             };
             let (mut block, look) = if *cancelled.borrow() {
                 (B::default(), Look::Cancelled)
             } else {
                 // The place goes along: who is gone does not end a look.
                 let look = move || {
-                    let _place = place;
+                    let _place = permit;
                     self.look::<B>()
                 };
                 match tokio::task::spawn_blocking(look).await {
@@ -173,7 +173,7 @@ impl ReadStream {
                         let error = ErrorInfo::new(ErrorCode::Internal, "the read met a defect of clad: see its log");
                         let mut block = B::default();
                         block.put(Item::Failed(ErrorFrame { request_id, error }));
-                        return if out.send(block.finish()).await.is_ok() { Ended::Told } else { Ended::Gone };
+                        return if out.send(block.finish()).await.is_ok() { Ended::Delivered } else { Ended::Gone };
                     }
                     Err(_) => return Ended::Stopping, // the runtime is going down
                 }
@@ -182,9 +182,9 @@ impl ReadStream {
             let ended = match look {
                 Look::More => false,
                 Look::CaughtUp if self.read.follow => {
-                    if told != Some(self.next) {
+                    if reported_at != Some(self.next) {
                         block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor() }));
-                        told = Some(self.next);
+                        reported_at = Some(self.next);
                     }
                     false
                 }
@@ -204,33 +204,33 @@ impl ReadStream {
                 tokio::select! {
                     biased;
                     sent = out.send(block.finish()) => match sent {
-                        Ok(()) => self.places.open.seat().active(Instant::now()),
+                        Ok(()) => self.slots.open.slot_state().active(Instant::now()),
                         Err(_) => return Ended::Gone,
                     },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
                     // What does not find its reader is not given: he comes again for it.
-                    () = self.places.make_room() => break,
+                    () = self.slots.make_room() => break,
                 }
             }
             if ended {
-                return Ended::Told;
+                return Ended::Delivered;
             }
             // A block that is full at the very end of the log is no reason to wait: who does not follow wants to be told.
-            if caught_up && self.next >= self.journal.marks().of(self.level) {
+            if caught_up && self.next >= self.journal.watermarks().of(self.level) {
                 tokio::select! {
-                    changed = marks.changed() => if changed.is_err() { return Ended::Stopping },
+                    changed = watermarks.changed() => if changed.is_err() { return Ended::Stopping },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
                     Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => {}
                     () = out.closed() => return Ended::Gone,
-                    () = self.places.make_room() => break,
+                    () = self.slots.make_room() => break,
                 }
             }
         }
-        self.give_up::<B>(out, stop, cancelled).await
+        self.abandon::<B>(out, stop, cancelled).await
     }
 
     /// Ends because others want the slot.
-    async fn give_up<B: Block>(
+    async fn abandon<B: Block>(
         &self,
         out: &mpsc::Sender<B::Sent>,
         mut stop: watch::Receiver<bool>,
@@ -241,7 +241,7 @@ impl ReadStream {
         block.put(Item::Failed(ErrorFrame { request_id: self.read.request_id, error: makes_room() }));
         tokio::select! {
             biased;
-            sent = out.send(block.finish()) => if sent.is_ok() { Ended::Told } else { Ended::Gone },
+            sent = out.send(block.finish()) => if sent.is_ok() { Ended::Delivered } else { Ended::Gone },
             _ = stop.wait_for(|stop| *stop) => Ended::Stopping,
         }
     }
@@ -255,7 +255,7 @@ impl ReadStream {
     pub(super) fn look<B: Block>(mut self) -> (Self, B, Look) {
         let mut block = B::default();
         let Some(mut reader) = self.reader.take() else { return (self, block, Look::CaughtUp) };
-        let mut bytes = LOOK;
+        let mut bytes = LOOK_BYTES_MAX;
         let look = loop {
             if self.left == 0 {
                 break Look::Limit;
@@ -263,7 +263,7 @@ impl ReadStream {
             if self.next >= self.stop_at {
                 break Look::CaughtUp;
             }
-            if block.size() >= BLOCK {
+            if block.size() >= BLOCK_BYTES {
                 break Look::More;
             }
             let found = reader.look(&mut bytes);
@@ -279,7 +279,7 @@ impl ReadStream {
                     if damaged {
                         crate::metrics::damaged(from, to);
                     }
-                    let epoch = self.journal.marks().epoch;
+                    let epoch = self.journal.watermarks().epoch;
                     block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));
                     self.next = to;
                 }
@@ -318,7 +318,7 @@ impl ReadStream {
                 take,
             };
             let request_id = self.read.request_id;
-            block.put(Item::Records { request_id, head, vouched: chunk.vouch, payload: chunk.payload });
+            block.put(Item::Records { request_id, head, peer_meta: chunk.peer_meta, payload: chunk.payload });
             self.left -= u64::from(take);
             self.next = first + u64::from(skip) + u64::from(take);
         }

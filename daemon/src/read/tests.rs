@@ -8,15 +8,15 @@ use clad_proto::frame::{Frame, FrameDecoder, ReadEndReason};
 use tokio::sync::{mpsc, watch};
 
 use super::item::Frames;
-use super::stream::LOOK;
+use super::stream::LOOK_BYTES_MAX;
 use super::*;
 use clad_proto::Cursor;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ME: Owner = Owner::Uid(1);
 const BODY: usize = 64 << 10;
 /// Several looks at it, and more than is kept in memory.
-const BATCHES: usize = 6 * LOOK / BODY;
+const BATCHES: usize = 6 * LOOK_BYTES_MAX / BODY;
 
 struct Log {
     _dir: tempfile::TempDir,
@@ -43,15 +43,15 @@ fn log_under(policy: Policy) -> Log {
             level: Level::Written,
             min_time_ns: 1000,
             max_time_ns: 1000,
-            vouch: &[],
+            peer_meta: &[],
             payload: &payload,
             payload_checksum: 0,
             permit: None,
         };
         journal.append(append).expect("taken");
         let began = Instant::now();
-        while journal.marks().written <= sequence {
-            assert!(began.elapsed() < PATIENCE, "append {sequence} is never written");
+        while journal.watermarks().written <= sequence {
+            assert!(began.elapsed() < TEST_TIMEOUT, "append {sequence} is never written");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
@@ -82,8 +82,8 @@ impl Running {
     }
 
     /// Why it ended, as it tells it.
-    async fn told(&mut self) -> ReadEndReason {
-        let block = tokio::time::timeout(PATIENCE, self.blocks.recv()).await.expect("in time").expect("a block");
+    async fn end_reason(&mut self) -> ReadEndReason {
+        let block = tokio::time::timeout(TEST_TIMEOUT, self.blocks.recv()).await.expect("in time").expect("a block");
         match FrameDecoder::default().next(&mut block.as_ref().into()) {
             Ok(Some(Frame::ReadEnd(end))) => end.reason,
             other => panic!("{other:?}"),
@@ -91,7 +91,7 @@ impl Running {
     }
 
     async fn ended(self) -> Ended {
-        tokio::time::timeout(PATIENCE, self.ended).await.expect("in time").expect("no panic")
+        tokio::time::timeout(TEST_TIMEOUT, self.ended).await.expect("in time").expect("no panic")
     }
 }
 
@@ -104,7 +104,7 @@ async fn a_look_that_finds_nothing_comes_back_and_the_next_goes_on() {
         let before = stream.position();
         let (back, block, _) = stream.look::<Frames>();
         let passed = (back.position() - before) as usize;
-        assert!(block.size() == 0 && (1..=LOOK / BODY + 1).contains(&passed), "{passed} batches in one look");
+        assert!(block.size() == 0 && (1..=LOOK_BYTES_MAX / BODY + 1).contains(&passed), "{passed} batches in one look");
         (stream, looks) = (back, looks + 1);
     }
     assert!(looks >= 5, "{looks} looks");
@@ -119,18 +119,19 @@ async fn a_place_is_of_the_epoch_of_what_was_given_before_it() {
     assert_eq!(stream.cursor().epoch, 0, "it knows of none");
     let (stream, block, _) = stream.look::<Frames>();
     assert!(block.size() > 0);
-    assert_eq!(stream.cursor().epoch, log.reads.journal.marks().epoch);
+    assert_eq!(stream.cursor().epoch, log.reads.journal.watermarks().epoch);
 }
 
 /// A cursor of a READ at a lower level, say: what it lies behind is given, and may not have reached this level yet.
 #[tokio::test]
 async fn a_cursor_may_lie_where_nothing_has_the_level_yet() {
     let log = log_under(Policy::FireAndForget { sync_interval: Duration::ZERO });
-    let marks = log.reads.journal.marks();
-    assert!(marks.durable < marks.received);
-    let at = |offset| Cursor { log_id: LogId::from_bytes(log.reads.journal.meta().log_id), epoch: marks.epoch, offset };
+    let watermarks = log.reads.journal.watermarks();
+    assert!(watermarks.durable < watermarks.received);
+    let at =
+        |offset| Cursor { log_id: LogId::from_bytes(log.reads.journal.meta().log_id), epoch: watermarks.epoch, offset };
     let read = |offset| Read { from: ReadFrom::Cursor(at(offset)), since: None, until: None, ..nothing() };
-    let end = marks.received;
+    let end = watermarks.received;
     let stream = log.reads.start(&Read { min_level: AckLevel::Durable, ..read(end) }, ME).expect("it is of this log");
     let (stream, block, look) = stream.look::<Frames>();
     assert!(block.size() == 0 && matches!(look, stream::Look::CaughtUp) && stream.position() == end);
@@ -142,16 +143,16 @@ async fn a_cursor_may_lie_where_nothing_has_the_level_yet() {
 #[tokio::test]
 async fn between_two_looks_it_hears_that_it_is_not_wanted_any_more() {
     let log = log();
-    let all_of_mine = log.reads.looks.part(ME).take(LOOKS / 2).await;
+    let all_of_mine = log.reads.looks.handle(ME).take(CONCURRENT_LOOKS_MAX / 2).await;
     let mut cancelled = Running::begin(&log.reads, ME, false);
     let (gone, stopped) = (Running::begin(&log.reads, ME, false), Running::begin(&log.reads, ME, false));
     assert!(tokio::time::timeout(Duration::from_millis(20), cancelled.blocks.recv()).await.is_err(), "it waits");
     cancelled.cancel.send_replace(true);
-    assert_eq!(cancelled.told().await, ReadEndReason::Cancelled);
-    assert_eq!(cancelled.ended().await, Ended::Told);
+    assert_eq!(cancelled.end_reason().await, ReadEndReason::Cancelled);
+    assert_eq!(cancelled.ended().await, Ended::Delivered);
     let Running { blocks, ended, cancel: _cancel, stop: _stop } = gone;
     drop(blocks);
-    assert_eq!(tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap(), Ended::Gone);
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, ended).await.unwrap().unwrap(), Ended::Gone);
     stopped.stop.send_replace(true);
     assert_eq!(stopped.ended().await, Ended::Stopping);
     drop(all_of_mine);
@@ -162,26 +163,26 @@ async fn between_two_looks_it_hears_that_it_is_not_wanted_any_more() {
 #[tokio::test]
 async fn who_holds_all_looks_that_he_may_holds_up_only_himself() {
     let log = log();
-    let all_of_mine = log.reads.looks.part(ME).take(LOOKS / 2).await;
+    let all_of_mine = log.reads.looks.handle(ME).take(CONCURRENT_LOOKS_MAX / 2).await;
     let mut mine = Running::begin(&log.reads, ME, false);
     for owner in [Owner::Uid(2), Owner::Network] {
-        assert_eq!(Running::begin(&log.reads, owner, false).told().await, ReadEndReason::End);
+        assert_eq!(Running::begin(&log.reads, owner, false).end_reason().await, ReadEndReason::End);
     }
     assert!(mine.blocks.try_recv().is_err(), "there was no look for it");
     drop(all_of_mine);
-    assert_eq!(mine.told().await, ReadEndReason::End);
+    assert_eq!(mine.end_reason().await, ReadEndReason::End);
 }
 
 #[tokio::test]
 async fn open_reads_have_a_bound_and_are_shared() {
     let log = log();
     let start = |owner| log.reads.start(&nothing(), owner);
-    let mut mine: Vec<_> = (0..READS / 2).map(|_| start(ME).expect("one of mine")).collect();
+    let mut mine: Vec<_> = (0..OPEN_READS_MAX / 2).map(|_| start(ME).expect("one of mine")).collect();
     let error = start(ME).map(drop).unwrap_err();
     assert_eq!((error.code, error.retryable), (ErrorCode::Busy, true));
     let others: Vec<_> = std::iter::from_fn(|| start(Owner::Network).ok()).collect();
-    let equal = READS * 3 / 8;
-    assert_eq!(log.reads.holders().held, [(ME, equal), (Owner::Network, equal)], "and the rest is for others");
+    let equal = OPEN_READS_MAX * 3 / 8;
+    assert_eq!(log.reads.quota_usage().by_owner, [(ME, equal), (Owner::Network, equal)], "and the rest is for others");
     assert!(start(Owner::Uid(2)).is_ok());
     drop(others);
     mine.clear();
@@ -190,7 +191,7 @@ async fn open_reads_have_a_bound_and_are_shared() {
 
 /// One of the greediest ends, in favour of who has fewer; it is told, and has given its slot up though it reads nothing.
 #[tokio::test]
-async fn a_read_of_who_has_most_makes_room_and_is_told() {
+async fn a_read_of_who_has_most_makes_room_and_is_notified() {
     let log = log();
     let follow = || Read { follow: true, ..nothing() };
     let mut mine = Vec::new();
@@ -200,22 +201,23 @@ async fn a_read_of_who_has_most_makes_room_and_is_told() {
         let ended = tokio::spawn(async move { stream.run_as::<Frames>(&out, stopped, cancelled).await });
         mine.push(Running { blocks, cancel, stop, ended });
     }
-    assert_eq!(mine.len(), READS / 2, "as many are left for others");
-    let fill: Vec<_> = (2..2 + READS as u32 / 2).map(|uid| log.reads.start(&nothing(), Owner::Uid(uid))).collect();
+    assert_eq!(mine.len(), OPEN_READS_MAX / 2, "as many are left for others");
+    let fill: Vec<_> =
+        (2..2 + OPEN_READS_MAX as u32 / 2).map(|uid| log.reads.start(&nothing(), Owner::Uid(uid))).collect();
     assert!(fill.iter().all(Result::is_ok), "who has none gets one");
-    assert_eq!(log.reads.holders().held[0], (ME, READS / 2));
+    assert_eq!(log.reads.quota_usage().by_owner[0], (ME, OPEN_READS_MAX / 2));
     let new = log.reads.start(&nothing(), Owner::Network).expect("one of mine makes room");
-    assert_eq!(log.reads.holders().held[0], (ME, READS / 2 - 1));
+    assert_eq!(log.reads.quota_usage().by_owner[0], (ME, OPEN_READS_MAX / 2 - 1));
     let began = Instant::now();
-    let told = loop {
-        assert!(began.elapsed() < PATIENCE, "none of mine ends");
+    let ended_read = loop {
+        assert!(began.elapsed() < TEST_TIMEOUT, "none of mine ends");
         match mine.iter().position(|read| read.ended.is_finished()) {
             Some(at) => break mine.remove(at),
             None => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     };
-    let Running { mut blocks, ended, .. } = told;
-    assert_eq!(ended.await.expect("no panic"), Ended::Told);
+    let Running { mut blocks, ended, .. } = ended_read;
+    assert_eq!(ended.await.expect("no panic"), Ended::Delivered);
     let mut frames = Vec::new();
     while let Ok(block) = blocks.try_recv() {
         let (decoder, mut block) = (FrameDecoder::default(), block.as_ref().into());
@@ -226,8 +228,8 @@ async fn a_read_of_who_has_most_makes_room_and_is_told() {
     let Some(Frame::Error(last)) = frames.last() else { panic!("{frames:?}") };
     assert_eq!((last.request_id, last.error.code, last.error.retryable), (1, ErrorCode::Busy, true));
     drop((new, fill, mine));
-    while !log.reads.holders().held.is_empty() {
-        assert!(began.elapsed() < PATIENCE, "a slot is not given back");
+    while !log.reads.quota_usage().by_owner.is_empty() {
+        assert!(began.elapsed() < TEST_TIMEOUT, "a slot is not given back");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -1,15 +1,15 @@
 //! Rings of shared memory: given out on the Unix socket, drained by one thread at a time, kept over the death of both ends.
 //!
 //! ```text
-//!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ Keeper (kept)        client: push ─▶ ring
+//!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ FdStore (kept)        client: push ─▶ ring
 //!         ◀ fds ──                          │                                                │
 //!                                           ▼                                                ▼
 //!                                    orders ─▶ drain thread: pass over all rings, in the order of time
-//!                                                   │ Journal::append_runs            ▲ marks
+//!                                                   │ Journal::append_runs            ▲ watermarks
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
 //! What must hold: a ring belongs to one producer of one process, and is given only once it is kept. It ends with its
-//! client's process, or with the last connection that held it ([`Held`]): then it is closed, drained up to where that was,
+//! client's process, or with the last connection that held it ([`RingRef`]): then it is closed, drained up to where that was,
 //! and let go when all of it is written, whatever a process that lives on writes there. What a client does to its ring costs
 //! itself alone.
 //!
@@ -20,15 +20,15 @@
 //! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
 //! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
 
-mod aside;
+mod backoff;
+mod cycle;
 mod give;
-mod lead;
-mod outs;
-mod pace;
-mod pass;
+mod in_flight;
+mod leader;
 mod process;
+mod registry;
 mod ring;
-mod roll;
+mod stalled;
 mod thread;
 
 #[cfg(test)]
@@ -48,25 +48,25 @@ use tokio::sync::oneshot;
 
 use crate::config::SharedMemory;
 use crate::defect::ends_clad;
-use crate::ingest::quota::Holders;
-use crate::ingest::{Door, Peer};
-use crate::keep::{Keeper, Kept, Note};
-use aside::Aside;
+use crate::fdstore::{FdStore, Note, StoredRing};
+use crate::ingest::quota::QuotaUsage;
+use crate::ingest::{Admission, Peer};
 pub(crate) use give::{Asker, Given, borrowed, now};
-use lead::Lead;
+use leader::Leader;
+use registry::RingRegistry;
 use ring::Ring;
-use roll::Roll;
+use stalled::StalledRing;
 
 /// What a thread of the drain is called where it cannot go on.
-const WHO: &str = "the drain of the rings";
+const THREAD_DESCRIPTION: &str = "the drain of the rings";
 
 /// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
-const CATCH_UP_WAIT: Duration = crate::ingest::ADMISSION_WAIT;
+const CATCH_UP_TIMEOUT: Duration = crate::ingest::ADMISSION_TIMEOUT;
 /// How long whoever ends the daemon waits to hear what rings keep.
-const COUNT_WAIT: Duration = Duration::from_secs(1);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client waits for the end of a ring that its producer had before, until it is told to come again: less than
 /// the time that clients give a handshake.
-const RETIRE_WAIT: Duration = Duration::from_secs(3);
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the operator set.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ fn shape(bytes: u32) -> Option<Shape> {
 /// What is wanted of the drain thread.
 enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
-    GoOn(RingId, oneshot::Sender<Option<Given>>),
+    Resume(RingId, oneshot::Sender<Option<Given>>),
     Retire {
         id: RingId,
         forget: bool,
@@ -127,26 +127,26 @@ struct Shared {
     settings: Settings,
     journal: Arc<Journal>,
     /// What the next ring is given; a reload replaces it.
-    door: Mutex<Arc<Door>>,
-    keeper: Keeper,
-    roll: Roll,
+    admission: Mutex<Arc<Admission>>,
+    fd_store: FdStore,
+    registry: RingRegistry,
     /// Nothing, when the drain has ended: whoever orders then is told by the loss of what he waits on.
     orders: Mutex<Option<Vec<Order>>>,
     ordered: AtomicBool,
     /// The drain thread sleeps until it is woken.
     asleep: AtomicBool,
-    /// It wants to be woken when the marks move.
-    waits_for_marks: AtomicBool,
+    /// It wants to be woken when the watermarks move.
+    waits_for_watermarks: AtomicBool,
     /// Wakes it.
     bell: OwnedFd,
     /// The sign of life that was asked for, and when.
     sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
     /// The same as an append asks that came by a socket then.
     probe: Mutex<Option<(Instant, CaughtUp)>>,
-    /// Kept, and not gone on with now.
-    aside: Mutex<Vec<Aside>>,
+    /// Stored, and not attached now.
+    stalled: Mutex<Vec<StalledRing>>,
     /// Held by who tries to go on with them.
-    trying: Mutex<()>,
+    retrying: Mutex<()>,
 }
 
 impl Shared {
@@ -154,8 +154,8 @@ impl Shared {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn door(&self) -> Arc<Door> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn admission(&self) -> Arc<Admission> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// False when the drain has ended: the order is lost.
@@ -180,10 +180,13 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// The marks have moved.
-    fn marks_moved(&self) {
+    /// The watermarks have moved.
+    fn watermarks_moved(&self) {
         fence(Ordering::SeqCst);
-        if !lead::looks_itself() && self.asleep.load(Ordering::SeqCst) && self.waits_for_marks.load(Ordering::Relaxed) {
+        if !leader::looks_itself()
+            && self.asleep.load(Ordering::SeqCst)
+            && self.waits_for_watermarks.load(Ordering::Relaxed)
+        {
             self.ring_bell();
         }
     }
@@ -198,25 +201,25 @@ impl std::task::Wake for Shared {
 
 /// A connection's hold of a ring, which ends with the last of them: a client comes back by another connection before the
 /// end of its old one is seen.
-pub(crate) struct Held {
+pub(crate) struct RingRef {
     shared: Arc<Shared>,
-    member: Arc<roll::Member>,
+    registered: Arc<registry::RegisteredRing>,
     forget: bool,
 }
 
-impl Held {
+impl RingRef {
     /// Nothing where the ring is ending.
-    fn of(shared: &Arc<Shared>, member: &Arc<roll::Member>) -> Option<Self> {
-        member.hold().then(|| Self { shared: shared.clone(), member: member.clone(), forget: false })
+    fn of(shared: &Arc<Shared>, registered: &Arc<registry::RegisteredRing>) -> Option<Self> {
+        registered.acquire().then(|| Self { shared: shared.clone(), registered: registered.clone(), forget: false })
     }
 
     pub(crate) fn id(&self) -> RingId {
-        self.member.note.id
+        self.registered.note.id
     }
 
     /// Whether the log has lost what came by it and was given back; true once for each time.
     pub(crate) fn take_lost(&self) -> bool {
-        self.member.take_lost()
+        self.registered.take_lost()
     }
 
     /// The client has said that it will not come back.
@@ -225,9 +228,9 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RingRef {
     fn drop(&mut self) {
-        if self.member.let_go() {
+        if self.registered.release_ref() {
             self.shared.order(Order::Retire { id: self.id(), forget: self.forget, done: None });
         }
     }
@@ -239,74 +242,84 @@ pub(crate) struct Rings(Option<Arc<Shared>>);
 
 impl Rings {
     /// Starts to drain the rings that were kept, and is ready to give out more.
-    pub(crate) fn start(settings: Settings, door: Arc<Door>, keeper: Keeper, kept: Vec<Kept>) -> std::io::Result<Self> {
-        let journal = door.journal.clone();
+    pub(crate) fn start(
+        settings: Settings,
+        admission: Arc<Admission>,
+        fd_store: FdStore,
+        stored: Vec<StoredRing>,
+    ) -> std::io::Result<Self> {
+        let journal = admission.journal.clone();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
             settings,
             journal: journal.clone(),
-            door: Mutex::new(door),
-            keeper,
-            roll: Roll::default(),
+            admission: Mutex::new(admission),
+            fd_store,
+            registry: RingRegistry::default(),
             orders: Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
-            waits_for_marks: AtomicBool::new(false),
+            waits_for_watermarks: AtomicBool::new(false),
             bell,
             sign: Mutex::default(),
             probe: Mutex::default(),
-            aside: Mutex::default(),
-            trying: Mutex::default(),
+            stalled: Mutex::default(),
+            retrying: Mutex::default(),
         });
-        let adopted: Vec<Ring> = kept.into_iter().filter_map(|kept| shared.adopt(kept)).collect();
+        let adopted: Vec<Ring> = stored.into_iter().filter_map(|stored| shared.adopt(stored)).collect();
         if !adopted.is_empty() {
-            tracing::info!(rings = adopted.len(), keeper = shared.keeper.name(), "rings of an earlier daemon go on");
+            tracing::info!(rings = adopted.len(), keeper = shared.fd_store.name(), "rings of an earlier daemon go on");
         }
-        let told = Arc::downgrade(&shared);
-        journal.on_marks(move || {
-            if let Some(shared) = told.upgrade() {
-                shared.marks_moved();
+        let observer = Arc::downgrade(&shared);
+        journal.on_watermarks(move || {
+            if let Some(shared) = observer.upgrade() {
+                shared.watermarks_moved();
             }
         });
-        let lead = Arc::new(Lead::new(shared.clone(), adopted)?);
+        let leader = Arc::new(Leader::new(shared.clone(), adopted)?);
         for _ in 0..2 {
-            let lead = lead.clone();
-            std::thread::Builder::new().name("clad-drain".to_owned()).spawn(move || ends_clad(WHO, || lead.serve()))?;
+            let leader = leader.clone();
+            std::thread::Builder::new()
+                .name("clad-drain".to_owned())
+                .spawn(move || ends_clad(THREAD_DESCRIPTION, || leader.serve()))?;
         }
         Ok(Self(Some(shared)))
     }
 
     /// The limits of the rings that are given out from now on; those that are there keep theirs, as connections do.
-    pub(crate) fn set_door(&self, door: Arc<Door>) {
+    pub(crate) fn set_admission(&self, admission: Arc<Admission>) {
         if let Some(shared) = &self.0 {
-            *shared.door.lock().unwrap_or_else(PoisonError::into_inner) = door;
+            *shared.admission.lock().unwrap_or_else(PoisonError::into_inner) = admission;
         }
     }
 
     /// Rings, and the memory that they take.
-    pub(crate) fn holders(&self) -> Holders {
-        let held = |shared: &Arc<Shared>| Holders { total: shared.settings.max_rings, held: shared.roll.held() };
-        self.0.as_ref().map_or_else(Holders::default, held)
+    pub(crate) fn quota_usage(&self) -> QuotaUsage {
+        let usage = |shared: &Arc<Shared>| QuotaUsage {
+            total: shared.settings.max_rings,
+            by_owner: shared.registry.by_owner(),
+        };
+        self.0.as_ref().map_or_else(QuotaUsage::default, usage)
     }
 
     /// How many there are, and the memory that they take.
     pub(crate) fn totals(&self) -> (usize, usize) {
-        self.0.as_ref().map_or((0, 0), |shared| shared.roll.totals())
+        self.0.as_ref().map_or((0, 0), |shared| shared.registry.totals())
     }
 
     /// How many are of an earlier daemon, kept, and not drained.
-    pub(crate) fn aside(&self) -> usize {
-        self.0.as_ref().map_or(0, |shared| shared.roll.aside())
+    pub(crate) fn stalled(&self) -> usize {
+        self.0.as_ref().map_or(0, |shared| shared.registry.stalled())
     }
 
     /// How full they are together.
     pub(crate) fn usage(&self) -> Usage {
-        self.0.as_ref().map_or_else(Usage::default, |shared| shared.roll.usage())
+        self.0.as_ref().map_or_else(Usage::default, |shared| shared.registry.usage())
     }
 
     /// Whether there is something in rings that was not handed to the journal, but for rings of others that are held.
     pub(crate) fn is_behind(&self, of: Option<RingId>) -> bool {
-        self.0.as_ref().is_some_and(|shared| shared.roll.is_behind(of))
+        self.0.as_ref().is_some_and(|shared| shared.registry.is_behind(of))
     }
 
     /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
@@ -317,14 +330,14 @@ impl Rings {
     /// Why that cannot be now: then what comes by the socket must not be taken either. Retryable.
     pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(()) };
-        if !shared.roll.is_behind(of) {
+        if !shared.registry.is_behind(of) {
             return Ok(());
         }
-        match tokio::time::timeout(CATCH_UP_WAIT, shared.ask_to_catch_up(of)).await {
+        match tokio::time::timeout(CATCH_UP_TIMEOUT, shared.ask_to_catch_up(of)).await {
             Ok(Ok(caught_up)) => caught_up,
             Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
             Err(_) => {
-                let text = format!("what was logged by rings before has waited for {CATCH_UP_WAIT:?}");
+                let text = format!("what was logged by rings before has waited for {CATCH_UP_TIMEOUT:?}");
                 Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100))
             }
         }
@@ -336,26 +349,26 @@ impl Rings {
     ///
     /// # Errors
     /// Where that cannot be drained now: whoever went on without it would count the same sequences again. Retryable.
-    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<Held>, ErrorInfo> {
+    pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingRef>, ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
             return Ok(None);
         }
-        let Some(member) = shared.roll.of_producer(&hello.producer_id) else { return Ok(None) };
-        if peer.uid != Some(member.note.uid) {
+        let Some(registered) = shared.registry.of_producer(&hello.producer_id) else { return Ok(None) };
+        if peer.uid != Some(registered.note.uid) {
             return Ok(None); // it is refused for that
         }
-        let same = (member.note.pid, member.note.pid_start) == peer.process() && member.note.pid != 0;
+        let same = (registered.note.pid, registered.note.pid_start) == peer.process() && registered.note.pid != 0;
         if same
-            && hello.producer_epoch == member.note.producer_epoch
-            && !member.is_leaving()
-            && let Some(held) = Held::of(shared, &member)
+            && hello.producer_epoch == registered.note.producer_epoch
+            && !registered.is_leaving()
+            && let Some(ring_ref) = RingRef::of(shared, &registered)
         {
             // Where it cannot catch up now, what is told is still true of what is stored.
             drop(self.catch_up(None).await);
-            return Ok(Some(held));
+            return Ok(Some(ring_ref));
         }
-        match self.retire(member.note.id).await {
+        match self.retire(registered.note.id).await {
             true => Ok(None),
             false => Err(not_drained()),
         }
@@ -366,8 +379,8 @@ impl Rings {
         let Some(shared) = &self.0 else { return true };
         let (done, ended) = oneshot::channel();
         shared.order(Order::Retire { id, forget: false, done: Some(done) });
-        let _ = tokio::time::timeout(RETIRE_WAIT, ended).await;
-        !shared.roll.has(id)
+        let _ = tokio::time::timeout(RETIRE_TIMEOUT, ended).await;
+        !shared.registry.has(id)
     }
 
     /// Ends a ring, whoever holds it.
@@ -382,26 +395,26 @@ impl Rings {
     /// Says how many rings are left: what they hold is kept for the next start.
     pub(crate) fn stop(&self, deadline: Instant) -> usize {
         let Some(shared) = &self.0 else { return 0 };
-        shared.try_again();
+        shared.retry_stalled();
         shared.order(Order::Stop);
-        while shared.roll.any_gets_on() && Instant::now() < deadline {
+        while shared.registry.any_gets_on() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(why) = self.not_drained() {
             tracing::error!("{why}");
         }
         // What was drained is let go before the process ends, or the next one would find it.
-        shared.keeper.settle(deadline);
-        shared.roll.totals().0
+        shared.fd_store.settle(deadline);
+        shared.registry.totals().0
     }
 
     /// How many of the records that were taken and are not written, up to this mark, lie in rings still. Nothing where the
-    /// drain does not say it in [`COUNT_WAIT`]. Blocks.
-    pub(crate) fn keep_of(&self, written: u64) -> Option<u64> {
+    /// drain does not say it in [`COUNT_TIMEOUT`]. Blocks.
+    pub(crate) fn unwritten_in_rings(&self, written: u64) -> Option<u64> {
         let Some(shared) = &self.0 else { return Some(0) };
         let (done, counted) = mpsc::sync_channel(1);
         match shared.order(Order::Count(written, done)) {
-            true => counted.recv_timeout(COUNT_WAIT).ok(),
+            true => counted.recv_timeout(COUNT_TIMEOUT).ok(),
             false => Some(0), // there are none any more
         }
     }
@@ -428,10 +441,10 @@ impl Rings {
     /// it asks for itself what they ask for, and waits for as long.
     pub(crate) fn why_refused(&self) -> Option<String> {
         let waited = self.behind_for()?;
-        (waited > CATCH_UP_WAIT).then(|| {
+        (waited > CATCH_UP_TIMEOUT).then(|| {
             format!(
                 "what was logged by rings of shared memory has waited for {waited:.0?} to be taken, and appends by sockets wait \
-                 behind it: they are refused (busy) after {CATCH_UP_WAIT:?}"
+                 behind it: they are refused (busy) after {CATCH_UP_TIMEOUT:?}"
             )
         })
     }
@@ -447,7 +460,7 @@ impl Rings {
                 _ => *probe = None,
             }
         }
-        if shared.roll.is_behind(None) {
+        if shared.registry.is_behind(None) {
             *probe = Some((Instant::now(), shared.ask_to_catch_up(None)));
         }
         None
@@ -467,7 +480,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
 
 /// What a ring takes in memory, its board included.
 fn memory(shape: Shape) -> usize {
-    shape.ring_bytes() + shape.board_bytes()
+    shape.ring_bytes() + shape.completion_page_bytes()
 }
 
 /// Whose ring it is, for the journal.
@@ -477,7 +490,7 @@ fn peer_of(note: &Note) -> Peer {
 }
 
 /// The drain of a new ring, or of one that was kept, with what others need to know of it.
-fn member(note: Note, drain: &Drain) -> Result<Arc<roll::Member>, OpenError> {
+fn registered_ring(note: Note, drain: &Drain) -> Result<Arc<registry::RegisteredRing>, OpenError> {
     let watch = clad_shm::Watch::of(drain)?;
-    Ok(Arc::new(roll::Member::new(note, memory(drain.shape()), watch, drain.next())))
+    Ok(Arc::new(registry::RegisteredRing::new(note, memory(drain.shape()), watch, drain.next())))
 }

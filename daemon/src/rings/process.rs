@@ -10,7 +10,7 @@ use std::sync::Once;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::keep::Note;
+use crate::fdstore::Note;
 
 /// What is known of it.
 #[derive(Debug)]

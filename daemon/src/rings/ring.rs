@@ -21,25 +21,25 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, Marks, Sender};
+use clad_journal::{Accepted, Sender, Watermarks};
 use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
-use clad_shm::{Allowance, Answer, Corrupt, Drain, Entry, Level, Peek};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, StallBudget};
 use tokio::sync::oneshot;
 
-use super::outs::{Outs, Stored};
-use super::pass::Hold;
-use super::roll::Member;
-use crate::config::{SEGMENT_SLACK, SEGMENT_STEP};
-use crate::ingest::quota::Part;
-use crate::ingest::{Door, Peer, Producer, count_refusal};
+use super::cycle::Hold;
+use super::in_flight::{InFlight, Stored};
+use super::registry::RegisteredRing;
+use crate::config::{SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES};
+use crate::ingest::quota::QuotaHandle;
+use crate::ingest::{Admission, Peer, Producer, count_refusal};
 use crate::metrics;
 use crate::read::is_there;
 
 /// How long a ring is held before it is tried again: at first, and, doubling, at most.
-const HOLD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const HOLD_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Until a ring is tried again in which something waits for another daemon: a try of this one ends as the last.
-const NOT_BY_THIS_DAEMON: Duration = Duration::from_secs(3600);
+const SEGMENT_WAIT_RETRY: Duration = Duration::from_secs(3600);
 
 /// What an earlier daemon has left in a ring.
 struct Posted {
@@ -54,13 +54,13 @@ struct Posted {
 
 /// The ring.
 pub(super) struct Ring {
-    pub(super) member: Arc<Member>,
-    pub(super) door: Arc<Door>,
+    pub(super) registered: Arc<RegisteredRing>,
+    pub(super) admission: Arc<Admission>,
     pub(super) peer: Peer,
     pub(super) producer: Producer,
     pub(super) known_group: KnownGroup,
     /// Its owner's way to the bytes that may be in flight.
-    pub(super) admission: Part,
+    pub(super) inflight_quota: QuotaHandle,
     drain: Drain,
     /// The client's process; its end is the end of the ring.
     process: Option<OwnedFd>,
@@ -77,7 +77,7 @@ pub(super) struct Ring {
     /// It was held, and one append of it is taken to see whether it still must be.
     tries: bool,
     /// What was taken and is not given back.
-    outs: Outs,
+    in_flight: InFlight,
     /// The last sequence that was `written` and given back: it is in the log alone.
     in_log_alone: Option<u64>,
     /// Records that were taken when the journal failed, and not written: they lie in the ring, and no journal has taken them
@@ -105,9 +105,9 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(
-        member: Arc<Member>,
+        registered: Arc<RegisteredRing>,
         drain: Drain,
-        door: Arc<Door>,
+        admission: Arc<Admission>,
         peer: Peer,
         producer: Producer,
         process: Option<OwnedFd>,
@@ -115,11 +115,11 @@ impl Ring {
         // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given back.
         let given_back = drain.released() > 0 && !drain.has_refused();
         let in_log_alone = if given_back { drain.released_sequence().checked_sub(1) } else { None };
-        let admission = door.budget.part(peer.part());
+        let inflight_quota = admission.budget.handle(peer.quota_owner());
         Self {
-            member,
+            registered,
+            inflight_quota,
             admission,
-            door,
             peer,
             producer,
             known_group: KnownGroup::default(),
@@ -129,9 +129,9 @@ impl Ring {
             hold: None,
             waits_for_room: false,
             all_wait: None,
-            pause: HOLD.0,
+            pause: HOLD_PAUSE.0,
             tries: false,
-            outs: Outs::default(),
+            in_flight: InFlight::default(),
             in_log_alone,
             again: 0,
             lost: false,
@@ -149,14 +149,14 @@ impl Ring {
 
     /// An earlier daemon had given it out, and has left in it what is there now.
     pub(super) fn is_adopted(&mut self) {
-        let (end, refused) = (self.drain.next() + self.member.usage().waiting, 0);
-        self.longest = Some(self.door.journal.max_append_bytes() as usize);
+        let (end, refused) = (self.drain.next() + self.registered.usage().waiting, 0);
+        self.longest = Some(self.admission.journal.max_append_bytes() as usize);
         self.posted = Some(Posted { end, refused, appends: 0, records: 0, why: None });
     }
 
     /// For how long holes in it may hold others up, together with other rings.
-    pub(super) fn set_allowance(&mut self, allowance: Allowance) {
-        self.drain.set_allowance(allowance);
+    pub(super) fn set_stall_budget(&mut self, stall_budget: StallBudget) {
+        self.drain.set_stall_budget(stall_budget);
     }
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
@@ -190,12 +190,12 @@ impl Ring {
 
     /// Whether answers or space are still due.
     pub(super) fn waits(&self) -> bool {
-        !self.outs.is_empty()
+        !self.in_flight.is_empty()
     }
 
     /// Whether it is drained to its end, and all was given back.
     pub(super) fn is_over(&self) -> bool {
-        self.leaving && self.empty && self.outs.is_empty()
+        self.leaving && self.empty && self.in_flight.is_empty()
     }
 
     /// The client is gone, or its ring is wanted back: nothing new comes in, what was not committed is given up.
@@ -207,7 +207,7 @@ impl Ring {
             self.drain.close();
             self.drain.client_gone();
             (self.leaving, self.process) = (true, None);
-            self.member.leave();
+            self.registered.leave();
         }
     }
 
@@ -242,7 +242,7 @@ impl Ring {
             Ok(Peek::Ready { time }) => self.front = Some(time),
             Ok(Peek::Later { .. }) => {}
             Ok(Peek::Empty) => self.empty = true,
-            Ok(Peek::Held { bound }) => return bound,
+            Ok(Peek::Blocked { bound }) => return bound,
             Err(corrupt) => self.cut_off(corrupt),
         }
         before
@@ -250,10 +250,10 @@ impl Ring {
 
     /// Takes nothing of it for a while: nobody waits for it.
     pub(super) fn hold(&mut self, why: ErrorInfo) {
-        tracing::debug!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring waits");
+        tracing::debug!(peer = self.peer.name, ring = %self.registered.note.id, %why, "a ring waits");
         self.hold = Some(Hold { until: Instant::now() + self.pause, why });
-        self.pause = (self.pause * 2).min(HOLD.1);
-        self.member.set_held(true);
+        self.pause = (self.pause * 2).min(HOLD_PAUSE.1);
+        self.registered.set_bypassed(true);
         self.say_why();
     }
 
@@ -266,34 +266,34 @@ impl Ring {
     /// Whether the log has an append of it: an earlier daemon had taken it, and has not given its space back.
     pub(super) fn is_stored(&self, entry: &Entry) -> bool {
         let Producer { id, owner, .. } = &self.producer;
-        self.door.journal.is_stored(id.as_bytes(), *owner, entry.sequence) == Some(true)
+        self.admission.journal.is_stored(id.as_bytes(), *owner, entry.sequence) == Some(true)
     }
 
     /// Such an append waits, and all behind it, for a daemon with larger segments.
     pub(super) fn wait_for_segments(&mut self, entry: &Entry, len: usize) {
         self.put_back(entry);
         let limit = self.longest.unwrap_or_default();
-        let note = &self.member.note;
-        let least = (len as u64 + SEGMENT_SLACK).next_multiple_of(SEGMENT_STEP);
+        let note = &self.registered.note;
+        let least = (len as u64 + SEGMENT_OVERHEAD_BYTES).next_multiple_of(SEGMENT_BYTES_STEP);
         let why = format!(
             "an append of {len} bytes, posted by process {} (uid {}) to a daemon before this one, is longer than a segment of \
              this log takes ({limit}): start clad with [journal] segment_bytes = {least} or more",
             note.pid, note.uid
         );
-        if self.member.is_stuck(&why) {
+        if self.registered.is_stuck(&why) {
             tracing::error!(ring = %note.id, producer = %note.producer, "a ring waits, and stays kept: {why}");
         }
         self.say_refused(true);
         self.hold(ErrorInfo { retryable: true, ..ErrorInfo::new(ErrorCode::AppendTooLarge, why) });
         if let Some(hold) = &mut self.hold {
-            hold.until = Instant::now() + NOT_BY_THIS_DAEMON;
+            hold.until = Instant::now() + SEGMENT_WAIT_RETRY;
         }
     }
 
-    fn goes_on(&mut self) {
+    fn resumed(&mut self) {
         if self.hold.take().is_some() {
-            (self.pause, self.tries) = (HOLD.0, false);
-            self.member.set_held(self.waits_for_room);
+            (self.pause, self.tries) = (HOLD_PAUSE.0, false);
+            self.registered.set_bypassed(self.waits_for_room);
             self.say_why();
         }
     }
@@ -320,13 +320,13 @@ impl Ring {
     pub(super) fn wait_for_room(&mut self, entry: &Entry) {
         self.put_back(entry);
         self.waits_for_room = true;
-        self.member.set_held(true);
+        self.registered.set_bypassed(true);
     }
 
     /// Its owner has room.
     pub(super) fn has_room(&mut self) {
         if std::mem::take(&mut self.waits_for_room) {
-            self.member.set_held(self.hold.is_some());
+            self.registered.set_bypassed(self.hold.is_some());
         }
     }
 
@@ -355,16 +355,16 @@ impl Ring {
     fn cut_off(&mut self, why: Corrupt) {
         if !self.leaving {
             metrics::ring_cut_off();
-            tracing::warn!(peer = self.peer.name, ring = %self.member.note.id, %why, "a ring was cut off");
+            tracing::warn!(peer = self.peer.name, ring = %self.registered.note.id, %why, "a ring was cut off");
         }
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
         self.nonsense = Some(self.drain.next());
-        self.goes_on();
+        self.resumed();
         // Its client is told by its end; nobody else waits for what is never taken.
-        self.member.set_held(true);
-        self.member.leave();
+        self.registered.set_bypassed(true);
+        self.registered.leave();
     }
 
     fn is_at_nonsense(&self) -> bool {
@@ -377,14 +377,14 @@ impl Ring {
             producer: *self.producer.id.as_bytes(),
             owner: self.producer.owner,
             producer_epoch: self.producer.epoch,
-            vouch: &self.peer.vouch,
+            peer_meta: &self.peer.meta,
         }
     }
 
     /// The last of what was handed over has its answer: the client may see it.
     pub(super) fn announce(&mut self) {
         self.drain.raise(Level::Received, self.drain.next());
-        self.member.passed(self.drain.next());
+        self.registered.handed_over(self.drain.next());
         self.drain.announce();
         if self.posted.is_some() {
             self.say_refused(false);
@@ -396,7 +396,7 @@ impl Ring {
     pub(super) fn say_refused(&mut self, now: bool) {
         let Some(posted) = self.posted.take_if(|posted| now || posted.end <= self.drain.next()) else { return };
         let Posted { appends, records, why: Some(why), .. } = posted else { return };
-        let note = &self.member.note;
+        let note = &self.registered.note;
         tracing::error!(
             ring = %note.id, producer = %note.producer, uid = note.uid, pid = note.pid, records, appends, first = why,
             "records that were posted to a daemon before this one are refused for good, and lost"
@@ -405,7 +405,7 @@ impl Ring {
 
     /// An append was taken by the journal.
     pub(super) fn accepted(&mut self, entry: &Entry, level: AckLevel, accepted: &Accepted, since: Instant) {
-        let (wanted, level) = (level, level.min(self.door.highest));
+        let (wanted, level) = (level, level.min(self.admission.highest));
         if wanted > level {
             // It is stored, and never as safe as was asked for: that is never lowered in silence.
             let code = ErrorCode::LevelUnreachable;
@@ -421,9 +421,9 @@ impl Ring {
             };
             self.drain.answer(entry.append, answer);
         }
-        self.goes_on();
+        self.resumed();
         self.again = 0; // counted anew as it is taken again
-        self.outs.push(entry, level, Some(Stored::of(entry, accepted)), accepted.failures, since);
+        self.in_flight.push(entry, level, Some(Stored::of(entry, accepted)), accepted.failures, since);
     }
 
     /// An append was refused for good.
@@ -448,17 +448,17 @@ impl Ring {
             (posted.appends, posted.records) = (posted.appends + 1, posted.records + u64::from(entry.records));
             posted.why.get_or_insert_with(|| error.text.clone());
         }
-        self.goes_on();
+        self.resumed();
         // Its space, and with it its answer, stays until the mark that it may wait for has passed it.
-        self.outs.push(entry, level.min(self.door.highest), None, failures, since);
+        self.in_flight.push(entry, level.min(self.admission.highest), None, failures, since);
     }
 
-    /// Tells the client what the marks say, and gives space back. Says whether there was anything to tell; `None`: the
+    /// Tells the client what the watermarks say, and gives space back. Says whether there was anything to tell; `None`: the
     /// journal has failed under what was taken.
-    pub(super) fn release(&mut self, marks: &Marks) -> Option<bool> {
+    pub(super) fn release(&mut self, watermarks: &Watermarks) -> Option<bool> {
         // Where the log has no `durable`, or the client is gone, nobody waits for it.
-        let tracks_durable = self.door.highest >= AckLevel::Durable && !self.leaving;
-        let moved = self.outs.advance(marks, tracks_durable);
+        let tracks_durable = self.admission.highest >= AckLevel::Durable && !self.leaving;
+        let moved = self.in_flight.advance(watermarks, tracks_durable);
         for (level, upto) in [(Level::Written, moved.written), (Level::Durable, moved.durable)] {
             if let Some(upto) = upto {
                 self.drain.raise(level, upto);
@@ -470,16 +470,16 @@ impl Ring {
             }
             self.drain.release(upto);
         }
-        let told = moved.written.is_some() || moved.durable.is_some();
-        if told {
+        let announced = moved.written.is_some() || moved.durable.is_some();
+        if announced {
             self.drain.announce();
         }
-        (!moved.failed).then_some(told)
+        (!moved.failed).then_some(announced)
     }
 
     /// From now on the log alone has this.
     fn is_in_log_alone(&mut self, stored: &Stored) {
-        if self.lost && !self.member.has_untold_loss() {
+        if self.lost && !self.registered.has_unreported_loss() {
             self.lost = false;
             self.drain.set_lost(false);
         }
@@ -488,19 +488,19 @@ impl Ring {
     }
 
     /// Records that were taken, that the log has not `written` up to this mark, and that the ring keeps.
-    pub(super) fn kept_from(&self, written: u64) -> u64 {
-        self.again + self.outs.records_from(written)
+    pub(super) fn unwritten_from(&self, written: u64) -> u64 {
+        self.again + self.in_flight.records_from(written)
     }
 
     /// Begins anew at what was not given back; the journal had failed when this much was written.
     pub(super) fn rewind(&mut self, written: u64) {
-        self.again = self.kept_from(written);
-        self.outs.clear();
+        self.again = self.unwritten_from(written);
+        self.in_flight.clear();
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
-        self.goes_on();
+        self.resumed();
         // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
-        self.member.passed(self.drain.next());
+        self.registered.handed_over(self.drain.next());
     }
 
     /// The journal has recovered.
@@ -518,24 +518,24 @@ impl Ring {
         if self.lost || !(self.drain.has_lost() || self.is_lost()) {
             return;
         }
-        let note = &self.member.note;
+        let note = &self.registered.note;
         tracing::error!(ring = %note.id, uid = note.uid, pid = note.pid, "what a ring had given back as written is not in the log");
         self.lost = true;
         self.drain.set_lost(true);
-        self.member.has_lost();
+        self.registered.has_lost();
     }
 
     /// By where it lay in which history of which log, and by what the log knows of its producer: one that it does not
     /// remember may have been silent for long, and proves nothing.
     fn is_lost(&self) -> bool {
-        let journal = &self.door.journal;
+        let journal = &self.admission.journal;
         let by_place = self.drain.stored().and_then(|stored| {
             let (log_id, epoch) = (LogId::from_bytes(stored.log_id), stored.epoch);
             let damaged = journal.report().damage.iter().any(|lost| (lost.from..lost.to).contains(&(stored.end - 1)));
             let cursor = Cursor { log_id, epoch, offset: stored.end };
-            if damaged { Some(false) } else { is_there(&journal.meta(), journal.marks().written, cursor) }
+            if damaged { Some(false) } else { is_there(&journal.meta(), journal.watermarks().written, cursor) }
         });
-        let producer = self.member.note.producer;
+        let producer = self.registered.note.producer;
         let by_sequence =
             self.in_log_alone.and_then(|last| journal.is_stored(producer.as_bytes(), self.producer.owner, last));
         by_place == Some(false) || by_sequence == Some(false)

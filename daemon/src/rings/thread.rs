@@ -1,9 +1,9 @@
-//! What the thread that drains the rings does, and how it sleeps. Which of two threads that is: `lead.rs`.
+//! What the thread that drains the rings does, and how it sleeps. Which of two threads that is: `leader.rs`.
 //!
 //! After it found something or told somebody it looks again for `spin`, without sleeping; it offers its processor in
 //! between, because what it waits for may need that: the journal's thread that writes, or a client. Then it dozes: as
-//! long as nobody asks for answers it looks every [`DOZE`], for a while after the last record, and no client needs to
-//! wake it. Then it sleeps, and the first client that commits wakes it ([`super::pace`]). So an idle daemon takes no CPU
+//! long as nobody asks for answers it looks every [`DOZE_INTERVAL`], for a while after the last record, and no client needs to
+//! wake it. Then it sleeps, and the first client that commits wakes it ([`super::backoff`]). So an idle daemon takes no CPU
 //! time, a steady trickle costs its writers no system call, and whoever waits for an answer is not kept waiting for a doze.
 //!
 //! What must hold: no wake-up is lost. Whoever has something for this thread (a record, an order, a mark that moved) says
@@ -15,43 +15,43 @@ use std::sync::atomic::{Ordering, fence};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use clad_journal::{Marks, Owed};
+use clad_journal::{DeferredWrite, Watermarks};
 use clad_proto::{ErrorCode, ErrorInfo};
-use clad_shm::{Allowance, Patience, clock};
+use clad_shm::{StallBudget, StallLimits, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
-use super::lead::{Left, Watch};
-use super::pace::{GATHER, Lone, Pace, Rest};
-use super::pass::{Batch, Fill, Hold};
+use super::backoff::{BUSY_PAUSE, Backoff, InlineWritePolicy, Rest};
+use super::cycle::{Batch, Fill, Hold};
+use super::leader::{StepDown, Watch};
 use super::ring::Ring;
 use super::{CatchUp, Order, Shared};
-use crate::ingest::Door;
+use crate::ingest::Admission;
 
 /// Between two looks of a doze.
-const DOZE: Duration = Duration::from_micros(500);
+const DOZE_INTERVAL: Duration = Duration::from_micros(500);
 /// Between two looks while something is held up.
-const SOON: Duration = Duration::from_micros(100);
+const STALL_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// With more rings than this their thread makes no write itself: it would have to say on each of them that it sleeps.
-const MOST_ALONE: usize = 8;
+const INLINE_WRITE_RINGS_MAX: usize = 8;
 
 /// For how long holes in rings may hold others up, over all users together, percent of the time: what one user may is
 /// less, so that it takes a conspiracy to get there, and everybody's intake goes on even then.
-const HELD_IN_ALL: u64 = 50;
+const STALL_BUDGET_ALL_USERS_PERCENT: u64 = 50;
 
 /// What the thread holds.
 pub(super) struct Drainage {
     shared: Arc<Shared>,
     /// For the journal and the budget, which no reload replaces.
-    door: Arc<Door>,
+    admission: Arc<Admission>,
     /// Wakes who stands by while nobody leads.
     watch: Arc<Watch>,
     rings: Vec<Ring>,
     /// What holes of all rings may spend.
-    allowance: Allowance,
+    stall_budget: StallBudget,
     batch: Batch,
-    marks: watch::Receiver<Marks>,
+    watermarks: watch::Receiver<Watermarks>,
     epoch: u32,
     /// The journal takes nothing now.
     hold: Option<Hold>,
@@ -62,12 +62,12 @@ pub(super) struct Drainage {
     waker: Waker,
     /// When the first ring's client must have come back, after a restart.
     expected: Option<Instant>,
-    pace: Pace,
-    /// Something was, since the marks were looked at.
+    backoff: Backoff,
+    /// Something was, since the watermarks were looked at.
     handed_over: bool,
     /// The write that what was handed over wants.
-    owed: Option<Owed>,
-    lone: Lone,
+    deferred_write: Option<DeferredWrite>,
+    inline_writes: InlineWritePolicy,
     /// Its thread went to make a write, and nobody has led since.
     went: bool,
     stop: bool,
@@ -76,28 +76,29 @@ pub(super) struct Drainage {
 
 impl Drainage {
     pub(super) fn new(shared: Arc<Shared>, watch: Arc<Watch>, rings: Vec<Ring>) -> Self {
-        let marks = shared.journal.subscribe();
-        let epoch = marks.borrow().epoch;
-        let pace = Pace::new(shared.settings.spin, Instant::now());
-        let allowance = Allowance::new(Patience { percent: HELD_IN_ALL, ..Patience::default() });
+        let watermarks = shared.journal.subscribe();
+        let epoch = watermarks.borrow().epoch;
+        let backoff = Backoff::new(shared.settings.spin, Instant::now());
+        let stall_budget =
+            StallBudget::new(StallLimits { percent: STALL_BUDGET_ALL_USERS_PERCENT, ..StallLimits::default() });
         let mut drainage = Self {
             epoch,
-            marks,
+            watermarks,
             waker: Waker::from(shared.clone()),
-            door: shared.door(),
+            admission: shared.admission(),
             shared,
             watch,
             rings: Vec::with_capacity(rings.len()),
-            allowance,
+            stall_budget,
             batch: Batch::default(),
             hold: None,
             all_wait: None,
             catching_up: Vec::new(),
             expected: None,
-            pace,
+            backoff,
             handed_over: false,
-            owed: None,
-            lone: Lone::default(),
+            deferred_write: None,
+            inline_writes: InlineWritePolicy::default(),
             went: false,
             stop: false,
             over: false,
@@ -109,9 +110,11 @@ impl Drainage {
 
     /// One more ring. The rings of one user have one allowance for their holes.
     fn add(&mut self, mut ring: Ring) {
-        let of_one = self.rings.iter().find(|other| other.member.note.uid == ring.member.note.uid);
-        let allowance = of_one.map(|other| other.drain().allowance().clone());
-        ring.set_allowance(allowance.unwrap_or_else(|| self.allowance.part(Patience::default(), clock::now())));
+        let of_one = self.rings.iter().find(|other| other.registered.note.uid == ring.registered.note.uid);
+        let stall_budget = of_one.map(|other| other.drain().stall_budget().clone());
+        ring.set_stall_budget(
+            stall_budget.unwrap_or_else(|| self.stall_budget.part(StallLimits::default(), clock::now())),
+        );
         ring.set_watched(self.watch.add(ring.waker()));
         ring.all_wait(self.all_wait);
         self.rings.push(ring);
@@ -126,16 +129,16 @@ impl Drainage {
     fn expect_clients(&mut self) {
         let now = Instant::now();
         for ring in self.rings.iter_mut().filter(|ring| ring.expected().is_some_and(|until| until <= now)) {
-            tracing::info!(peer = ring.peer.name, ring = %ring.member.note.id, "nobody came back to a ring: it is closed");
+            tracing::info!(peer = ring.peer.name, ring = %ring.registered.note.id, "nobody came back to a ring: it is closed");
             ring.leave(false);
         }
         self.expected = self.rings.iter().filter_map(Ring::expected).min();
     }
 
     /// Drains until it is told to stop and has nothing left, or has a write to make.
-    pub(super) fn lead(&mut self) -> Left {
+    pub(super) fn lead(&mut self) -> StepDown {
         if std::mem::take(&mut self.went) {
-            self.lone.back(self.watch.woke());
+            self.inline_writes.back(self.watch.woke());
             // Nobody is to be woken beside one who leads, nor what comes now to be taken for what came during a write.
             self.watch.disarm();
             self.get_up();
@@ -146,37 +149,37 @@ impl Drainage {
                 self.over = true;
                 break;
             }
-            if let Some(owed) = self.goes() {
-                return Left::Owing(owed);
+            if let Some(deferred_write) = self.goes() {
+                return StepDown::DeferredWrite(deferred_write);
             }
             match next {
                 Next::Again => {}
-                Next::Gather => self.gather(),
-                Next::Soon => self.rest(Some(SOON)),
+                Next::Pause => self.pause_while_busy(),
+                Next::Soon => self.rest(Some(STALL_POLL_INTERVAL)),
                 Next::At(until) => self.sleep(Some(until), true),
-                Next::Idle => match self.pace.rest(Instant::now(), self.somebody_waits()) {
+                Next::Idle => match self.backoff.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
-                    Rest::Doze => self.rest(Some(DOZE)),
+                    Rest::Doze => self.rest(Some(DOZE_INTERVAL)),
                     Rest::Sleep => self.sleep(None, false),
                 },
             }
         }
-        Left::Over
+        StepDown::Drained
     }
 
     /// The write that its thread goes to make; what is owed and it does not go for is made by others.
-    pub(super) fn goes(&mut self) -> Option<Owed> {
-        let owed = self.owed.take()?;
+    pub(super) fn goes(&mut self) -> Option<DeferredWrite> {
+        let deferred_write = self.deferred_write.take()?;
         self.went = self.may_go() && self.lie_down(false);
-        self.went.then_some(owed)
+        self.went.then_some(deferred_write)
     }
 
     /// Whether the thread may make a write itself: nothing but what somebody rings for can happen meanwhile.
     fn may_go(&mut self) -> bool {
-        let waits = self.hold.is_some() || self.expected.is_some() || self.stop || self.batch.has_lines();
-        let rings =
-            self.rings.len() <= MOST_ALONE && self.rings.iter().all(|ring| ring.is_watched() && ring.held().is_none());
-        !waits && rings && self.catching_up.is_empty() && self.lone.may()
+        let waits = self.hold.is_some() || self.expected.is_some() || self.stop || self.batch.has_waiters();
+        let rings = self.rings.len() <= INLINE_WRITE_RINGS_MAX
+            && self.rings.iter().all(|ring| ring.is_watched() && ring.held().is_none());
+        !waits && rings && self.catching_up.is_empty() && self.inline_writes.may()
     }
 
     /// Takes no more orders, unless there are some.
@@ -193,7 +196,7 @@ impl Drainage {
     #[cfg(test)]
     pub(super) fn turn(&mut self) -> Next {
         let next = self.look();
-        self.owed = None;
+        self.deferred_write = None;
         next
     }
 
@@ -203,8 +206,8 @@ impl Drainage {
         if self.expected.is_some_and(|until| until <= Instant::now()) {
             self.expect_clients();
         }
-        self.look_at_marks();
-        let next = self.pass();
+        self.look_at_watermarks();
+        let next = self.drain_cycle();
         self.give_back();
         next
     }
@@ -224,16 +227,17 @@ impl Drainage {
                     let _ = done.send(());
                 }
                 // Who has waited for too long has gone, and is told nothing of it.
-                Order::GoOn(_, given) if given.is_closed() => {}
-                Order::GoOn(id, given) => {
-                    let mut found = self.rings.iter_mut().find(|ring| ring.member.note.id == id);
+                Order::Resume(_, given) if given.is_closed() => {}
+                Order::Resume(id, given) => {
+                    let mut found = self.rings.iter_mut().find(|ring| ring.registered.note.id == id);
                     if let Some(ring) = &mut found {
                         ring.came_back();
                     }
-                    let _ = given.send(found.and_then(|ring| super::Given::again(ring.member.note, ring.drain()).ok()));
+                    let _ =
+                        given.send(found.and_then(|ring| super::Given::again(ring.registered.note, ring.drain()).ok()));
                 }
                 Order::Retire { id, forget, done } => {
-                    let Some(ring) = self.rings.iter_mut().find(|ring| ring.member.note.id == id) else { continue };
+                    let Some(ring) = self.rings.iter_mut().find(|ring| ring.registered.note.id == id) else { continue };
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
@@ -244,7 +248,7 @@ impl Drainage {
                 }
                 Order::Sign(sign) => drop(sign.send(())),
                 Order::Count(written, done) => {
-                    let _ = done.send(self.rings.iter().map(|ring| ring.kept_from(written)).sum());
+                    let _ = done.send(self.rings.iter().map(|ring| ring.unwritten_from(written)).sum());
                 }
                 Order::Stop => {
                     self.stop = true;
@@ -254,30 +258,30 @@ impl Drainage {
         }
     }
 
-    /// Tells the rings what the marks say, if they have moved or there is something new to tell of: what was taken
+    /// Tells the rings what the watermarks say, if they have moved or there is something new to tell of: what was taken
     /// before, by a daemon before this one, may have its level already.
-    fn look_at_marks(&mut self) {
-        if !std::mem::take(&mut self.handed_over) && !self.marks.has_changed().unwrap_or(false) {
+    fn look_at_watermarks(&mut self) {
+        if !std::mem::take(&mut self.handed_over) && !self.watermarks.has_changed().unwrap_or(false) {
             return;
         }
-        let marks = *self.marks.borrow_and_update();
-        if marks.epoch != self.epoch {
-            self.epoch = marks.epoch;
-            self.rings.iter_mut().for_each(|ring| ring.set_epoch(marks.epoch));
+        let watermarks = *self.watermarks.borrow_and_update();
+        if watermarks.epoch != self.epoch {
+            self.epoch = watermarks.epoch;
+            self.rings.iter_mut().for_each(|ring| ring.set_epoch(watermarks.epoch));
         }
-        let mut told = false;
+        let mut answered = false;
         for ring in &mut self.rings {
-            match ring.release(&marks) {
-                Some(any) => told |= any,
-                None => ring.rewind(marks.written),
+            match ring.release(&watermarks) {
+                Some(any) => answered |= any,
+                None => ring.rewind(watermarks.written),
             }
         }
-        if told {
-            self.pace.told(Instant::now());
+        if answered {
+            self.backoff.answered(Instant::now());
         }
     }
 
-    fn pass(&mut self) -> Next {
+    fn drain_cycle(&mut self) -> Next {
         if let Some(until) = self.hold.as_ref().map(|hold| hold.until).filter(|until| Instant::now() < *until) {
             self.cannot_catch_up();
             return Next::At(until);
@@ -288,13 +292,13 @@ impl Drainage {
         let (left, upto) = self.batch.fill(&mut self.rings, before);
         let worked = !self.batch.is_empty();
         if worked {
-            let arrival = self.door.arrival();
+            let arrival = self.admission.arrival();
             let appends = self.batch.len();
-            let handed = self.batch.hand_over(&mut self.rings, &self.door, arrival);
+            let handed = self.batch.hand_over(&mut self.rings, &self.admission, arrival);
             (self.hold, self.handed_over) = (handed.hold, true);
-            self.pace.handed_over(Instant::now(), appends, handed.asked);
-            let alone = left == Fill::All && handed.waits && !self.pace.is_crowd();
-            self.owed = handed.owed.filter(|_| alone);
+            self.backoff.handed_over(Instant::now(), appends, handed.asked);
+            let alone = left == Fill::All && handed.waits && !self.backoff.is_busy();
+            self.deferred_write = handed.deferred_write.filter(|_| alone);
         }
         self.say_why();
         match self.hold {
@@ -303,10 +307,10 @@ impl Drainage {
             None => self.caught_up(upto),
         }
         match left {
-            Fill::All if worked && self.pace.is_crowd() && self.catching_up.is_empty() => Next::Gather,
+            Fill::All if worked && self.backoff.is_busy() && self.catching_up.is_empty() => Next::Pause,
             _ if worked => Next::Again,
             Fill::More => Next::Again,
-            Fill::Held => Next::Soon,
+            Fill::Blocked => Next::Soon,
             Fill::All => Next::Idle,
         }
     }
@@ -324,10 +328,10 @@ impl Drainage {
     /// with it.
     fn caught_up(&mut self, upto: u64) {
         let rings = &self.rings;
-        let waits = |of| rings.iter().any(|ring| Some(ring.member.note.id) == of && ring.waits_for_room());
+        let waits = |of| rings.iter().any(|ring| Some(ring.registered.note.id) == of && ring.waits_for_room());
         let is_over = |catch_up: &mut CatchUp| catch_up.time <= upto && !waits(catch_up.of);
         for CatchUp { of, done, .. } in self.catching_up.extract_if(.., is_over) {
-            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.member.note.id == id));
+            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.registered.note.id == id));
             let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
             let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
         }
@@ -352,9 +356,9 @@ impl Drainage {
             let mut ring = self.rings.swap_remove(at);
             self.watch.remove(ring.waker());
             ring.say_refused(true);
-            tracing::debug!(peer = ring.peer.name, ring = %ring.member.note.id, "a ring was drained to its end");
-            self.shared.keeper.forget(&ring.member.note);
-            self.shared.roll.leave(&ring.member);
+            tracing::debug!(peer = ring.peer.name, ring = %ring.registered.note.id, "a ring was drained to its end");
+            self.shared.fd_store.forget(&ring.registered.note);
+            self.shared.registry.deregister(&ring.registered);
             let ended = std::mem::take(&mut ring.ended);
             drop(ring); // its producer's session has ended before anybody hears of it
             for done in ended {
@@ -381,10 +385,10 @@ impl Drainage {
     /// Says that it sleeps, and looks once more; `false`: there is something, and it is up again.
     fn lie_down(&mut self, all_held: bool) -> bool {
         let shared = &self.shared;
-        shared.waits_for_marks.store(self.somebody_waits(), Ordering::Relaxed);
+        shared.waits_for_watermarks.store(self.somebody_waits(), Ordering::Relaxed);
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.marks.has_changed().unwrap_or(false);
+        let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.watermarks.has_changed().unwrap_or(false);
         let takes = |ring: &&mut Ring| !all_held && ring.held().is_none() && !ring.waits_for_room();
         for ring in self.rings.iter_mut().filter(takes) {
             quiet &= ring.sleep();
@@ -401,8 +405,8 @@ impl Drainage {
     }
 
     /// Lets a crowd gather, but for who has an order.
-    fn gather(&self) {
-        let time = Timespec { tv_sec: 0, tv_nsec: GATHER.subsec_nanos().into() };
+    fn pause_while_busy(&self) {
+        let time = Timespec { tv_sec: 0, tv_nsec: BUSY_PAUSE.subsec_nanos().into() };
         let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
         if let Ok(1..) = poll(&mut bell, Some(&time)) {
             self.still_bell();
@@ -456,7 +460,7 @@ impl Drainage {
 pub(super) enum Next {
     Again,
     /// At once, but under load.
-    Gather,
+    Pause,
     Soon,
     /// Then, or when it is woken.
     At(Instant),

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepting, Marks};
+use clad_journal::{Accepting, Watermarks};
 use tokio::sync::watch;
 
-use super::serve::{Sockets, World};
+use super::serve::{Services, Sockets};
 use crate::exit::Exit;
 use crate::lifecycle::Running;
 use crate::rings::Rings;
@@ -25,28 +25,28 @@ struct Deadlines {
 }
 
 impl Deadlines {
-    fn of(began: Instant, patience: Duration) -> Self {
-        Self { rings: began + patience / 2, answers: began + patience / 4 * 3, all: began + patience }
+    fn of(began: Instant, drain_timeout: Duration) -> Self {
+        Self { rings: began + drain_timeout / 2, answers: began + drain_timeout / 4 * 3, all: began + drain_timeout }
     }
 }
 
 /// Stops taking, answers what was taken, seals, and marks a clean end.
 pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &mut Sockets, rings: &Rings) -> Exit {
-    let patience = running.config.daemon.drain_timeout;
+    let drain_timeout = running.config.daemon.drain_timeout;
     let began = Instant::now();
-    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, patience);
+    let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, drain_timeout);
     running.notifier.stopping("draining");
-    running.notifier.extend_timeout(patience + Duration::from_secs(5));
+    running.notifier.extend_timeout(drain_timeout + Duration::from_secs(5));
     running.health.not_ready("stop", "clad is going down");
-    tracing::info!(?patience, "going down: no new connections, draining");
-    let before = running.journal.marks();
+    tracing::info!(patience = ?drain_timeout, "going down: no new connections, draining");
+    let before = running.journal.watermarks();
     let _ = stop.send(true);
     sockets.remove();
     // What lies in the rings is taken before the journal closes.
     let stopping = rings.clone();
     let left_over = tokio::task::spawn_blocking(move || stopping.stop(rings_until)).await.unwrap_or_default();
     running.journal.begin_close();
-    while running.listeners.open() > 0 && Instant::now() < answers_until {
+    while running.connection_slots.open() > 0 && Instant::now() < answers_until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let journal = running.journal.clone();
@@ -58,7 +58,7 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
         }
         Ok(true) => {
             tracing::error!(
-                ?patience,
+                patience = ?drain_timeout,
                 rings = left_over,
                 "the log has its clean end, but not all that lies in rings was taken: under systemd a restart goes on with it, and \
                  `systemctl stop` gives it up; else a process `clad hold` keeps it for the next start"
@@ -66,19 +66,20 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
             Exit::Failed
         }
         _ => {
-            let (now, rings) = (running.journal.marks(), rings.clone());
-            let kept = tokio::task::spawn_blocking(move || rings.keep_of(now.written)).await.unwrap_or_default();
+            let (now, rings) = (running.journal.watermarks(), rings.clone());
+            let kept =
+                tokio::task::spawn_blocking(move || rings.unwritten_in_rings(now.written)).await.unwrap_or_default();
             let lost = not_kept(&before, &now, kept);
-            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+            tracing::error!(patience = ?drain_timeout, "the log could not be ended cleanly in time: {lost}");
             Exit::Failed
         }
     }
 }
 
-/// What of the acknowledged an end leaves behind that was not a clean one, by the marks when it began and now, and by how many
+/// What of the acknowledged an end leaves behind that was not a clean one, by the watermarks when it began and now, and by how many
 /// of the records that are not written lie in rings, which are kept: nothing where that is not known.
-fn not_kept(before: &Marks, now: &Marks, in_rings: Option<u64>) -> String {
-    let failed = [before, now].iter().any(|marks| marks.accepting == Accepting::Failed);
+fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> String {
+    let failed = [before, now].iter().any(|watermarks| watermarks.accepting == Accepting::Failed);
     let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
     let mut words = Vec::new();
     if now.received > now.written {
@@ -103,7 +104,7 @@ fn not_kept(before: &Marks, now: &Marks, in_rings: Option<u64>) -> String {
     words.join("; ")
 }
 
-impl World {
+impl Services {
     /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
     pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
         tracing::error!(
@@ -121,14 +122,14 @@ impl World {
     }
 
     async fn close_log(&self, notifier: &Notifier) {
-        let patience = self.config.daemon.drain_timeout;
+        let drain_timeout = self.config.daemon.drain_timeout;
         notifier.stopping("closing the log");
-        notifier.extend_timeout(patience + Duration::from_secs(5));
-        let (journal, before) = (self.journal.clone(), self.journal.marks());
-        let closed = tokio::task::spawn_blocking(move || journal.close(patience)).await;
+        notifier.extend_timeout(drain_timeout + Duration::from_secs(5));
+        let (journal, before) = (self.journal.clone(), self.journal.watermarks());
+        let closed = tokio::task::spawn_blocking(move || journal.close(drain_timeout)).await;
         if !matches!(closed, Ok(true)) {
-            let lost = not_kept(&before, &self.journal.marks(), None);
-            tracing::error!(?patience, "the log could not be ended cleanly in time: {lost}");
+            let lost = not_kept(&before, &self.journal.watermarks(), None);
+            tracing::error!(patience = ?drain_timeout, "the log could not be ended cleanly in time: {lost}");
         }
     }
 }
@@ -139,25 +140,26 @@ mod tests {
 
     #[test]
     fn no_part_of_a_drain_takes_what_the_next_needs() {
-        let (began, patience) = (Instant::now(), Duration::from_secs(20));
-        let Deadlines { rings, answers, all } = Deadlines::of(began, patience);
-        assert_eq!(all - began, patience);
+        let (began, drain_timeout) = (Instant::now(), Duration::from_secs(20));
+        let Deadlines { rings, answers, all } = Deadlines::of(began, drain_timeout);
+        assert_eq!(all - began, drain_timeout);
         assert!(
-            rings > began && rings - began <= patience / 2,
+            rings > began && rings - began <= drain_timeout / 2,
             "the log and its connections have as long as the rings"
         );
-        assert!(answers - rings >= patience / 4 && all - answers >= patience / 4);
+        assert!(answers - rings >= drain_timeout / 4 && all - answers >= drain_timeout / 4);
         let none = Deadlines::of(began, Duration::ZERO);
         assert_eq!(none, Deadlines { rings: began, answers: began, all: began });
     }
 
     #[test]
     fn an_end_that_is_not_clean_says_what_it_leaves_behind() {
-        let marks = |received, written, durable| Marks { received, written, durable, ..Marks::default() };
+        let watermarks =
+            |received, written, durable| Watermarks { received, written, durable, ..Watermarks::default() };
         let all = "nothing that was acknowledged as `written` or `durable` is lost";
-        assert_eq!(not_kept(&marks(5, 5, 5), &marks(5, 5, 5), Some(0)), all);
+        assert_eq!(not_kept(&watermarks(5, 5, 5), &watermarks(5, 5, 5), Some(0)), all);
         // A disk that is slow has what was written.
-        let before = marks(5, 5, 5);
+        let before = watermarks(5, 5, 5);
         let what = "what was acknowledged as `received` and not written yet";
         for (in_rings, is) in [
             (Some(0), "is lost"),
@@ -166,13 +168,13 @@ mod tests {
             (None, "is lost, but for what of it lies in rings, which are kept for the next start"),
         ] {
             assert_eq!(
-                not_kept(&before, &marks(9, 7, 5), in_rings),
+                not_kept(&before, &watermarks(9, 7, 5), in_rings),
                 format!("{what} {is} (2 records, offsets 7 to 8); {all}")
             );
         }
         // One that has failed may have it.
-        let failed = Marks { accepting: Accepting::Failed, failures: 1, ..marks(9, 7, 5) };
-        let text = not_kept(&failed, &Marks { accepting: Accepting::Closing, ..failed }, Some(0));
+        let failed = Watermarks { accepting: Accepting::Failed, failures: 1, ..watermarks(9, 7, 5) };
+        let text = not_kept(&failed, &Watermarks { accepting: Accepting::Closing, ..failed }, Some(0));
         assert!(
             text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
             "{text}"

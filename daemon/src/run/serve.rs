@@ -16,16 +16,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
-use super::{MORE_TIME, failed};
+use super::{START_TIMEOUT_EXTENSION, failed};
 use crate::access::Access;
-use crate::admin::{Desk, Service as AdminService};
+use crate::admin::{AdminHandler, AdminService};
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::fdstore::{self, FdStore, InheritedFds, Sought, StoredRing};
 use crate::health::{Health, router};
-use crate::held::Held;
 use crate::ingest::quota::Quota;
-use crate::ingest::{Crew, Current, Door, FramedService, Listeners, Patience, bind_unix};
-use crate::keep::{self, Keeper, Kept, Sought, Stored};
+use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, PeerTimeouts, Reactor, bind_unix};
+use crate::inherited_sockets::InheritedSockets;
 use crate::origin::Origin;
 use crate::pages::Pages;
 use crate::read::Reads;
@@ -36,7 +36,7 @@ use crate::systemd::Notifier;
 use crate::{advice, gauges, grpc, ingest, metrics, setup};
 
 /// What serving needs.
-pub(super) struct World {
+pub(super) struct Services {
     pub(super) config: Config,
     pub(super) origin: Origin,
     pub(super) health: Health,
@@ -53,8 +53,8 @@ pub(super) struct World {
 
 /// What serving made.
 pub(super) struct Served {
-    pub(super) listeners: Arc<Listeners>,
-    pub(super) current: Current,
+    pub(super) connection_slots: Arc<ConnectionSlots>,
+    pub(super) live_settings: LiveSettings,
     pub(super) statement: Statement,
     pub(super) sockets: Sockets,
     pub(super) rings: Rings,
@@ -85,14 +85,14 @@ pub(super) struct Records {
     sockets: Sockets,
 }
 
-impl World {
+impl Services {
     /// The pages are there first: who waits for this start can ask why. `rings` is filled in later.
     pub(super) async fn serve_pages(
         &self,
         scrape: metrics::Scrape,
         rings: &Arc<OnceLock<Rings>>,
-        held: &mut Held,
-        told: &mut HashMap<String, String>,
+        inherited: &mut InheritedSockets,
+        listen_addresses: &mut HashMap<String, String>,
     ) -> Result<(), Exit> {
         let config = &self.config;
         let report = self.journal.status().engine;
@@ -106,8 +106,8 @@ impl World {
             gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
             metrics::connection_buffers(buffered.in_use() as u64);
         });
-        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, held).await? {
-            told.insert("metrics".to_owned(), address);
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, inherited).await? {
+            listen_addresses.insert("metrics".to_owned(), address);
             let pages = router(self.health.clone(), scrape);
             tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
         }
@@ -116,22 +116,22 @@ impl World {
 
     pub(super) async fn serve(
         &self,
-        mut held: Held,
-        mut told: HashMap<String, String>,
+        mut inherited: InheritedSockets,
+        mut listen_addresses: HashMap<String, String>,
         records: Records,
-        kept: Option<(Keeper, Vec<Kept>)>,
-        crew: Crew,
+        stored: Option<(FdStore, Vec<StoredRing>)>,
+        reactor: Reactor,
     ) -> Result<Served, Exit> {
         let config = &self.config;
         let Records { listener, mut sockets } = records;
         let (policy, mut highest) = setup::policy(config);
-        let reach = self.substrate.reach(config.journal.power_loss_protected);
+        let reach = self.substrate.durability_class(config.journal.power_loss_protected);
         if !reach.is_durable() && highest > AckLevel::Written {
-            tracing::warn!("the highest ack level here is {reach}{}", advice::on_reach(&reach));
+            tracing::warn!("the highest ack level here is {reach}{}", advice::on_class(&reach));
             highest = AckLevel::Written;
         }
         let budget_bytes = config.limits.max_inflight_bytes as usize;
-        let door = Arc::new(Door {
+        let admission = Arc::new(Admission {
             journal: self.journal.clone(),
             policy,
             highest,
@@ -142,59 +142,77 @@ impl World {
             window: setup::WINDOW,
             budget: Quota::new(budget_bytes),
         });
-        let rings = self.rings(&door, kept)?;
+        let rings = self.rings(&admission, stored)?;
         tokio::spawn(rings.clone().adopt_the_rest());
-        let reads = Reads::new(self.journal.clone(), door.flush_reach);
+        let reads = Reads::new(self.journal.clone(), admission.flush_reach);
         let service = FramedService {
-            door: door.clone(),
+            admission: admission.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
             assembly: Quota::new(budget_bytes),
             buffers: self.buffers.clone(),
             handshake_timeout: config.limits.handshake_timeout,
             idle_timeout: config.limits.idle_timeout,
-            patience: Patience::default(),
+            peer_timeouts: PeerTimeouts::default(),
             stop: self.stopped.clone(),
         };
-        let listeners = Listeners::new(setup::places(config));
+        let connection_slots = ConnectionSlots::new(setup::connections_max(config));
         let shares = Shares {
-            connections: listeners.clone(),
-            inflight: door.budget.clone(),
+            connections: connection_slots.clone(),
+            inflight: admission.budget.clone(),
             assembly: service.assembly.clone(),
             buffers: self.buffers.clone(),
             reads: reads.clone(),
             rings: rings.clone(),
         };
-        let current = Current::new(service);
+        let live_settings = LiveSettings::new(service);
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
-            told.insert("unix".to_owned(), path.display().to_string());
+            listen_addresses.insert("unix".to_owned(), path.display().to_string());
             let stop = self.stopped.clone();
-            let served = ingest::unix(listener, crew.clone(), current.clone(), listeners.clone(), access.clone(), stop);
+            let served = ingest::unix(
+                listener,
+                reactor.clone(),
+                live_settings.clone(),
+                connection_slots.clone(),
+                access.clone(),
+                stop,
+            );
             tokio::spawn(served);
         }
-        if let Some((listener, address)) = bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut held).await? {
-            told.insert("tcp".to_owned(), address);
+        if let Some((listener, address)) =
+            bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut inherited).await?
+        {
+            listen_addresses.insert("tcp".to_owned(), address);
             let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
-            tokio::spawn(ingest::tcp(listener, crew.clone(), current.clone(), listeners.clone(), may_read, stop));
+            tokio::spawn(ingest::tcp(
+                listener,
+                reactor.clone(),
+                live_settings.clone(),
+                connection_slots.clone(),
+                may_read,
+                stop,
+            ));
         }
-        if let Some((listener, address)) = bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut held).await? {
-            told.insert("grpc".to_owned(), address);
+        if let Some((listener, address)) =
+            bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut inherited).await?
+        {
+            listen_addresses.insert("grpc".to_owned(), address);
             grpc::serve(
                 listener,
-                current.clone(),
-                listeners.clone(),
+                live_settings.clone(),
+                connection_slots.clone(),
                 config.ingest.grpc.allow_read,
                 self.health.clone(),
             );
         }
         if let Some(path) = &config.admin.path {
-            let listener = bind_unix_of("admin.path", path, 0o660, &mut held, &mut sockets)?;
+            let listener = bind_unix_of("admin.path", path, 0o660, &mut inherited, &mut sockets)?;
             if sockets.0.contains(path) {
                 set_group(path, &config.access.admin_group);
             }
-            told.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(listener, (policy, highest, door.flush_reach), shares, told.clone());
+            listen_addresses.insert("admin".to_owned(), path.display().to_string());
+            self.serve_admin(listener, (policy, highest, admission.flush_reach), shares, listen_addresses.clone());
         }
         if !self.grounds.is_empty() {
             tracing::info!(
@@ -203,47 +221,51 @@ impl World {
                 self.grounds
             );
         }
-        tracing::info!(listeners = ?told, policy = policy.name(), highest_ack = highest.name(), "listening");
+        tracing::info!(listeners = ?listen_addresses, policy = policy.name(), highest_ack = highest.name(), "listening");
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
-        let statement = Statement::new(promise, recovered, self.journal.marks().received, Instant::now());
-        Ok(Served { listeners, current, statement, sockets, rings })
+        let statement = Statement::new(promise, recovered, self.journal.watermarks().received, Instant::now());
+        Ok(Served { connection_slots, live_settings, statement, sockets, rings })
     }
 
     /// Takes the socket for records, or has it from the service manager: before anything else that goes by its name, which
     /// are the rings, for only one daemon can have it. Who connects waits until he is served.
-    pub(super) fn take_records(&self, held: &mut Held) -> Result<Records, Exit> {
+    pub(super) fn take_records(&self, inherited: &mut InheritedSockets) -> Result<Records, Exit> {
         let mut sockets = Sockets::default();
         let path = self.config.ingest.unix.path.as_deref();
         let listener =
-            path.map(|path| bind_unix_of("ingest.unix.path", path, 0o666, held, &mut sockets)).transpose()?;
+            path.map(|path| bind_unix_of("ingest.unix.path", path, 0o666, inherited, &mut sockets)).transpose()?;
         Ok(Records { listener, sockets })
     }
 
     /// Who keeps the rings, and those that are kept; nothing where there can be none. Waits for whoever has them.
-    pub(super) async fn kept(&self, stored: Stored, notifier: &Notifier) -> Result<Option<(Keeper, Vec<Kept>)>, Exit> {
+    pub(super) async fn stored(
+        &self,
+        inherited_fds: InheritedFds,
+        notifier: &Notifier,
+    ) -> Result<Option<(FdStore, Vec<StoredRing>)>, Exit> {
         let sought = Sought {
             socket: self.config.ingest.unix.path.as_deref(),
             data: &self.config.journal.dir,
             is_new: self.journal.report().fresh,
         };
-        let found = keep::find(sought, stored, &self.health, |silence| {
+        let found = fdstore::find(sought, inherited_fds, &self.health, |silence| {
             self.health.not_ready("start", format!("starting: {silence}"));
             notifier.status(&format!("waiting: {silence}"));
-            notifier.extend_timeout(MORE_TIME);
+            notifier.extend_timeout(START_TIMEOUT_EXTENSION);
         });
         found.await.map_err(|e| failed("find the rings of the daemon before this one", &e))
     }
 
     /// Goes on with the rings that were kept, and is ready to give out others.
-    fn rings(&self, door: &Arc<Door>, kept: Option<(Keeper, Vec<Kept>)>) -> Result<Rings, Exit> {
-        let Some((keeper, kept)) = kept else { return Ok(Rings::default()) };
+    fn rings(&self, admission: &Arc<Admission>, stored: Option<(FdStore, Vec<StoredRing>)>) -> Result<Rings, Exit> {
+        let Some((fd_store, stored)) = stored else { return Ok(Rings::default()) };
         let settings = rings::Settings::of(&self.config.ingest.shm);
         let gives_out = self.config.ingest.shm.enabled && self.config.ingest.unix.path.is_some();
-        if !gives_out && kept.is_empty() {
+        if !gives_out && stored.is_empty() {
             return Ok(Rings::default());
         }
-        Rings::start(settings, door.clone(), keeper, kept).map_err(|e| failed("start the drain of rings", &e))
+        Rings::start(settings, admission.clone(), fd_store, stored).map_err(|e| failed("start the drain of rings", &e))
     }
 
     fn serve_admin(
@@ -253,7 +275,7 @@ impl World {
         shares: Shares,
         listeners: HashMap<String, String>,
     ) {
-        let desk = Desk {
+        let admin_service = AdminService {
             journal: self.journal.clone(),
             health: self.health.clone(),
             substrate: self.substrate.clone(),
@@ -261,7 +283,9 @@ impl World {
             highest,
             reach,
             grounds: self.grounds.clone(),
-            not_durable: advice::not_durable(&self.substrate.reach(self.config.journal.power_loss_protected)),
+            not_durable: advice::not_durable(
+                &self.substrate.durability_class(self.config.journal.power_loss_protected),
+            ),
             power_loss_protected: self.config.journal.power_loss_protected,
             started: self.started,
             recent: self.recent.clone(),
@@ -273,7 +297,7 @@ impl World {
             listeners,
         };
         let server = tonic::transport::Server::builder()
-            .add_service(AdminServer::new(AdminService(Arc::new(desk))))
+            .add_service(AdminServer::new(AdminHandler(Arc::new(admin_service))))
             .serve_with_incoming(UnixListenerStream::new(listener));
         tokio::spawn(async move {
             if let Err(e) = server.await {
@@ -288,10 +312,10 @@ fn bind_unix_of(
     key: &str,
     path: &Path,
     mode: u32,
-    held: &mut Held,
+    inherited: &mut InheritedSockets,
     sockets: &mut Sockets,
 ) -> Result<UnixListener, Exit> {
-    let (bound, is_ours) = match held.unix(path) {
+    let (bound, is_ours) = match inherited.unix(path) {
         Some(listener) => (UnixListener::from_std(listener), false),
         None => (bind_unix(path, mode), true),
     };
@@ -308,10 +332,10 @@ fn bind_unix_of(
 async fn bind_tcp(
     key: &str,
     address: Option<std::net::SocketAddr>,
-    held: &mut Held,
+    inherited: &mut InheritedSockets,
 ) -> Result<Option<(TcpListener, String)>, Exit> {
     let Some(address) = address else { return Ok(None) };
-    let bound = match held.tcp(address) {
+    let bound = match inherited.tcp(address) {
         Some(listener) => TcpListener::from_std(listener),
         None => TcpListener::bind(address).await,
     };

@@ -20,7 +20,7 @@ use v1::ingest_client::IngestClient;
 use v1::log_client::LogClient;
 use v1::read_response::Message as Given;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1024 * 1024;
 
 /// A daemon of its own in a new folder.
@@ -56,7 +56,7 @@ pub(crate) async fn find(dir: &Path) -> v1::StatusResponse {
             return status.into_inner();
         }
         let log = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-        assert!(begun.elapsed() < PATIENCE, "the daemon does not come up:\n{}", log());
+        assert!(begun.elapsed() < TEST_TIMEOUT, "the daemon does not come up:\n{}", log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -114,20 +114,20 @@ impl Drop for Daemon {
 /// One call of `Append`.
 pub(crate) struct Stream {
     pub(crate) ask: Option<mpsc::Sender<v1::AppendRequest>>,
-    pub(crate) told: Streaming<v1::AppendResponse>,
+    pub(crate) answers: Streaming<v1::AppendResponse>,
     pub(crate) welcome: v1::Welcome,
 }
 
 impl Stream {
     pub(crate) async fn open(channel: Channel) -> Self {
         let (ask, asked) = mpsc::channel(4);
-        let told = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.unwrap().into_inner();
-        Self { ask: Some(ask), told, welcome: v1::Welcome::default() }
+        let answers = IngestClient::new(channel).append(ReceiverStream::new(asked)).await.unwrap().into_inner();
+        Self { ask: Some(ask), answers, welcome: v1::Welcome::default() }
     }
 
     pub(crate) async fn ask(&self, message: Asked) {
         let request = v1::AppendRequest { message: Some(message) };
-        timeout(PATIENCE, self.ask.as_ref().unwrap().send(request)).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, self.ask.as_ref().unwrap().send(request)).await.unwrap().unwrap();
     }
 
     pub(crate) async fn hello(&mut self, hello: v1::Hello) -> Result<(), ErrorInfo> {
@@ -141,7 +141,7 @@ impl Stream {
 
     /// The next answer; nothing at a good end.
     pub(crate) async fn answer(&mut self) -> Result<Option<Told>, Status> {
-        let answer = timeout(PATIENCE, self.told.message()).await.expect("an answer in time")?;
+        let answer = timeout(TEST_TIMEOUT, self.answers.message()).await.expect("an answer in time")?;
         Ok(answer.map(|response| response.message.unwrap()))
     }
 
@@ -205,7 +205,7 @@ pub(crate) fn lines(count: usize) -> logs::ResourceLogs {
 pub(crate) async fn read(daemon: &Daemon, request: v1::ReadRequest) -> Vec<Given> {
     let mut given = daemon.log().await.read(request).await.unwrap().into_inner();
     let mut all = Vec::new();
-    while let Some(response) = timeout(PATIENCE, given.message()).await.unwrap().unwrap() {
+    while let Some(response) = timeout(TEST_TIMEOUT, given.message()).await.unwrap().unwrap() {
         all.push(response.message.unwrap());
     }
     all

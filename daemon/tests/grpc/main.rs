@@ -18,7 +18,7 @@ use v1::append_request::Message as Asked;
 use v1::append_response::Message as Told;
 use v1::read_response::Message as Given;
 
-use harness::{Daemon, MIB, PATIENCE, Stream, lines, message, read, records, text};
+use harness::{Daemon, MIB, Stream, TEST_TIMEOUT, lines, message, read, records, text};
 
 #[tokio::test]
 async fn each_level_is_answered_as_it_says() {
@@ -116,7 +116,7 @@ async fn a_stream_that_breaks_the_rules_ends_with_a_status_that_says_which() {
     assert_eq!(nameless.hello(hello).await.unwrap_err().code, ErrorCode::ProducerNotYours);
     // A connection that never speaks HTTP/2 is closed, too.
     let mut mute = tokio::net::TcpStream::connect(&daemon.grpc).await.unwrap();
-    let closed = timeout(PATIENCE, tokio::io::AsyncReadExt::read_to_end(&mut mute, &mut Vec::new())).await;
+    let closed = timeout(TEST_TIMEOUT, tokio::io::AsyncReadExt::read_to_end(&mut mute, &mut Vec::new())).await;
     assert!(closed.is_ok());
 }
 
@@ -182,8 +182,8 @@ async fn many_large_appends_pass_through_small_budgets() {
                 }
             });
             let (mut accepted, mut marked) = (0, 0);
-            while let Some(told) = stream.answer().await.unwrap() {
-                match told {
+            while let Some(answer) = stream.answer().await.unwrap() {
+                match answer {
                     Told::Accepted(a) => accepted = accepted.max(a.first_offset + u64::from(a.count)),
                     Told::Watermark(mark) => marked = marked.max(mark.offset),
                     other => panic!("{other:?}"),
@@ -286,7 +286,7 @@ async fn everything_that_otlp_can_say_comes_back_equal() {
     assert_eq!(got.iter().map(|r| r.resource_logs.clone().unwrap()).collect::<Vec<_>>(), sent);
     assert_eq!((got[1].first_offset, got[1].first_seq), (at - 2, at - 2));
     assert_eq!(got[0].producer_id, stream.welcome.producer_id);
-    assert_eq!(got[0].vouched.as_ref().unwrap().transport, Some(3));
+    assert_eq!(got[0].peer_meta.as_ref().unwrap().transport, Some(3));
     assert!(got[0].append_time > 1_700_000_000_000_000_000);
     let Some(Given::End(end)) = given.last() else { panic!("no end: {given:?}") };
     assert_eq!(end.reason(), v1::ReadEndReason::End);
@@ -308,7 +308,7 @@ async fn everything_that_otlp_can_say_comes_back_equal() {
     let from = Some(v1::read_request::From::Tail(1));
     let request = v1::ReadRequest { from, follow: true, ..Default::default() };
     let mut follow = daemon.log().await.read(request).await.unwrap().into_inner();
-    let mut next = async || timeout(PATIENCE, follow.message()).await.unwrap().unwrap().unwrap().message.unwrap();
+    let mut next = async || timeout(TEST_TIMEOUT, follow.message()).await.unwrap().unwrap().unwrap().message.unwrap();
     assert!(matches!(next().await, Given::Records(r) if r.first_offset == at - 1));
     assert!(matches!(next().await, Given::CaughtUp(cursor) if cursor.offset == at));
     stream.append(at, v1::AckLevel::Received, lines(1)).await;
@@ -339,12 +339,12 @@ async fn health_says_what_is_served() {
             let begun = std::time::Instant::now();
             loop {
                 let asked = HealthCheckRequest { service: service.into() };
-                let told = health.check(asked).await.map(|told| told.into_inner().status);
-                if told.as_ref().is_ok_and(|told| *told == status) {
+                let reported = health.check(asked).await.map(|response| response.into_inner().status);
+                if reported.as_ref().is_ok_and(|reported| *reported == status) {
                     break;
                 }
                 // It follows the daemon's own state, a moment behind.
-                assert!(begun.elapsed() < PATIENCE, "{service} with {sets:?}: {told:?}");
+                assert!(begun.elapsed() < TEST_TIMEOUT, "{service} with {sets:?}: {reported:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -437,7 +437,7 @@ async fn a_producer_goes_on_after_a_restart_and_nothing_is_there_twice() {
 async fn many_appends_at_once_are_all_answered_in_order() {
     const APPENDS: u64 = 20_000;
     let daemon = Daemon::start(&[]).await;
-    let Stream { ask, mut told, .. } = daemon.producer().await;
+    let Stream { ask, mut answers, .. } = daemon.producer().await;
     // Nothing is read until the daemon has stopped to read, too.
     let ask = ask.unwrap();
     let sender = tokio::spawn(async move {
@@ -449,7 +449,7 @@ async fn many_appends_at_once_are_all_answered_in_order() {
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     for seq in 0..APPENDS {
-        let answer = timeout(PATIENCE, told.message()).await.unwrap().unwrap().unwrap().message.unwrap();
+        let answer = timeout(TEST_TIMEOUT, answers.message()).await.unwrap().unwrap().unwrap().message.unwrap();
         assert!(
             matches!(&answer, Told::Accepted(a) if a.first_offset == seq && a.first_seq == seq),
             "{seq}: {answer:?}"
@@ -457,7 +457,7 @@ async fn many_appends_at_once_are_all_answered_in_order() {
     }
     sender.await.unwrap();
     // The stream was half-closed with the sender: the end is a good one.
-    assert!(timeout(PATIENCE, told.message()).await.unwrap().unwrap().is_none());
+    assert!(timeout(TEST_TIMEOUT, answers.message()).await.unwrap().unwrap().is_none());
 }
 
 #[tokio::test]
@@ -480,7 +480,7 @@ async fn the_way_down_answers_what_was_taken_and_waits_for_nobody_else() {
     assert_eq!(stream.end().await.unwrap_err().code, ErrorCode::ShuttingDown);
     assert_eq!(watch.message().await.unwrap().unwrap().status, 2, "NOT_SERVING");
     let end = loop {
-        match timeout(PATIENCE, follow.message()).await.unwrap() {
+        match timeout(TEST_TIMEOUT, follow.message()).await.unwrap() {
             Ok(Some(_)) => {}
             Ok(None) => panic!("a good end"),
             Err(status) => break from_status(&status).unwrap(),
@@ -490,7 +490,7 @@ async fn the_way_down_answers_what_was_taken_and_waits_for_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_connection_over_the_limit_is_told_and_costs_the_others_nothing() {
+async fn a_connection_over_the_limit_is_refused_and_costs_the_others_nothing() {
     let daemon = Daemon::start(&["limits.max_connections=1"]).await;
     let mut stream = daemon.producer().await;
     // Root has some that nobody else gets.
@@ -503,10 +503,10 @@ async fn a_connection_over_the_limit_is_told_and_costs_the_others_nothing() {
         let channel = endpoint.connect().await.map_err(|e| Status::unavailable(e.to_string()))?;
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
     };
-    assert!(timeout(PATIENCE, refused).await.unwrap().is_err());
+    assert!(timeout(TEST_TIMEOUT, refused).await.unwrap().is_err());
     let mut raw = tokio::net::TcpStream::connect(&daemon.grpc).await.unwrap();
     let mut frames = Vec::new();
-    timeout(PATIENCE, tokio::io::AsyncReadExt::read_to_end(&mut raw, &mut frames)).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, tokio::io::AsyncReadExt::read_to_end(&mut raw, &mut frames)).await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&frames);
     assert!(said.ends_with("as many connections as [limits] max_connections allows are open"), "{said}");
     stream.append(0, v1::AckLevel::Received, lines(1)).await;

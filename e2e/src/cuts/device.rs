@@ -24,10 +24,10 @@ use fuser::{
 };
 
 use super::trace::Word;
-use super::{Event, Pages, Told, Trace};
+use super::{CutResult, Event, Pages, Trace};
 
 /// Nothing changes behind the kernel's back but the content, which it does not keep.
-const FOR_LONG: Duration = Duration::from_secs(3600);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 /// The longest write that is taken in one piece.
 const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel sends before it waits for answers.
@@ -225,7 +225,7 @@ impl Recorder {
         while !state.over_and_out {
             let now = Instant::now();
             let wait = match state.waiting.peek() {
-                None => FOR_LONG,
+                None => ATTRIBUTE_TTL,
                 Some(first) if first.due > now => first.due - now,
                 Some(_) => {
                     let first = state.waiting.pop().expect("it was just seen");
@@ -273,7 +273,7 @@ impl Device {
     ///
     /// # Errors
     /// When there is no FUSE, or no right to mount.
-    pub fn serve(folder: &Path, disks: &[(String, u64)]) -> Told<Self> {
+    pub fn serve(folder: &Path, disks: &[(String, u64)]) -> CutResult<Self> {
         let files: Vec<_> = disks.iter().map(|(name, size)| (name.clone(), *size, Recorder::new())).collect();
         let disks = files.iter().map(|(name, _, recorder)| (name.clone(), recorder.clone())).collect();
         let mut config = Config::default();
@@ -352,14 +352,14 @@ impl Filesystem for Files {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let at = self.0.iter().position(|(known, ..)| OsStr::new(known) == name);
         match at.and_then(|at| self.attributes(INodeNo(at as u64 + 2))) {
-            Some(attributes) => reply.entry(&FOR_LONG, &attributes, Generation(0)),
+            Some(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino) {
-            Some(attributes) => reply.attr(&FOR_LONG, &attributes),
+            Some(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }

@@ -14,11 +14,11 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::device::Recorder;
-use super::{Cache, Pages, Told};
+use super::{Cache, CutResult, Pages};
 
 /// A file system is busy for a moment after a process in it has ended; so often is it asked again.
-const UNMOUNTS: u32 = 500;
-const UNMOUNT_PAUSE: Duration = Duration::from_millis(2);
+const UNMOUNT_ATTEMPTS_MAX: u32 = 500;
+const UNMOUNT_RETRY_DELAY: Duration = Duration::from_millis(2);
 
 const NOT_MOUNTED: &str = "does not mount what the cut has left";
 
@@ -111,7 +111,7 @@ impl Disk {
     ///
     /// # Errors
     /// When the system does not do so.
-    pub fn attach(filesystem: Filesystem, recorder: Recorder, file: &Path, folder: &Path) -> Told<Self> {
+    pub fn attach(filesystem: Filesystem, recorder: Recorder, file: &Path, folder: &Path) -> CutResult<Self> {
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]).arg(file);
         let device = output(&mut losetup)?.trim().to_owned();
@@ -150,7 +150,7 @@ impl Disk {
     }
 
     /// A folder for programs that look into `/sys`: a disk of that number, and what it says about its cache.
-    fn show(&mut self) -> Told {
+    fn show(&mut self) -> CutResult {
         fs::create_dir_all(&self.point).map_err(|e| e.to_string())?;
         fs::create_dir_all(self.shown.join("queue")).map_err(|e| e.to_string())?;
         for file in ["dev", "size", "queue/write_cache", "queue/fua", "queue/rotational"]
@@ -168,7 +168,7 @@ impl Disk {
     ///
     /// # Errors
     /// When it says something else.
-    pub fn set_cache(&self, cache: Cache) -> Told {
+    pub fn set_cache(&self, cache: Cache) -> CutResult {
         let file = self.sys.join("queue/write_cache");
         fs::write(&file, cache.queue_name()).map_err(|e| format!("{}: {e}", file.display()))?;
         let said = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -186,7 +186,7 @@ impl Disk {
     ///
     /// # Errors
     /// When `mkfs` fails.
-    pub fn make(&self) -> Told<Arc<Pages>> {
+    pub fn make(&self) -> CutResult<Arc<Pages>> {
         self.recorder.insert(Arc::default(), Pages::default());
         let words = self.filesystem.make();
         let mut command = Command::new(words[0]);
@@ -202,7 +202,7 @@ impl Disk {
     ///
     /// # Errors
     /// When the kernel does not.
-    pub fn mount(&mut self) -> Told {
+    pub fn mount(&mut self) -> CutResult {
         let filesystem = self.filesystem;
         mount(Some(&self.device()), &self.point, Some(filesystem.name()), MsFlags::empty(), Some(filesystem.options()))
             .map_err(|e| format!("{} {NOT_MOUNTED}: {e}", filesystem.name()))?;
@@ -214,17 +214,17 @@ impl Disk {
     ///
     /// # Errors
     /// When it stays busy.
-    pub fn unmount(&mut self) -> Told {
+    pub fn unmount(&mut self) -> CutResult {
         if !self.mounted {
             return Ok(());
         }
         let mut tries = 0;
         while let Err(error) = umount2(&self.point, MntFlags::empty()) {
             tries += 1;
-            if tries == UNMOUNTS {
+            if tries == UNMOUNT_ATTEMPTS_MAX {
                 return Err(format!("{}: {error}", self.point.display()));
             }
-            thread::sleep(UNMOUNT_PAUSE);
+            thread::sleep(UNMOUNT_RETRY_DELAY);
         }
         self.mounted = false;
         Ok(())
@@ -234,11 +234,11 @@ impl Disk {
     ///
     /// # Errors
     /// When it stays busy.
-    pub fn detach(mut self) -> Told {
+    pub fn detach(mut self) -> CutResult {
         self.clear()
     }
 
-    fn clear(&mut self) -> Told {
+    fn clear(&mut self) -> CutResult {
         self.unmount()?;
         if std::mem::take(&mut self.attached) {
             let _ = umount2(
@@ -261,7 +261,7 @@ impl Drop for Disk {
 }
 
 /// A second `/sys` in a folder, in which nothing is hidden.
-fn real_sys(folder: &Path) -> Told<PathBuf> {
+fn real_sys(folder: &Path) -> CutResult<PathBuf> {
     let point = folder.join("sys");
     if !point.join("block").is_dir() {
         fs::create_dir_all(&point).map_err(|e| e.to_string())?;
@@ -275,7 +275,7 @@ fn real_sys(folder: &Path) -> Told<PathBuf> {
 ///
 /// # Errors
 /// When it cannot be put over the real one.
-pub fn boot(folder: &Path, id: u128) -> Told {
+pub fn boot(folder: &Path, id: u128) -> CutResult {
     let digits = format!("{id:032x}");
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     let file = folder.join("boot_id");
@@ -284,13 +284,13 @@ pub fn boot(folder: &Path, id: u128) -> Told {
     if known { Ok(()) } else { bind(&file, Path::new("/proc/sys/kernel/random/boot_id")) }
 }
 
-fn bind(from: &Path, over: &Path) -> Told {
+fn bind(from: &Path, over: &Path) -> CutResult {
     mount(Some(from), over, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|e| format!("{} over {}: {e}", from.display(), over.display()))
 }
 
 /// Runs a program to its end; what it printed.
-fn output(command: &mut Command) -> Told<String> {
+fn output(command: &mut Command) -> CutResult<String> {
     let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {

@@ -31,7 +31,7 @@ pub fn inside(test: &str) -> Option<PathBuf> {
     command.arg(std::env::current_exe().expect("the path of the test itself"));
     command.args(["--ignored", "--exact", test, "--nocapture", "--test-threads=1"]);
     let status = command.env(INSIDE, scratch.data()).status();
-    let left = let_go(scratch.data());
+    let left = detach_loop_devices(scratch.data());
     let status = status.unwrap_or_else(|e| panic!("unshare: {e}"));
     assert!(status.success(), "{test} failed inside of its namespaces ({status}); loop devices let go: {left:?}");
     None
@@ -45,7 +45,7 @@ pub fn disk_name(folder: &Path, disk: &str) -> String {
 }
 
 /// Detaches the loop devices whose files were disks of this folder.
-fn let_go(folder: &Path) -> Vec<String> {
+fn detach_loop_devices(folder: &Path) -> Vec<String> {
     let prefix = disk_name(folder, "");
     let mut gone = Vec::new();
     for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {

@@ -42,4 +42,4 @@ pub use pages::Pages;
 pub use trace::{Event, Trace};
 
 /// What can be done about a system that does not do as it is told: stop.
-pub type Told<T = ()> = Result<T, String>;
+pub type CutResult<T = ()> = Result<T, String>;

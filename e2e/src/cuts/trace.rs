@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::pages::PAGE;
-use super::{Pages, Told};
+use super::{CutResult, Pages};
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ impl Trace {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn save(&self, folder: &Path) -> Told {
+    pub fn save(&self, folder: &Path) -> CutResult {
         self.try_save(folder).map_err(|e| format!("{}: {e}", folder.display()))
     }
 
@@ -164,7 +164,7 @@ impl Trace {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn load(folder: &Path) -> Told<Self> {
+    pub fn load(folder: &Path) -> CutResult<Self> {
         let read =
             |name: &str| fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
         let data = Bytes::from(read("data")?);

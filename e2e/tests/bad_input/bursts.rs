@@ -14,7 +14,7 @@ fn put(bytes: &mut BytesMut, first_seq: u64, level: AckLevel, gap: bool, spoil: 
     encode_append(bytes, &AppendHead { first_seq, count: 1, level, gap, payload_crc }, &payload.bytes);
 }
 
-fn told(frame: Frame) -> Result<(u64, u64, bool), (u64, ErrorCode)> {
+fn outcome(frame: Frame) -> Result<(u64, u64, bool), (u64, ErrorCode)> {
     match frame {
         Frame::Accepted(a) => Ok((a.first_seq, a.first_offset, a.duplicate)),
         Frame::Refused(r) => Err((r.first_seq, r.error.code)),
@@ -22,12 +22,12 @@ fn told(frame: Frame) -> Result<(u64, u64, bool), (u64, ErrorCode)> {
     }
 }
 
-/// The next answer to an append; marks may come in between.
+/// The next answer to an append; watermarks may come in between.
 fn next(raw: &mut Raw) -> Result<(u64, u64, bool), (u64, ErrorCode)> {
     loop {
         match raw.answer() {
             Frame::Watermark(_) => {}
-            frame => return told(frame),
+            frame => return outcome(frame),
         }
     }
 }
@@ -99,7 +99,7 @@ fn a_burst_beyond_the_budget_waits_for_room() {
 }
 
 /// The window counts what a burst brings: never are more appends taken and unanswered than it says, however the stream is
-/// cut into reads. Each frame is looked at, the marks too: they are the answers, and stand in the stream where the daemon
+/// cut into reads. Each frame is looked at, the watermarks too: they are the answers, and stand in the stream where the daemon
 /// gave them.
 #[test]
 fn a_burst_does_not_go_beyond_the_window() {
@@ -116,10 +116,12 @@ fn a_burst_does_not_go_beyond_the_window() {
     let mut seq = 0;
     while seq < all {
         match raw.frame().expect("the daemon goes on") {
-            Frame::Watermark(mark) if mark.level == AckLevel::Durable => durable = durable.max(mark.offset),
+            Frame::Watermark(watermark) if watermark.level == AckLevel::Durable => {
+                durable = durable.max(watermark.offset)
+            }
             Frame::Watermark(_) => {}
             frame => {
-                match told(frame) {
+                match outcome(frame) {
                     Ok(accepted) => {
                         assert_eq!(accepted, (seq, taken, false));
                         taken += 1;

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use clad_e2e::raw::hello;
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{PATIENCE, Raw, Setup, json};
+use clad_e2e::{Raw, Setup, TEST_TIMEOUT, json};
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode};
 
 static BODY: [u8; 40_000] = [b'x'; 40_000];
-const SHARE: u64 = 384 << 10;
+const SHARE_BYTES: u64 = 384 << 10;
 
 #[test]
 fn is_refused_at_its_share_of_the_log() {
@@ -30,16 +30,16 @@ fn is_refused_at_its_share_of_the_log() {
     let error = loop {
         network.append(taken, AckLevel::Durable, &[&BODY]);
         match network.answer() {
-            Frame::Accepted(answer) => network.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Accepted(answer) => network.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset),
             Frame::Refused(refused) => break refused.error,
             other => panic!("{other:?}"),
         }
         taken += 1;
-        assert!(taken * (BODY.len() as u64) < SHARE, "it is not refused");
+        assert!(taken * (BODY.len() as u64) < SHARE_BYTES, "it is not refused");
     };
     assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::QuotaExceeded, true, false), "{error}");
     assert!(error.text.contains("per_owner_bytes") && error.retry_after_ms.is_some(), "{error}");
-    assert_eq!(taken, SHARE / BODY.len() as u64, "{error}");
+    assert_eq!(taken, SHARE_BYTES / BODY.len() as u64, "{error}");
     let refusals = |name: &str| daemon.metric(&format!("clad_{name}"));
     assert_eq!(refusals("rejected_records_total{reason=\"quota\"}"), 1.0);
     assert_eq!(refusals("rejected_records_total{reason=\"no_space\"}"), 0.0);
@@ -56,7 +56,7 @@ fn is_refused_at_its_share_of_the_log() {
     let admin = format!("unix://{}", daemon.setup().admin_socket().display());
     let status = json(&clactl_ends(0, &["status", "--admin", &admin, "-o", "json"], b"").stdout);
     assert_eq!(status["owners"][0]["owner"], "network", "{status}");
-    assert!(status["owners"][0]["bytes"].as_u64().is_some_and(|bytes| bytes <= SHARE), "{status}");
+    assert!(status["owners"][0]["bytes"].as_u64().is_some_and(|bytes| bytes <= SHARE_BYTES), "{status}");
     assert_eq!(status["owners"][1]["owner"], 0, "{status}");
     let log = status["shares"].as_array().and_then(|all| all.iter().find(|share| share["what"] == "log_bytes"));
     let largest = log.map(|share| &share["largest"][0]["owner"]);
@@ -72,7 +72,7 @@ fn is_refused_at_its_share_of_the_log() {
             Frame::Refused(refused) => assert_eq!(refused.error.code, ErrorCode::QuotaExceeded, "{}", refused.error),
             other => panic!("{other:?}"),
         }
-        assert!(began.elapsed() < PATIENCE, "it does not resume");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not resume");
     }
     assert!(daemon.status().lowest_offset > 0);
 }

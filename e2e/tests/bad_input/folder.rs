@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use clad_e2e::tool::{Heard, Running, clactl_ends, is_on_path};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, is_root, not_run};
+use clad_e2e::tool::{OutputStream, Running, clactl_ends, is_on_path};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT, is_root, not_run};
 use clad_proto::AckLevel;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -155,7 +155,7 @@ fn a_folder_that_may_not_be_written() {
 
 /// A start waits for the writes of a dead process, for as long as the disk has them; who tells it to end does not.
 #[test]
-fn a_start_that_waits_for_the_disk_can_be_told_to_end() {
+fn a_start_that_waits_for_the_disk_can_be_stopped() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut daemon = Daemon::start();
         Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[b"it is there"]);
@@ -166,9 +166,13 @@ fn a_start_that_waits_for_the_disk_can_be_told_to_end() {
         let held: Vec<_> = segments.iter().map(|path| fs::File::open(path).expect("a segment")).collect();
         held.iter().for_each(|file| file.lock_shared().expect("as a write that is under way holds it"));
         let waits = Running::start(&mut daemon.setup().command());
-        assert!(waits.wait_for(Heard::Stderr, "waits for a dead process's writes", PATIENCE), "{}", waits.said());
+        assert!(
+            waits.wait_for(OutputStream::Stderr, "waits for a dead process's writes", TEST_TIMEOUT),
+            "{}",
+            waits.said()
+        );
         kill(Pid::from_raw(waits.pid() as i32), signal).expect("it is there");
-        waits.wait_end(PATIENCE).unwrap_or_else(|| panic!("it waits on:\n{}", waits.said()));
+        waits.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("it waits on:\n{}", waits.said()));
         assert_eq!(waits.code(), Some(1), "{}", waits.said());
         assert!(waits.said().contains("told to end before the log was open"), "{}", waits.said());
         drop(held);

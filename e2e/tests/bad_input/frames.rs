@@ -165,10 +165,10 @@ fn a_read_with_the_id_of_one_that_is_open() {
     let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
     let read = Read { request_id: 9, from, follow: true, limit: None, min_level, since: None, until: None };
     raw.send(|buf| read.encode(buf));
-    assert!(matches!(raw.frame(), Some(Frame::CaughtUp(told)) if told.request_id == 9));
+    assert!(matches!(raw.frame(), Some(Frame::CaughtUp(answer)) if answer.request_id == 9));
     raw.send(|buf| read.encode(buf));
-    let Some(Frame::Error(told)) = raw.frame() else { panic!("an ERROR") };
-    assert_eq!((told.request_id, told.error.code), (9, ErrorCode::MalformedFrame), "{told:?}");
+    let Some(Frame::Error(answer)) = raw.frame() else { panic!("an ERROR") };
+    assert_eq!((answer.request_id, answer.error.code), (9, ErrorCode::MalformedFrame), "{answer:?}");
     // The one that was open goes on, and so does the connection.
     Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Durable, &[b"later"]);
     assert!(matches!(raw.frame(), Some(Frame::Records(later)) if later.request_id == 9));

@@ -63,7 +63,7 @@ fn silence_for_longer_than_the_operator_allows() {
 }
 
 /// More than the daemon can hold back in answers and sockets, and far less than would harm the machine.
-const FLOOD: usize = 64 << 20;
+const FLOOD_BYTES: usize = 64 << 20;
 
 #[test]
 fn a_client_that_does_not_take_its_acks() {
@@ -81,7 +81,7 @@ fn a_client_that_does_not_take_its_acks() {
     };
     // It sends until the daemon takes no more.
     let (mut sequence, mut sent, mut rest) = (0, 0, append(0));
-    while sent < FLOOD {
+    while sent < FLOOD_BYTES {
         match raw.send_some(&rest, Duration::from_secs(1)) {
             0 => break,
             length => {
@@ -97,7 +97,7 @@ fn a_client_that_does_not_take_its_acks() {
             bystander.is_served();
         }
     }
-    assert!(sent < FLOOD, "it is read from although it does not read");
+    assert!(sent < FLOOD_BYTES, "it is read from although it does not read");
     let grown = anonymous(&daemon).saturating_sub(before);
     assert!(grown < 16 << 20, "its answers take {grown} bytes");
     for _ in 0..100 {

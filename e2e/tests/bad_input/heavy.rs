@@ -2,14 +2,14 @@
 //! takes every transport takes, and what is refused costs itself alone.
 
 use clad_client::{AppendError, Event, Producer, Reader, Ticket};
-use clad_e2e::{PATIENCE, Setup, grpc::Call};
+use clad_e2e::{Setup, TEST_TIMEOUT, grpc::Call};
 use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
-use clad_proto::grpc::v1::{self, append_response::Message as Told};
+use clad_proto::grpc::v1::{self, append_response::Message as AppendMessage};
 use clad_proto::{AckLevel, AnyValue, ErrorCode, ErrorInfo, KeyValue, ProducerId, Record};
 use tokio::time::timeout;
 
 /// `[journal] max_record_bytes` here.
-const MAX_RECORD: usize = 128 << 10;
+const MAX_RECORD_BYTES: usize = 128 << 10;
 const TRANSPORTS: [&str; 3] = ["unix", "tcp", "grpc"];
 
 fn with_body(body: AnyValue) -> Record {
@@ -19,7 +19,7 @@ fn with_body(body: AnyValue) -> Record {
 /// Each close below the limit, and what it is.
 fn heavy() -> Vec<Record> {
     let pair = KeyValue { key: String::new(), value: None, key_index: -1 };
-    let within = |each: usize| (MAX_RECORD - 100) / each;
+    let within = |each: usize| (MAX_RECORD_BYTES - 100) / each;
     vec![
         // 1 byte in the log, 4 in OTLP, a struct in memory.
         with_body(AnyValue::Array(vec![AnyValue::Bool(true); within(1)])),
@@ -38,7 +38,7 @@ fn all() -> Vec<Record> {
             records.extend((0..5).map(|k| Record::text(1, 9, format!("innocent {round} {n} {k}"))));
             records.push(heavy);
             if n % 2 == 0 {
-                records.push(with_body(AnyValue::Array(vec![AnyValue::Bool(false); MAX_RECORD + 5])));
+                records.push(with_body(AnyValue::Array(vec![AnyValue::Bool(false); MAX_RECORD_BYTES + 5])));
             }
         }
     }
@@ -50,7 +50,7 @@ fn all() -> Vec<Record> {
 async fn stored(address: &str, producer: ProducerId) -> Vec<Vec<u8>> {
     let mut reader = Reader::builder(address.parse().expect("an address")).open().await.expect("a reader");
     let mut all = Vec::new();
-    while let Some(event) = timeout(PATIENCE, reader.next()).await.expect("in time").expect("no error") {
+    while let Some(event) = timeout(TEST_TIMEOUT, reader.next()).await.expect("in time").expect("no error") {
         let Event::Records(chunk) = event else { panic!("{event:?}") };
         if chunk.producer_id() == producer {
             all.extend(chunk.records().map(|(_, record)| record.as_bytes().to_vec()));
@@ -65,8 +65,8 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 
 #[test]
 fn what_one_transport_takes_all_take_and_a_refusal_costs_one_append() {
-    let setup = Setup::new().set("journal.max_record_bytes", &MAX_RECORD.to_string());
-    let setup = setup.set("limits.max_append_bytes", &(2 * MAX_RECORD).to_string());
+    let setup = Setup::new().set("journal.max_record_bytes", &MAX_RECORD_BYTES.to_string());
+    let setup = setup.set("limits.max_append_bytes", &(2 * MAX_RECORD_BYTES).to_string());
     let daemon = setup.set("ingest.grpc.allow_read", "true").start();
     run(by_each(TRANSPORTS.map(|transport| (transport, daemon.address(transport)))));
 }
@@ -81,13 +81,13 @@ async fn by_each(addresses: [(&str, String); 3]) {
         let producer = builder.start().expect("a producer");
         let mut tickets: Vec<Ticket> = Vec::new();
         for record in &records {
-            let room = producer.try_reserve(2 * MAX_RECORD).expect("room");
+            let room = producer.try_reserve(2 * MAX_RECORD_BYTES).expect("room");
             tickets.push(room.submit(record).expect("submitted"));
         }
         let mut next = None;
         for (record, ticket) in records.iter().zip(tickets) {
-            let result = timeout(PATIENCE, ticket).await.expect("each has its answer");
-            let refused = matches!(&record.body, Some(AnyValue::Array(items)) if items.len() > MAX_RECORD);
+            let result = timeout(TEST_TIMEOUT, ticket).await.expect("each has its answer");
+            let refused = matches!(&record.body, Some(AnyValue::Array(items)) if items.len() > MAX_RECORD_BYTES);
             match result {
                 Ok(receipt) if !refused => {
                     let first = receipt.first_offset.expect("an offset");
@@ -102,7 +102,7 @@ async fn by_each(addresses: [(&str, String); 3]) {
             }
         }
         assert_eq!(producer.stats().reconnects, 0, "{transport}: the connection has lasted");
-        timeout(PATIENCE, producer.flush(AckLevel::Durable)).await.expect("in time").expect("it goes on");
+        timeout(TEST_TIMEOUT, producer.flush(AckLevel::Durable)).await.expect("in time").expect("it goes on");
         bytes.push(stored(&addresses[0].1, producer.id()).await);
         assert_eq!(stored(&addresses[2].1, producer.id()).await, bytes[0], "{transport}: read over gRPC");
     }
@@ -134,22 +134,22 @@ async fn by_hand(address: String) {
     {
         call.ask_append(v1::Append { first_seq, level, gap: false, resource_logs: message(pairs, text) }).await;
     }
-    let mut told = Vec::new();
-    while told.len() < 6 {
+    let mut outcomes = Vec::new();
+    while outcomes.len() < 6 {
         match call.answer().await {
-            Told::Accepted(accepted) => told.push((accepted.first_seq, None)),
-            Told::Refused(refused) => {
+            AppendMessage::Accepted(accepted) => outcomes.push((accepted.first_seq, None)),
+            AppendMessage::Refused(refused) => {
                 let error = ErrorInfo::from(refused.error.expect("an error"));
                 assert!(!error.retryable && !error.maybe_written && error.limit.is_some(), "{error}");
                 assert_eq!(refused.count, 1);
-                told.push((refused.first_seq, Some(error.code)));
+                outcomes.push((refused.first_seq, Some(error.code)));
             }
-            Told::Watermark(_) => {}
+            AppendMessage::Watermark(_) => {}
             other => panic!("{other:?}"),
         }
     }
     let (long, too_large) = (Some(ErrorCode::AppendTooLarge), Some(ErrorCode::RecordTooLarge));
-    assert_eq!(told, [(0, None), (1, long), (1, None), (2, too_large), (2, None), (3, long)]);
+    assert_eq!(outcomes, [(0, None), (1, long), (1, None), (2, too_large), (2, None), (3, long)]);
     call.append(3, AckLevel::Durable, "it goes on").await.expect("it goes on");
 }
 
@@ -169,19 +169,21 @@ fn what_is_stored_is_not_called_unwritten_when_less_is_allowed() {
         let (id, append) = (id.clone(), &append);
         async move {
             let mut call = Call::open_as(&address, id, epoch).await;
-            let mut told = Vec::new();
+            let mut outcomes = Vec::new();
             for first_seq in 0..2 {
                 call.ask_append(append(first_seq)).await;
-                told.push(loop {
+                outcomes.push(loop {
                     match call.answer().await {
-                        Told::Accepted(_) => break None,
-                        Told::Refused(refused) => break refused.error.map(|error| (error.code, error.maybe_written)),
+                        AppendMessage::Accepted(_) => break None,
+                        AppendMessage::Refused(refused) => {
+                            break refused.error.map(|error| (error.code, error.maybe_written));
+                        }
                         _ => {}
                     }
                 });
             }
             call.flush(1, AckLevel::Durable).await.expect("all that was taken is durable");
-            told
+            outcomes
         }
     };
     assert_eq!(run(send(daemon.port("grpc").to_string(), 1)), [None, None]);
@@ -191,8 +193,8 @@ fn what_is_stored_is_not_called_unwritten_when_less_is_allowed() {
     for (epoch, limit) in [(2, "300KiB"), (3, "32KiB")] {
         daemon.kill9();
         daemon.restart_with("limits.max_append_bytes", limit);
-        let told = run(send(daemon.port("grpc").to_string(), epoch));
-        let written: Vec<_> = told.iter().map(|told| told.as_ref().map(|(_, maybe)| *maybe)).collect();
-        assert_eq!(written, [Some(true), Some(true)], "{limit}: {told:?}");
+        let errors = run(send(daemon.port("grpc").to_string(), epoch));
+        let written: Vec<_> = errors.iter().map(|error| error.as_ref().map(|(_, maybe)| *maybe)).collect();
+        assert_eq!(written, [Some(true), Some(true)], "{limit}: {errors:?}");
     }
 }

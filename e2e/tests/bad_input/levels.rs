@@ -85,10 +85,10 @@ fn a_flush_that_is_refused_ends_nothing_and_one_that_is_none_does() {
             call.append(sequence, AckLevel::Received, "it goes on").await.expect("it goes on");
             let end = 2 * (sequence + 1);
             for level in [AckLevel::Received, AckLevel::Written] {
-                let mark = raw.flush(level).expect("a mark");
-                assert_eq!((mark.level, mark.offset), (level, end));
-                let mark = call.flush(10, level).await.expect("a mark");
-                assert_eq!((mark.level(), mark.offset), (v1::AckLevel::from(level), end));
+                let watermark = raw.flush(level).expect("a mark");
+                assert_eq!((watermark.level, watermark.offset), (level, end));
+                let watermark = call.flush(10, level).await.expect("a mark");
+                assert_eq!((watermark.level(), watermark.offset), (v1::AckLevel::from(level), end));
             }
         }
         // No level that has a mark, and no number.

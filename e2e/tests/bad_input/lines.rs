@@ -78,10 +78,10 @@ fn bodies_without_content() {
     raw.append_payload(0, AckLevel::Durable, false, &builder.finish());
     let accepted = raw.accepted();
     assert_eq!(accepted.count, 4);
-    raw.wait_mark(AckLevel::Durable, accepted.epoch, 3);
+    raw.wait_watermark(AckLevel::Durable, accepted.epoch, 3);
     raw.append_payload(4, AckLevel::Durable, false, &payload(&[b""]));
     raw.accepted();
-    raw.wait_mark(AckLevel::Durable, accepted.epoch, 4);
+    raw.wait_watermark(AckLevel::Durable, accepted.epoch, 4);
     let mut reader = Raw::unix(&daemon.socket());
     reader.greet(&hello_reader()).expect("WELCOME");
     let (got, _) = reader.read_from(0, AckLevel::Written).expect("a read");

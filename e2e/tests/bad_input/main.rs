@@ -2,7 +2,6 @@
 
 mod access;
 mod bursts;
-mod crowd;
 mod flood;
 mod folder;
 mod frames;
@@ -10,6 +9,7 @@ mod hanging;
 mod heavy;
 mod levels;
 mod lines;
+mod many_connections;
 mod producers;
 mod reads;
 mod resend;

@@ -151,7 +151,7 @@ fn more_than_the_window() {
         assert!(rounds < 10_000, "no progress at {next}");
     }
     assert!(refused > 0, "{burst} at once never passed the window of {}", welcome.window);
-    raw.wait_mark(AckLevel::Durable, welcome.epoch, burst - 1);
+    raw.wait_watermark(AckLevel::Durable, welcome.epoch, burst - 1);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn until_end(raw: &mut Raw, mut next: u64) -> (u64, ReadEnd) {
 }
 
 #[test]
-fn one_that_is_cancelled_on_its_way_goes_on_where_it_says() {
+fn a_read_cancelled_midway_resumes_where_it_says() {
     let (_daemon, mut raw) = log();
     let (mut next, mut ends) = (0, 0);
     while next < RECORDS {

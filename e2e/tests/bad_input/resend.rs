@@ -169,7 +169,7 @@ fn received_and_killed() {
 
 /// A client that missed an epoch judges by where the next one began: a clean start between must not move that.
 #[test]
-fn where_an_epoch_began_is_told_the_same_after_a_clean_start() {
+fn where_an_epoch_began_is_the_same_after_a_clean_start() {
     let mut daemon = Daemon::start();
     let (mut raw, welcome) = Raw::producer(&daemon.socket());
     for sequence in 0..10 {
@@ -184,8 +184,8 @@ fn where_an_epoch_began_is_told_the_same_after_a_clean_start() {
     assert_eq!((clean.epoch, clean.epoch_first_offset, clean.durable), (crashed.epoch, 10, 15));
     raw.append(15, AckLevel::Durable, &[b"after the clean start"]);
     raw.accepted();
-    let mark = raw.flush(AckLevel::Durable).expect("durable");
-    assert_eq!((mark.epoch, mark.epoch_first_offset, mark.offset), (crashed.epoch, 10, 16));
+    let watermark = raw.flush(AckLevel::Durable).expect("durable");
+    assert_eq!((watermark.epoch, watermark.epoch_first_offset, watermark.offset), (crashed.epoch, 10, 16));
     let status = daemon.status();
     assert_eq!((status.epoch, status.epoch_first_offset), (crashed.epoch, 10));
 }

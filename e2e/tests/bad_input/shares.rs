@@ -51,7 +51,7 @@ fn holders(daemon: &Daemon) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_user_is_one_owner_by_whatever_he_comes_and_leaves_places_for_others() {
+fn a_user_is_one_owner_on_every_transport_and_leaves_slots_for_others() {
     if !is_root() {
         return not_run("connections of several users", "only root can be somebody else");
     }
@@ -100,9 +100,9 @@ fn a_flood_of_one_user_leaves_others_their_room() {
     if !is_root() {
         return not_run("a flood beside another user", "only root can be somebody else, and hold threads");
     }
-    const BUDGET: usize = 1 << 20;
-    const BODY: usize = 60 << 10;
-    let budget = BUDGET.to_string();
+    const BUDGET_BYTES: usize = 1 << 20;
+    const BODY_BYTES: usize = 60 << 10;
+    let budget = BUDGET_BYTES.to_string();
     let small = ["limits.max_inflight_bytes", "limits.max_connection_inflight_bytes"];
     let setup = small.into_iter().fold(Setup::new(), |setup, key| setup.set(key, &budget));
     let records = ["limits.max_append_bytes", "journal.max_record_bytes"];
@@ -113,7 +113,7 @@ fn a_flood_of_one_user_leaves_others_their_room() {
     let writes = |name: &str| name.starts_with("clad-write") || name.starts_with("clad-ingest");
     let holder = Holder::of_flushes(&threads(daemon.pid(), writes));
     holder.hold();
-    let body = payload(&[&[b'f'; BODY]]);
+    let body = payload(&[&[b'f'; BODY_BYTES]]);
     let taken = |raw: &mut Raw, most: u64| {
         for sequence in 0..most {
             raw.append_payload(sequence, AckLevel::Received, false, &body);
@@ -125,7 +125,7 @@ fn a_flood_of_one_user_leaves_others_their_room() {
         }
         (most, None)
     };
-    let (his, error) = taken(&mut flood, 2 * (BUDGET / BODY) as u64);
+    let (his, error) = taken(&mut flood, 2 * (BUDGET_BYTES / BODY_BYTES) as u64);
     let error = error.expect("his share ends");
     assert_eq!((error.code, error.retryable, error.maybe_written), (ErrorCode::Busy, true, false), "{error}");
     assert!((6..=8).contains(&his), "{his} appends: half of all");

@@ -16,9 +16,9 @@ pub(crate) const POLICIES: &[&str] = &["group_commit", "per_message", "fire_and_
 pub(crate) const ENGINES: &[&str] = &["blocking", "uring"];
 
 /// Small, so that there are many rotations.
-pub(crate) const SEGMENT: u64 = 64 << 10;
+pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
 /// What retention leaves, where it is on.
-pub(crate) const RETAINED: u64 = 4 * SEGMENT;
+pub(crate) const RETENTION_BYTES: u64 = 4 * SEGMENT_BYTES;
 
 /// One cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +61,13 @@ impl Cell {
         let mut setup = Setup::in_folder(dir)
             .set("journal.durability", self.policy)
             .set("journal.io_engine", self.engine)
-            .set("journal.segment_bytes", &size(SEGMENT))
+            .set("journal.segment_bytes", &size(SEGMENT_BYTES))
             .set("limits.max_append_bytes", "32KiB")
             .set("journal.max_record_bytes", "16KiB");
         for listener in ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"] {
             setup = setup.set(listener, "");
         }
-        if retention { setup.set("retention.max_bytes", &size(RETAINED)) } else { setup }
+        if retention { setup.set("retention.max_bytes", &size(RETENTION_BYTES)) } else { setup }
     }
 
     /// Why the daemon must refuse this cell, as a word that its message must have.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use clad_client::AckLevel;
 use clad_e2e::cuts::trace::{Ack, Word};
-use clad_e2e::cuts::{Recorder, Told};
+use clad_e2e::cuts::{CutResult, Recorder};
 use clad_e2e::raw::{hello_as, payload};
 use clad_e2e::{Raw, Rng};
 use clad_proto::ProducerId;
@@ -62,7 +62,7 @@ impl Client {
     }
 
     /// Appends so many times, or until the daemon is gone, and hears what comes.
-    pub(crate) fn run(&mut self, socket: &Path, recorder: &Recorder, levels: &[AckLevel], appends: usize) -> Told {
+    pub(crate) fn run(&mut self, socket: &Path, recorder: &Recorder, levels: &[AckLevel], appends: usize) -> CutResult {
         let mut raw = Raw::unix(socket);
         let welcome = raw.greet(&hello_as(id_of(self.seed, self.number), 0, b"")).map_err(|e| format!("{e:?}"))?;
         let stored = welcome.last.map_or(0, |last| last.sequence + 1);
@@ -95,7 +95,7 @@ impl Client {
             }
             match raw.frame() {
                 None => return Ok(()),
-                Some(frame) => self.hear(&frame, &mut flights, recorder)?,
+                Some(frame) => self.note(&frame, &mut flights, recorder)?,
             }
             if self.rng.chance(1, 60) {
                 thread::sleep(Duration::from_millis(self.rng.below(8)));
@@ -122,7 +122,7 @@ impl Client {
         raw.send_bytes(&bytes)
     }
 
-    fn hear(&mut self, frame: &Frame, flights: &mut VecDeque<Flight>, recorder: &Recorder) -> Told {
+    fn note(&mut self, frame: &Frame, flights: &mut VecDeque<Flight>, recorder: &Recorder) -> CutResult {
         match frame {
             Frame::Accepted(accepted) => {
                 let first = |flight: &Flight| self.history[flight.at].0;
@@ -147,13 +147,13 @@ impl Client {
                 flights.retain(|flight| flight.level > AckLevel::Received || flight.ack.is_none());
                 Ok(())
             }
-            Frame::Watermark(mark) => {
+            Frame::Watermark(watermark) => {
                 flights.retain(|flight| {
-                    let Some(ack) = flight.ack.filter(|_| flight.level <= mark.level) else { return true };
-                    if !mark.covers(ack.epoch, ack.offset + u64::from(ack.count) - 1) {
+                    let Some(ack) = flight.ack.filter(|_| flight.level <= watermark.level) else { return true };
+                    if !watermark.covers(ack.epoch, ack.offset + u64::from(ack.count) - 1) {
                         return true;
                     }
-                    recorder.say(Word::Ack(Ack { level: mark.level as u8, ..ack }));
+                    recorder.say(Word::Ack(Ack { level: watermark.level as u8, ..ack }));
                     false
                 });
                 Ok(())

@@ -2,11 +2,11 @@
 
 mod cells;
 mod client;
-mod kept;
 mod lab;
 mod matrix;
 mod methods;
 mod promise;
 mod record;
+mod saved_trace;
 mod state;
 mod table;

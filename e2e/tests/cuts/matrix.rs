@@ -5,24 +5,24 @@ use std::thread;
 use std::time::Instant;
 
 use clad_e2e::cuts::inside::inside;
-use clad_e2e::cuts::{Cut, Event, Filesystem, Pages, Told, Trace};
+use clad_e2e::cuts::{Cut, CutResult, Event, Filesystem, Pages, Trace};
 use clad_e2e::{Rng, seed};
 
 use crate::cells::Cell;
-use crate::kept::{Case, caught, checked};
 use crate::lab::{Bench, Lab, places};
 use crate::promise::{Counts, Promise};
 use crate::record::record;
+use crate::saved_trace::{Case, caught, checked};
 
 /// States of each cell, where `CLAD_CUTS_STATES` says nothing else.
 const STATES: usize = 20;
 /// States that are cut from one record; then the workload runs anew.
-const STATES_A_RECORD: usize = 20;
+const STATES_PER_RECORD: usize = 20;
 /// One state in so many may be one that the file system itself does not survive torn.
-const UNTORN: u64 = 20;
+const TORN_FILESYSTEM_EVERY: u64 = 20;
 
 /// In so many cells that recycle some segment is used again: retention that comes too late for a rotation gives it none.
-const RECYCLING: u64 = 4;
+const RECYCLING_CELLS_EVERY: u64 = 4;
 
 /// What came of a cell.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ fn what_was_acknowledged_survives() {
                 let wanted = |cell: &Cell| only.split_whitespace().all(|word| cell.to_string().contains(word));
                 let run = |cell: Cell| {
                     let result = cell_of(&mut bench, &cell, states, seed);
-                    println!("  {cell}: {}", tell(&result));
+                    println!("  {cell}: {}", describe(&result));
                     (cell, result)
                 };
                 cells.into_iter().filter(wanted).map(run).collect::<Vec<_>>()
@@ -122,10 +122,13 @@ fn what_was_acknowledged_survives() {
         began.elapsed().as_secs()
     );
     assert_eq!(failed, 0, "see above");
-    let most = (sums.states + sums.seconds) / UNTORN + 2;
+    let most = (sums.states + sums.seconds) / TORN_FILESYSTEM_EVERY + 2;
     assert!(sums.unmounted <= most, "the file systems themselves did not survive: is the device right?");
     assert!(kept > 0, "no cell ran");
-    assert!(sums.recycled > 0 || recycling < RECYCLING, "no segment was used again: nothing is shown of recycling");
+    assert!(
+        sums.recycled > 0 || recycling < RECYCLING_CELLS_EVERY,
+        "no segment was used again: nothing is shown of recycling"
+    );
 }
 
 impl Sums {
@@ -140,7 +143,7 @@ impl Sums {
     }
 }
 
-fn tell(result: &Verdict) -> String {
+fn describe(result: &Verdict) -> String {
     match result {
         Verdict::Kept(sums) => sums.words(),
         Verdict::Refused(why) => format!("refused as it must: {why}"),
@@ -156,7 +159,7 @@ fn cell_of(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Verdict 
     })
 }
 
-fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Told<Verdict> {
+fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> CutResult<Verdict> {
     bench.disk.set_cache(cell.cache)?;
     if let Some(refused) = refusal(bench, cell)? {
         return Ok(refused);
@@ -166,14 +169,14 @@ fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Told<Ve
     let mut rng = Rng::new(seed ^ name << 20);
     let mut left = states;
     while left > 0 {
-        let now = left.min(STATES_A_RECORD);
+        let now = left.min(STATES_PER_RECORD);
         left -= now;
         let record = record(bench, cell, &mut rng)?;
         sums.segments += record.segments;
         sums.removed += record.removed;
         sums.recycled += record.recycled;
         sums.resent += record.resent;
-        for cut in places(&record.trace, record.from, now, &mut rng, is_told) {
+        for cut in places(&record.trace, record.from, now, &mut rng, is_report) {
             let mut image = Case { seed: record.seed, trace: &record.trace, cut, promise: Promise::new(record.seed) };
             let chance = rng.number();
             let outcome = checked(bench, cell, &mut image, chance, None, &mut sums.unmounted)?;
@@ -194,7 +197,7 @@ fn try_cell(bench: &mut Bench, cell: &Cell, states: usize, seed: u64) -> Told<Ve
 }
 
 /// What the daemon says where it does not start, if it does not.
-fn refusal(bench: &mut Bench, cell: &Cell) -> Told<Option<Verdict>> {
+fn refusal(bench: &mut Bench, cell: &Cell) -> CutResult<Option<Verdict>> {
     let recorder = bench.disk.recorder().clone();
     recorder.insert(bench.empty.clone(), Pages::default());
     bench.disk.mount()?;
@@ -224,10 +227,10 @@ fn refusal(bench: &mut Bench, cell: &Cell) -> Told<Option<Verdict>> {
     }
 }
 
-fn is_told(event: &Event) -> bool {
+fn is_report(event: &Event) -> bool {
     matches!(event, Event::Word(_))
 }
 
 fn somewhere(trace: &Trace, rng: &mut Rng) -> Cut {
-    places(trace, 0, 1, rng, is_told)[0]
+    places(trace, 0, 1, rng, is_report)[0]
 }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use clad_e2e::cuts::trace::Word;
-use clad_e2e::cuts::{Filesystem, Recorder, Told};
+use clad_e2e::cuts::{CutResult, Filesystem, Recorder};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
 
@@ -132,7 +132,7 @@ impl Method {
     }
 
     /// Makes the space, durably.
-    pub(crate) fn prepare(&self, folder: &Path) -> Told {
+    pub(crate) fn prepare(&self, folder: &Path) -> CutResult {
         let io = |e: std::io::Error| format!("{}: {e}", self.name);
         let file = File::create(file(folder)).map_err(io)?;
         let size = BLOCKS * BLOCK as u64;
@@ -154,7 +154,7 @@ impl Method {
     }
 
     /// Writes all blocks and says of each when it is taken for durable.
-    pub(crate) fn run(&self, folder: &Path, recorder: &Recorder) -> Told {
+    pub(crate) fn run(&self, folder: &Path, recorder: &Recorder) -> CutResult {
         self.try_run(folder, recorder).map_err(|e| format!("{}: {e}", self.name))
     }
 

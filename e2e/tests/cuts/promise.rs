@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use clad_client::AckLevel;
 use clad_e2e::Rng;
-use clad_e2e::cuts::Told;
+use clad_e2e::cuts::CutResult;
 use clad_e2e::cuts::trace::{Ack, Word};
 use clad_e2e::readback::Stored;
 
-use crate::cells::{RETAINED, SEGMENT};
+use crate::cells::{RETENTION_BYTES, SEGMENT_BYTES};
 
 /// What a log was found to hold.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +81,9 @@ impl Promise {
     }
 
     /// The same after these words.
-    pub(crate) fn after<'a>(mut self, words: impl Iterator<Item = &'a Word>) -> Told<Self> {
+    pub(crate) fn after<'a>(mut self, words: impl Iterator<Item = &'a Word>) -> CutResult<Self> {
         for word in words {
-            self.hear(word)?;
+            self.note(word)?;
         }
         Ok(self)
     }
@@ -94,7 +94,7 @@ impl Promise {
         self
     }
 
-    fn hear(&mut self, word: &Word) -> Told {
+    fn note(&mut self, word: &Word) -> CutResult {
         match word {
             Word::Ready { log_id, epoch, first, retention } => {
                 self.was_ready = true;
@@ -145,7 +145,7 @@ impl Promise {
     }
 
     /// Looks at what was found.
-    pub(crate) fn check(&self, found: &Found) -> Told<Counts> {
+    pub(crate) fn check(&self, found: &Found) -> CutResult<Counts> {
         self.check_begin(found)?;
         let places = self.check_records(found)?;
         let mut counts = Counts::default();
@@ -171,7 +171,7 @@ impl Promise {
         Ok(counts)
     }
 
-    fn check_begin(&self, found: &Found) -> Told {
+    fn check_begin(&self, found: &Found) -> CutResult {
         if self.log_id.as_ref().is_some_and(|id| *id != found.log_id) {
             return Err(format!("another log: {} after {:?}", found.log_id, self.log_id));
         }
@@ -186,16 +186,18 @@ impl Promise {
         }
         // Retention removes the oldest segment only while there is more than it may leave.
         let left: u64 = found.sealed.iter().map(|(_, bytes)| bytes).sum();
-        if found.first > 0 && left + SEGMENT <= RETAINED {
+        if found.first > 0 && left + SEGMENT_BYTES <= RETENTION_BYTES {
             let before = self.found.as_ref().map(|earlier| &earlier.sealed);
             let now = &found.sealed;
-            return Err(format!("LOST: retention of {RETAINED} bytes has left {left}: {now:?}; before: {before:?}"));
+            return Err(format!(
+                "LOST: retention of {RETENTION_BYTES} bytes has left {left}: {now:?}; before: {before:?}"
+            ));
         }
         Ok(())
     }
 
     /// Rule 3; where each record is.
-    fn check_records(&self, found: &Found) -> Told<HashMap<(u64, u64), u64>> {
+    fn check_records(&self, found: &Found) -> CutResult<HashMap<(u64, u64), u64>> {
         let mut places = HashMap::new();
         let mut last = HashMap::new();
         for (offset, record) in (found.first..).zip(&found.records) {
@@ -225,7 +227,7 @@ impl Promise {
     }
 
     /// Rule 4.
-    fn check_earlier(&self, found: &Found) -> Told {
+    fn check_earlier(&self, found: &Found) -> CutResult {
         let Some(earlier) = &self.found else { return Ok(()) };
         let same = |offset: u64, from: &Found| {
             let at = usize::try_from(offset - from.first).unwrap_or(usize::MAX);

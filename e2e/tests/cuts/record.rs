@@ -4,22 +4,22 @@ use std::thread;
 use std::time::Duration;
 
 use clad_e2e::cuts::trace::Word;
-use clad_e2e::cuts::{Pages, Recorder, Told, Trace};
+use clad_e2e::cuts::{CutResult, Pages, Recorder, Trace};
 use clad_e2e::{Daemon, Rng, Setup};
 
 use crate::cells::Cell;
 use crate::client::{Client, LEVELS, WINDOWS};
-use crate::kept::words_of;
-use crate::lab::{Bench, SLOW};
+use crate::lab::{Bench, DEVICE_DELAY_MAX_US};
+use crate::saved_trace::words_of;
 use crate::state::{end, say_ready};
 
 const CLIENTS: u64 = 3;
 /// Appends of each client in each of the two lives.
 const APPENDS: usize = 60;
 /// Segments that a record must have used, at least, or it shows nothing of rotations.
-const LEAST_SEGMENTS: u64 = 6;
+const SEGMENTS_MIN: u64 = 6;
 /// The longest pause between two orders of the operator, in milliseconds: at times long enough for a vouch.
-const PAUSE_MS: u64 = 120;
+const ORDER_PAUSE_MAX_MS: u64 = 120;
 
 /// A recorded workload.
 pub(crate) struct Record {
@@ -37,12 +37,12 @@ pub(crate) struct Record {
 }
 
 /// Two lives of a daemon under load: the second has retention. Each ends by a kill or cleanly.
-pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Record> {
+pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> CutResult<Record> {
     let seed = rng.number() >> 16;
     let recorder = bench.disk.recorder().clone();
     recorder.insert(bench.empty.clone(), Pages::default());
     bench.disk.mount()?;
-    recorder.slow(SLOW.0, SLOW.1, Rng::new(rng.number()));
+    recorder.slow(DEVICE_DELAY_MAX_US.0, DEVICE_DELAY_MAX_US.1, Rng::new(rng.number()));
     let from = recorder.say(Word::Note(format!("{cell}, seed {seed}")));
     let window = WINDOWS[rng.index(WINDOWS.len())];
     let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(number, seed, window)).collect();
@@ -73,7 +73,7 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> Told<Reco
     let unmounted = bench.disk.unmount();
     let trace = recorder.take(&bench.empty);
     done.and(unmounted).map_err(|e: String| format!("while it was recorded: {e}"))?;
-    if segments < LEAST_SEGMENTS || removed == 0 {
+    if segments < SEGMENTS_MIN || removed == 0 {
         return Err(format!("{segments} segments and {removed} removed: nothing is shown of rotations"));
     }
     let resent = clients.iter().map(|client| client.resent).sum();
@@ -92,10 +92,10 @@ fn choices(rng: &mut Rng) -> [(&'static str, &'static str); 3] {
 }
 
 /// Clients append, and an operator syncs and rotates.
-fn life(daemon: &Daemon, cell: &Cell, clients: &mut [Client], recorder: &Recorder, rng: &mut Rng) -> Told {
+fn life(daemon: &Daemon, cell: &Cell, clients: &mut [Client], recorder: &Recorder, rng: &mut Rng) -> CutResult {
     let levels: Vec<_> = LEVELS.into_iter().filter(|level| *level <= cell.highest()).collect();
     let (socket, admin) = (daemon.socket(), daemon.admin());
-    let pauses: Vec<u64> = (0..3).map(|_| rng.below(PAUSE_MS)).collect();
+    let pauses: Vec<u64> = (0..3).map(|_| rng.below(ORDER_PAUSE_MAX_MS)).collect();
     thread::scope(|scope| {
         let (levels, socket) = (&levels, &socket);
         let mut running = Vec::new();

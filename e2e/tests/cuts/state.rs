@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clad_client::AckLevel;
 use clad_e2e::cuts::disk::boot;
 use clad_e2e::cuts::trace::Word;
-use clad_e2e::cuts::{Pages, Recorder, Told, Trace};
+use clad_e2e::cuts::{CutResult, Pages, Recorder, Trace};
 use clad_e2e::raw::{hello_as, hello_reader};
 use clad_e2e::readback::Stored;
 use clad_e2e::tool::{clactl, run};
@@ -31,7 +31,13 @@ pub(crate) struct Outcome {
 }
 
 /// Does all of it. The image stays in the recorder if it fails.
-pub(crate) fn check(bench: &mut Bench, cell: &Cell, image: Pages, promise: &Promise, rng: &mut Rng) -> Told<Outcome> {
+pub(crate) fn check(
+    bench: &mut Bench,
+    cell: &Cell,
+    image: Pages,
+    promise: &Promise,
+    rng: &mut Rng,
+) -> CutResult<Outcome> {
     let recorder = bench.disk.recorder().clone();
     let image = Arc::new(image);
     recorder.insert(image.clone(), Pages::default());
@@ -52,7 +58,7 @@ fn on_mounted(
     recorder: &Recorder,
     promise: &Promise,
     rng: &mut Rng,
-) -> Told<(Counts, Found, u64)> {
+) -> CutResult<(Counts, Found, u64)> {
     if promise.was_ready {
         verify(dir, "before the start")?;
     }
@@ -68,7 +74,7 @@ fn on_mounted(
 }
 
 /// Ends it, cleanly or not; whether it was.
-pub(crate) fn end(daemon: &mut Daemon, clean: bool, recorder: &Recorder) -> Told<bool> {
+pub(crate) fn end(daemon: &mut Daemon, clean: bool, recorder: &Recorder) -> CutResult<bool> {
     if clean {
         recorder.say(Word::Ending);
         let code = daemon.term();
@@ -83,7 +89,7 @@ pub(crate) fn end(daemon: &mut Daemon, clean: bool, recorder: &Recorder) -> Told
 }
 
 /// `clactl verify` finds no damage: a tail that nobody was promised is a note.
-fn verify(dir: &Path, when: &str) -> Told {
+fn verify(dir: &Path, when: &str) -> CutResult {
     let output = run(&mut clactl(&["verify", &dir.display().to_string()]), b"");
     match output.status.code() {
         Some(0) => Ok(()),
@@ -96,7 +102,7 @@ fn verify(dir: &Path, when: &str) -> Told {
 }
 
 /// Says that a daemon is ready, and what its log is.
-pub(crate) fn say_ready(daemon: &Daemon, recorder: &Recorder, retention: bool) -> Told<Found> {
+pub(crate) fn say_ready(daemon: &Daemon, recorder: &Recorder, retention: bool) -> CutResult<Found> {
     let mut found = Found::default();
     let mut raw = Raw::unix(&daemon.socket());
     let welcome = raw.greet(&hello_reader()).map_err(|e| format!("{e:?}"))?;
@@ -112,7 +118,7 @@ fn with_daemon(
     recorder: &Recorder,
     promise: &Promise,
     rng: &mut Rng,
-) -> Told<(Counts, Found, u64)> {
+) -> CutResult<(Counts, Found, u64)> {
     let mut found = say_ready(daemon, recorder, promise.retention)?;
     let mut raw = Raw::unix(&daemon.socket());
     let welcome = raw.greet(&hello_reader()).map_err(|e| format!("{e:?}"))?;
@@ -126,7 +132,7 @@ fn with_daemon(
     }
     let counts = promise.check(&found)?;
     let typed = receipts(&mut raw, &welcome.log_id, promise, &found)?;
-    goes_on(daemon, recorder, cell, promise, &found, rng)?;
+    check_resume(daemon, recorder, cell, promise, &found, rng)?;
     Ok((counts, found, typed))
 }
 
@@ -136,7 +142,7 @@ fn read(from: ReadFrom) -> Read {
 }
 
 /// Everything that it gives out, from wherever the log begins.
-fn read_all(raw: &mut Raw, found: &mut Found) -> Told {
+fn read_all(raw: &mut Raw, found: &mut Found) -> CutResult {
     let ask = read(ReadFrom::Offset(0));
     raw.send(|buf| ask.encode(buf));
     loop {
@@ -166,7 +172,7 @@ fn read_all(raw: &mut Raw, found: &mut Found) -> Told {
 }
 
 /// A cursor behind something that was lost is told so; one behind what was kept goes on.
-fn receipts(raw: &mut Raw, log_id: &clad_proto::LogId, promise: &Promise, found: &Found) -> Told<u64> {
+fn receipts(raw: &mut Raw, log_id: &clad_proto::LogId, promise: &Promise, found: &Found) -> CutResult<u64> {
     let mut typed = 0;
     let lost = promise.given.values().find(|ack| ack.offset >= found.end);
     let kept = promise.given.values().rev().find(|ack| ack.offset >= found.first && ack.offset < found.end);
@@ -195,7 +201,14 @@ fn receipts(raw: &mut Raw, log_id: &clad_proto::LogId, promise: &Promise, found:
 }
 
 /// A client of before goes on: the daemon knows what it has of it, and takes what is sent again.
-fn goes_on(daemon: &Daemon, recorder: &Recorder, cell: &Cell, promise: &Promise, found: &Found, rng: &mut Rng) -> Told {
+fn check_resume(
+    daemon: &Daemon,
+    recorder: &Recorder,
+    cell: &Cell,
+    promise: &Promise,
+    found: &Found,
+    rng: &mut Rng,
+) -> CutResult {
     let mut clients: Vec<u64> = promise.sent.keys().copied().collect();
     clients.sort_unstable();
     let client = if clients.is_empty() { 0 } else { clients[rng.index(clients.len())] };
@@ -204,12 +217,13 @@ fn goes_on(daemon: &Daemon, recorder: &Recorder, cell: &Cell, promise: &Promise,
     let welcome = raw.greet(&hello_as(id, 0, b"")).map_err(|e| format!("{e:?}"))?;
     let theirs = found.records.iter().rev().find(|record| record.producer == id);
     let last = theirs.map(|record| (record.sequence, record.offset));
-    let told = welcome.last.map(|last| (last.sequence, last.offset));
+    let resumed_at = welcome.last.map(|last| (last.sequence, last.offset));
     // What retention has removed, the daemon may still remember.
-    if told != last && !(promise.retention && last.is_none()) {
-        return Err(format!("the last record of client {client} is {last:?}, the daemon says {told:?}"));
+    if resumed_at != last && !(promise.retention && last.is_none()) {
+        return Err(format!("the last record of client {client} is {last:?}, the daemon says {resumed_at:?}"));
     }
     drop(raw);
-    let mut client = Client::resumed(client, promise.seed, told.map_or(0, |(sequence, _)| sequence + 1), rng.number());
+    let mut client =
+        Client::resumed(client, promise.seed, resumed_at.map_or(0, |(sequence, _)| sequence + 1), rng.number());
     client.run(&daemon.socket(), recorder, &[AckLevel::Received, cell.highest()], 3)
 }

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use clad_e2e::cuts::inside::inside;
 use clad_e2e::cuts::trace::Word;
-use clad_e2e::cuts::{Cache, Event, Filesystem, Told};
+use clad_e2e::cuts::{Cache, CutResult, Event, Filesystem};
 use clad_e2e::{Rng, seed};
 
-use crate::lab::{Bench, Lab, SLOW, places};
+use crate::lab::{Bench, DEVICE_DELAY_MAX_US, Lab, places};
 use crate::methods::{Expected, METHODS, Method};
 
 /// States of each method × file system × cache, where `CLAD_CUTS_STATES` says nothing else.
@@ -52,7 +52,7 @@ fn which_way_of_writing_keeps_what() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn all_of(bench: &mut Bench, states: usize, seed: u64) -> Told<Vec<Cell>> {
+fn all_of(bench: &mut Bench, states: usize, seed: u64) -> CutResult<Vec<Cell>> {
     let mut cells = Vec::new();
     for cache in Cache::ALL {
         bench.disk.set_cache(cache)?;
@@ -70,13 +70,13 @@ fn all_of(bench: &mut Bench, states: usize, seed: u64) -> Told<Vec<Cell>> {
 }
 
 /// Runs a method once and cuts it so many times; how often something was lost.
-fn one(bench: &mut Bench, method: &Method, cache: Cache, states: usize, rng: &mut Rng) -> Told<usize> {
+fn one(bench: &mut Bench, method: &Method, cache: Cache, states: usize, rng: &mut Rng) -> CutResult<usize> {
     let Bench { disk, empty, .. } = bench;
     let recorder = disk.recorder().clone();
     recorder.insert(empty.clone(), clad_e2e::cuts::Pages::default());
     disk.mount()?;
     method.prepare(disk.point())?;
-    recorder.slow(SLOW.0, SLOW.1, Rng::new(rng.number()));
+    recorder.slow(DEVICE_DELAY_MAX_US.0, DEVICE_DELAY_MAX_US.1, Rng::new(rng.number()));
     let from = recorder.say(Word::Note("begins".to_owned()));
     let ran = method.run(disk.point(), &recorder);
     let trace = recorder.take(empty);

@@ -9,7 +9,7 @@ use clad_e2e::cuts::inside::{disk_name, inside};
 use clad_e2e::cuts::{Cache, Device, Disk, Recorder};
 use clad_e2e::tool::clactl_ends;
 use clad_e2e::web::page;
-use clad_e2e::{PATIENCE, Raw, Setup};
+use clad_e2e::{Raw, Setup, TEST_TIMEOUT};
 use clad_proto::AckLevel::Durable;
 
 use crate::{append, in_small, records, stored};
@@ -58,7 +58,7 @@ fn stays_up_and_loses_nothing(disk: &mut Disk, recorder: &Recorder) {
     let began = Instant::now();
     while let Ok(file) = fs::File::create(&another) {
         let _ = file.sync_all();
-        assert!(began.elapsed() < PATIENCE, "the file system goes on");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the file system goes on");
     }
     recorder.fail(false);
     assert!(fs::File::create(&another).is_err(), "it goes on");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clad_e2e::tool::{Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT};
 use clad_proto::AckLevel;
 use nix::sys::signal::Signal;
 
@@ -77,9 +77,9 @@ fn steps_back() {
     assert_eq!(again.expected_sequence(), 60);
     append(&mut raw, AckLevel::Durable, 60..80);
     assert_eq!(stored(&daemon), records(0..80));
-    assert!(tail.wait_lines(80, PATIENCE), "{}", tail.said());
+    assert!(tail.wait_lines(80, TEST_TIMEOUT), "{}", tail.said());
     tail.send(Signal::SIGINT);
-    tail.wait_end(PATIENCE).expect("it ends");
+    tail.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(tail.printed().lines().collect::<Vec<_>>(), records(0..80));
     assert_eq!(daemon.term(), Some(0));
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");

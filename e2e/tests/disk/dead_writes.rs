@@ -12,13 +12,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clad_e2e::tool::{Heard, Running, clactl_ends};
+use clad_e2e::tool::{OutputStream, Running, clactl_ends};
 use clad_e2e::{Daemon, Raw};
 use clad_proto::AckLevel;
 
 use crate::{mount_point, small, stored};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEAD_WRITES_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A control group whose writes to one device are few bytes a second. Gone when dropped.
 struct Slow {
@@ -63,7 +63,7 @@ impl Drop for Slow {
         self.release();
         let began = Instant::now();
         // The last write that it still counts must be over.
-        while fs::remove_dir(&self.group).is_err() && began.elapsed() < PATIENCE {
+        while fs::remove_dir(&self.group).is_err() && began.elapsed() < DEAD_WRITES_TIMEOUT {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -105,15 +105,16 @@ fn are_waited_for() {
     // The next one at once, and not in the group.
     let next = Running::start(&mut daemon.setup().command());
     let began = Instant::now();
-    let told = |words: &str| next.said().contains(words);
-    while !told("waits for a dead process's writes") && !told("listening") && began.elapsed() < PATIENCE {
+    let logged = |words: &str| next.said().contains(words);
+    while !logged("waits for a dead process's writes") && !logged("listening") && began.elapsed() < DEAD_WRITES_TIMEOUT
+    {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let waits = told("waits for a dead process's writes");
+    let waits = logged("waits for a dead process's writes");
     slow.release();
-    assert!(next.wait_for(Heard::Stderr, "listening", PATIENCE), "{}", next.said());
+    assert!(next.wait_for(OutputStream::Stderr, "listening", DEAD_WRITES_TIMEOUT), "{}", next.said());
     next.kill();
-    next.wait_end(PATIENCE).expect("it is gone");
+    next.wait_end(DEAD_WRITES_TIMEOUT).expect("it is gone");
     // Whatever the dead one had in flight is over when its group can go.
     drop(slow);
 

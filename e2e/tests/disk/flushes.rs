@@ -15,7 +15,7 @@ use clad_proto::AckLevel;
 
 use crate::{mount_point, small};
 
-const BLOCK: usize = 4096;
+const BLOCK_BYTES: usize = 4096;
 const WRITES: u64 = 64;
 
 /// Flushes that the device below a folder has done.
@@ -31,7 +31,7 @@ fn flushes(below: &Path) -> u64 {
 /// Flushes while something is done; before that the file system settles.
 fn during(what: impl FnOnce()) -> u64 {
     let point = mount_point();
-    let storage = OsStorage::open(&point, BLOCK as u32, false).expect("the mount");
+    let storage = OsStorage::open(&point, BLOCK_BYTES as u32, false).expect("the mount");
     storage.sync_dir("").expect("a sync");
     let before = flushes(&point);
     what();
@@ -63,15 +63,15 @@ fn are_made_by_synced_writes_and_by_nothing_else() {
         for access in [Access::WriteDirect, Access::WriteCached] {
             let name = format!("{wish:?}{access:?}");
             let file: Arc<dyn File> = Arc::new(LatchedFile::new(storage.create(&name, access).unwrap()));
-            file.write_at(IoBuf::zeroed(WRITES as usize * BLOCK), 0, Durability::Written).1.unwrap();
+            file.write_at(IoBuf::zeroed(WRITES as usize * BLOCK_BYTES), 0, Durability::Written).1.unwrap();
             file.sync_all().unwrap();
             let each = |len: usize, durability| {
-                during(|| (0..WRITES).for_each(|i| write(&storage, &file, len, i * BLOCK as u64, durability)))
+                during(|| (0..WRITES).for_each(|i| write(&storage, &file, len, i * BLOCK_BYTES as u64, durability)))
             };
-            let synced = each(BLOCK, Durability::Synced);
+            let synced = each(BLOCK_BYTES, Durability::Synced);
             // The file system may commit by itself meanwhile, but not for every write.
             assert!((WRITES..WRITES + 8).contains(&synced), "{name}: {synced} flushes for {WRITES} synced writes");
-            let written = each(BLOCK, Durability::Written);
+            let written = each(BLOCK_BYTES, Durability::Written);
             assert!(written < 8, "{name}: {written} flushes for {WRITES} writes without a sync");
             let empty = each(0, Durability::Synced);
             assert!(empty < 8, "{name}: {empty} flushes for {WRITES} empty writes");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clad_client::Producer;
 use clad_e2e::raw::Got;
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, PATIENCE, Raw, Rng, Setup, web};
+use clad_e2e::{Daemon, Raw, Rng, Setup, TEST_TIMEOUT, web};
 use clad_journal::bulk;
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
@@ -19,14 +19,14 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use crate::{mount_point, small};
 
 /// What somebody else has on the disk, until it is removed.
-const BALLAST: usize = 8 << 20;
+const BALLAST_BYTES: usize = 8 << 20;
 /// Bytes of a record.
-const BODY: u64 = 60_000;
+const BODY_BYTES: u64 = 60_000;
 
 pub(crate) fn body(sequence: u64) -> Vec<u8> {
     let mut rng = Rng::new(sequence);
     let mut body = format!("{sequence}:").into_bytes();
-    let length = BODY / 2 + rng.below(BODY / 2);
+    let length = BODY_BYTES / 2 + rng.below(BODY_BYTES / 2);
     body.extend((0..length).map(|_| rng.number() as u8));
     body
 }
@@ -35,7 +35,7 @@ pub(crate) fn body(sequence: u64) -> Vec<u8> {
 fn ballast() -> PathBuf {
     let path = mount_point().join("ballast");
     let mut file = File::create(&path).expect("made");
-    file.write_all(&vec![0xBB; BALLAST]).expect("written");
+    file.write_all(&vec![0xBB; BALLAST_BYTES]).expect("written");
     file.sync_all().expect("synced");
     path
 }
@@ -45,7 +45,7 @@ fn until_refused(raw: &mut Raw, mut sequence: u64) -> (u64, ErrorInfo) {
     loop {
         raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
         match raw.answer() {
-            Frame::Accepted(answer) => raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Accepted(answer) => raw.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset),
             Frame::Refused(refused) => return (sequence, refused.error),
             other => panic!("{other:?}"),
         }
@@ -60,7 +60,7 @@ fn fill_up(daemon: &Daemon) -> u64 {
     for sequence in 0..10_000 {
         raw.append(sequence, AckLevel::Durable, &[b"small"]);
         match raw.answer() {
-            Frame::Accepted(answer) => raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Accepted(answer) => raw.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset),
             Frame::Refused(refused) => {
                 certainly_not_written(&refused.error);
                 return sequence;
@@ -78,13 +78,13 @@ pub(crate) fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
         raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
         match raw.answer() {
             Frame::Accepted(answer) => {
-                raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset);
+                raw.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset);
                 return refused;
             }
             Frame::Refused(refused) => certainly_not_written(&refused.error),
             other => panic!("{other:?}"),
         }
-        assert!(began.elapsed() < PATIENCE, "it does not resume");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not resume");
         thread::sleep(Duration::from_millis(50)); // as a client would wait: nothing tells it
     }
     unreachable!()
@@ -206,7 +206,7 @@ fn fills_up_and_resumes() {
     });
     fs::remove_file(ballast).expect("removed");
     until_taken(&mut raw, still);
-    let receipt = runtime.block_on(async { tokio::time::timeout(PATIENCE, waits).await }).expect("in time");
+    let receipt = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, waits).await }).expect("in time");
     assert_eq!(receipt.expect("no panic").expect("taken").level, AckLevel::Durable);
     daemon.wait_until("ready", |status| status.ready);
     assert_eq!(web::page(pages_of(&daemon), "/readyz").0, 200);
@@ -249,11 +249,11 @@ fn is_filled_by_others() {
     loop {
         raw.append(0, AckLevel::Durable, &[b"after it"]);
         match raw.answer() {
-            Frame::Accepted(answer) => break raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Accepted(answer) => break raw.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset),
             Frame::Refused(refused) => certainly_not_written(&refused.error),
             other => panic!("{other:?}"),
         }
-        assert!(began.elapsed() < PATIENCE, "it does not resume");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not resume");
         thread::sleep(Duration::from_millis(50)); // as a client would wait
     }
     assert_eq!(daemon.term(), Some(0));
@@ -263,7 +263,7 @@ fn is_filled_by_others() {
 /// The file writer and the export meet a full disk: told with its place, kept up to there, and gone on with.
 #[test]
 #[ignore = "needs a small disk of its own: cargo xtask ci disk"]
-fn stops_an_export_which_goes_on() {
+fn stops_an_export_which_resumes() {
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let daemon = Setup::in_folder(&elsewhere.path().join("log")).start();
     let server = daemon.address("unix");
@@ -326,7 +326,7 @@ impl Drop for Loop {
 /// The kernel takes the writes and the device fails them later: only the sync can tell, and then everything does.
 #[test]
 #[ignore = "needs a small disk of its own: cargo xtask ci disk"]
-fn fails_a_device_and_the_sync_tells() {
+fn fails_a_device_and_the_sync_reports_it() {
     // A device of 64 MiB that stands on less.
     let image = mount_point().join("image");
     File::create(&image).expect("made").set_len(64 << 20).expect("long");

@@ -42,7 +42,7 @@ fn append(daemon: &Daemon, id: ProducerId, many: u64) -> u64 {
     for sequence in first..first + many {
         raw.append(sequence, AckLevel::Durable, &[&body(sequence)]);
         match raw.answer() {
-            Frame::Accepted(answer) => raw.wait_mark(AckLevel::Durable, answer.epoch, answer.first_offset),
+            Frame::Accepted(answer) => raw.wait_watermark(AckLevel::Durable, answer.epoch, answer.first_offset),
             Frame::Refused(refused) => {
                 certainly_not_written(&refused.error);
                 return sequence;

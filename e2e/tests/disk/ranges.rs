@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use clad_e2e::tool::clactl_ends;
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, web};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT, web};
 use clad_journal::format::segment::{self, SegmentHeader};
 use clad_journal::format::segment_name;
 use clad_journal::io::device::discover;
@@ -157,7 +157,7 @@ fn is_reported_down_to_the_last() {
 // ---- files that are used again ------------------------------------------------------------------------------------
 
 /// Bytes of a record, and so many of them fill a segment of 1 MiB.
-const BODY: usize = 60_000;
+const BODY_BYTES: usize = 60_000;
 const PER_SEGMENT: u64 = 15;
 
 /// The next segment's file is there, with its header (not that of the segment whose file it was): a rotation finds it.
@@ -173,14 +173,14 @@ fn wait_prepared(daemon: &Daemon) {
                 return;
             }
         }
-        assert!(began.elapsed() < PATIENCE, "no segment is prepared: {segments:?}\n{}", daemon.said());
+        assert!(began.elapsed() < TEST_TIMEOUT, "no segment is prepared: {segments:?}\n{}", daemon.said());
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
 fn fill(daemon: &Daemon, raw: &mut Raw, from: u64) -> u64 {
     for sequence in from..from + PER_SEGMENT {
-        raw.append_acked(sequence, AckLevel::Durable, &[&vec![sequence as u8; BODY]]);
+        raw.append_acked(sequence, AckLevel::Durable, &[&vec![sequence as u8; BODY_BYTES]]);
     }
     daemon.admin().rotate().expect("rotated");
     wait_prepared(daemon);
@@ -208,7 +208,7 @@ fn cost(recycle: &str, policy: &str) -> (f64, u64) {
     let recycled = status.segments_recycled;
     assert_eq!(daemon.term(), Some(0));
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
-    (bytes as f64 / ((next - from) * BODY as u64) as f64, recycled)
+    (bytes as f64 / ((next - from) * BODY_BYTES as u64) as f64, recycled)
 }
 
 #[expect(clippy::print_stdout, reason = "the figures are the result")]

@@ -15,7 +15,7 @@ use clad_e2e::manager::Manager;
 use clad_e2e::raw::payload;
 use clad_e2e::tool::clactl_ends;
 use clad_e2e::web::page;
-use clad_e2e::{PATIENCE, Raw, Setup};
+use clad_e2e::{Raw, Setup, TEST_TIMEOUT};
 use clad_proto::AckLevel::{Durable, Received, Written};
 use clad_proto::ErrorCode;
 use clad_proto::frame::Frame;
@@ -23,8 +23,8 @@ use nix::sys::signal::Signal;
 
 use crate::stored;
 
-const BUDGET: usize = 1 << 20;
-const BODY: usize = 60 << 10;
+const BUDGET_BYTES: usize = 1 << 20;
+const BODY_BYTES: usize = 60 << 10;
 /// What the watchdog expects to hear in.
 const WATCHDOG: Duration = Duration::from_millis(500);
 
@@ -53,23 +53,23 @@ fn log(dir: &Path, engine: &str) -> Setup {
     Setup::in_folder(dir)
         .set("journal.io_engine", engine)
         .set("journal.segment_bytes", "2MiB")
-        .set("limits.max_inflight_bytes", &BUDGET.to_string())
-        .set("limits.max_connection_inflight_bytes", &BUDGET.to_string())
+        .set("limits.max_inflight_bytes", &BUDGET_BYTES.to_string())
+        .set("limits.max_connection_inflight_bytes", &BUDGET_BYTES.to_string())
         .set("limits.max_append_bytes", "128KiB")
         .set("journal.max_record_bytes", "128KiB")
 }
 
 /// Takes `received` appends until one is refused: how many were taken.
 fn fill(raw: &mut Raw, first: u64) -> u64 {
-    let body = payload(&[&[b'f'; BODY]]);
-    for taken in 0..2 * (BUDGET / BODY) as u64 {
+    let body = payload(&[&[b'f'; BODY_BYTES]]);
+    for taken in 0..2 * (BUDGET_BYTES / BODY_BYTES) as u64 {
         raw.append_payload(first + taken, Received, false, &body);
         match raw.answer() {
             Frame::Accepted(_) => {}
             Frame::Refused(refused) => {
                 let error = refused.error;
-                let told = (error.code, error.retryable, error.maybe_written);
-                assert_eq!(told, (ErrorCode::Busy, true, false), "{error:?}");
+                let refusal = (error.code, error.retryable, error.maybe_written);
+                assert_eq!(refusal, (ErrorCode::Busy, true, false), "{error:?}");
                 return taken;
             }
             other => panic!("{other:?}"),
@@ -82,7 +82,7 @@ fn waits(disk: &Disk, engine: &str) {
     let setup = log(&disk.point().join("log"), engine);
     let manager = Manager::new();
     let process = manager.start(setup.command().env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string()));
-    manager.heard_until("READY=1");
+    manager.recv_until("READY=1");
     let admin = Admin::at(&setup.admin_socket());
     let status = admin.status().expect("a status");
     assert_eq!(status.io_engine, engine, "{}", process.said());
@@ -102,22 +102,25 @@ fn waits(disk: &Disk, engine: &str) {
     raw.append(102, Written, &[b"written"]);
     raw.accepted_now();
     let taken = fill(&mut raw, 103);
-    assert!(taken * (BODY as u64) < BUDGET as u64 && taken > 10, "{taken} were taken");
-    let told = manager.barks_until(|since| {
+    assert!(taken * (BODY_BYTES as u64) < BUDGET_BYTES as u64 && taken > 10, "{taken} were taken");
+    let barks = manager.barks_until(|since| {
         let (code, health) = page(pages, "/healthz");
         assert_eq!(code, 200, "{health}");
         since >= 4 * WATCHDOG && health.starts_with("degraded: ") && health.contains("waiting for the disk")
     });
-    assert!(told >= 4, "the watchdog was told {told} times");
+    assert!(barks >= 4, "the watchdog was told {barks} times");
     let seconds = std::env::var("CLAD_FLUSH_SECONDS").map_or(0, |text| text.parse().expect("seconds"));
     let long = Duration::from_secs(seconds).saturating_sub(began.elapsed());
-    let told = manager.barks_within(long);
-    assert!(told as u32 + 1 >= long.as_millis() as u32 / WATCHDOG.as_millis() as u32, "told {told} times in {long:?}");
+    let barks = manager.barks_within(long);
+    assert!(
+        barks as u32 + 1 >= long.as_millis() as u32 / WATCHDOG.as_millis() as u32,
+        "told {barks} times in {long:?}"
+    );
     let offsets = admin.status().expect("a status").offsets.expect("offsets");
     assert_eq!((offsets.durable, offsets.received), (1, 103 + taken), "nothing is durable that was not flushed");
 
     drop(held);
-    raw.wait_mark(Durable, waiting.epoch, waiting.first_offset);
+    raw.wait_watermark(Durable, waiting.epoch, waiting.first_offset);
     raw.append_acked(103 + taken, Durable, &[b"sent again"]);
     // That somebody was refused is told for a minute more.
     wait(|| !page(pages, "/healthz").1.contains("waiting for the disk"), "it is well again");
@@ -129,7 +132,7 @@ fn waits(disk: &Disk, engine: &str) {
     wait(|| recorder.held() > 0, "the device is asked to flush");
     process.send(Signal::SIGKILL);
     drop(held);
-    process.wait_end(PATIENCE).expect("it is gone once the device has answered");
+    process.wait_end(TEST_TIMEOUT).expect("it is gone once the device has answered");
     let mut daemon = setup.start();
     let found = stored(&daemon);
     assert!(found.len() as u64 >= 104 + taken, "{} of {}", found.len(), 104 + taken);
@@ -144,7 +147,7 @@ fn waits(disk: &Disk, engine: &str) {
 fn wait(mut holds: impl FnMut() -> bool, what: &str) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "it never came: {what}");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it never came: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

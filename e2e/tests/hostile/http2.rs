@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use clad_e2e::PATIENCE;
+use clad_e2e::TEST_TIMEOUT;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -100,10 +100,10 @@ pub(super) fn call() -> Vec<u8> {
 impl Http2 {
     /// Connects, and takes the daemon's settings.
     pub(super) fn connect(address: SocketAddr) -> Self {
-        let socket = TcpStream::connect_timeout(&address, PATIENCE).expect("a connection");
+        let socket = TcpStream::connect_timeout(&address, TEST_TIMEOUT).expect("a connection");
         socket.set_nodelay(true).expect("no delay");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        socket.set_write_timeout(Some(PATIENCE)).expect("a bound");
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).expect("a bound");
+        socket.set_write_timeout(Some(TEST_TIMEOUT)).expect("a bound");
         let mut this = Self {
             socket,
             got: Vec::new(),
@@ -143,7 +143,7 @@ impl Http2 {
     }
 
     /// From now on, a write that gets nowhere for so long is given up.
-    pub(super) fn give_up_after(&self, time: Duration) {
+    pub(super) fn set_read_timeout(&self, time: Duration) {
         self.socket.set_write_timeout(Some(time)).expect("a bound");
     }
 

@@ -46,16 +46,16 @@ fn of_frames() {
     let daemon = Daemon::start();
     // Whatever they announce, nothing of it comes; they all stay, so that what is taken for one stays too.
     let (_, tried) = attack("lengths of frames", &daemon, 8 << 20, || {
-        let mut crowd = Vec::new();
+        let mut peers = Vec::new();
         for kind in FrameType::ALL.into_iter().filter(|kind| kind.is_from_client()) {
             for length in numbers(32) {
                 let header = FrameHeader { kind, body_len: length as u32, request_id: u32::MAX }.encode();
                 let (mut raw, _) = Raw::producer(&daemon.socket());
                 raw.send_bytes(&header).expect("sent");
-                crowd.push(raw);
+                peers.push(raw);
             }
         }
-        crowd.len()
+        peers.len()
     });
     assert!(tried > 150, "{tried}");
     lives(&daemon);

@@ -6,9 +6,9 @@
 //! was told is there at the end. The heavy cases are called by `cargo xtask ci hostile`.
 #![expect(clippy::print_stdout, reason = "the figures are the result, and wanted with --nocapture")]
 
-mod crowd;
 mod http2;
 mod lengths;
+mod many_connections;
 mod messages;
 mod slow;
 mod streams;
@@ -25,11 +25,11 @@ use clad_proto::AckLevel;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Between two looks at the daemon's memory.
-const LOOK: Duration = Duration::from_millis(5);
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Room for what a busy process takes by itself, whoever its clients are: its allocator's arenas, threads, batches.
-const SLACK: u64 = 24 << 20;
+const PROCESS_GROWTH_BYTES_MAX: u64 = 24 << 20;
 /// Acks that the bystander must get during an attack, at least.
-const LEAST_ACKS: u64 = 20;
+const BYSTANDER_ACKS_MIN: u64 = 20;
 
 /// What an attack did.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
     let first = daemon.status().offsets.expect("offsets").durable - 1;
     let memory = || resident(daemon.pid()).anonymous;
     let before = memory();
-    let mut quiet: Vec<_> = (0..LEAST_ACKS).map(|_| served()).collect();
+    let mut idle_latencies: Vec<_> = (0..BYSTANDER_ACKS_MIN).map(|_| served()).collect();
     let mut took = Vec::new();
     let (over, peak, inflight, acks) =
         (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -63,13 +63,13 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 peak.fetch_max(memory(), Ordering::Relaxed);
-                thread::sleep(LOOK);
+                thread::sleep(MEMORY_POLL_INTERVAL);
             }
         });
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 inflight.fetch_max(metrics(pages)["clad_inflight_bytes"] as u64, Ordering::Relaxed);
-                thread::sleep(10 * LOOK);
+                thread::sleep(10 * MEMORY_POLL_INTERVAL);
             }
         });
         scope.spawn(|| {
@@ -81,8 +81,8 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
         let over = Over(&over);
         let result = attack();
         // Short attacks are over before the bystander has shown anything.
-        while acks.load(Ordering::Relaxed) < LEAST_ACKS {
-            thread::sleep(LOOK);
+        while acks.load(Ordering::Relaxed) < BYSTANDER_ACKS_MIN {
+            thread::sleep(MEMORY_POLL_INTERVAL);
         }
         drop(over);
         result
@@ -91,16 +91,19 @@ fn attack<T>(name: &str, daemon: &Daemon, bound: u64, attack: impl FnOnce() -> T
     let seen = Seen { inflight: inflight.into_inner(), acks: acks.into_inner() };
     println!(
         "hostile: {name}: grew by {grown} of {} bytes, {} in flight, {} acks beside it, p99 {:?} (quiet {:?})",
-        bound + SLACK,
+        bound + PROCESS_GROWTH_BYTES_MAX,
         seen.inflight,
         seen.acks,
         p99(&mut took),
-        p99(&mut quiet)
+        p99(&mut idle_latencies)
     );
     println!("tally: attacks=1 acks={}", seen.acks);
-    assert!(grown <= bound + SLACK, "{name}: the daemon grew by {grown} bytes, and may by {bound} and {SLACK}");
+    assert!(
+        grown <= bound + PROCESS_GROWTH_BYTES_MAX,
+        "{name}: the daemon grew by {grown} bytes, and may by {bound} and {PROCESS_GROWTH_BYTES_MAX}"
+    );
     assert!(seen.inflight <= limit, "{name}: {} bytes in flight of {limit}", seen.inflight);
-    assert!(seen.acks >= LEAST_ACKS, "{name}: {seen:?}");
+    assert!(seen.acks >= BYSTANDER_ACKS_MIN, "{name}: {seen:?}");
     is_whole(daemon, first, next);
     (seen, result)
 }
@@ -132,8 +135,8 @@ fn is_whole(daemon: &Daemon, first: u64, records: u64) {
 
 /// Files that may be open here, as many as the system allows, less those that a test needs beside its connections.
 fn files() -> usize {
-    const BESIDE: u64 = 200;
+    const OTHER_FILES: u64 = 200;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("a soft limit may be raised to the hard one");
-    hard.saturating_sub(BESIDE) as usize
+    hard.saturating_sub(OTHER_FILES) as usize
 }

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::tool::resident;
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, PATIENCE, Raw, STRANGER, Setup, as_user, is_root};
+use clad_e2e::{Daemon, Raw, STRANGER, Setup, TEST_TIMEOUT, as_user, is_root};
 use clad_proto::AckLevel;
 
 use super::http2::{DATA, GOAWAY, Http2, RST_STREAM};
 use super::streams::{append, hello, record, send};
-use super::{Over, SLACK, attack, p99};
+use super::{Over, PROCESS_GROWTH_BYTES_MAX, attack, p99};
 
 /// Streams that each connection opens.
 const STREAMS: u32 = 100;
 /// Bytes of each message, and how many of them come.
-const MESSAGE: u32 = 64_000;
-const COMES: usize = 60_000;
+const MESSAGE_BYTES: u32 = 64_000;
+const SENT_MESSAGES: usize = 60_000;
 /// `[limits] max_inflight_bytes` of a daemon that is not told otherwise.
-const INFLIGHT: u64 = 16 << 20;
+const INFLIGHT_BYTES_MAX: u64 = 16 << 20;
 /// What docs/OPERATIONS.md allows the daemon beside twice that.
-const BESIDE: u64 = 64 << 20;
+const RESIDENT_ALLOWANCE_BYTES: u64 = 64 << 20;
 /// Appends over gRPC beside the attack, and their bytes: each comes in one DATA frame.
 const APPENDS: u64 = 50;
 const APPEND_BYTES: usize = 8000;
@@ -42,28 +42,28 @@ fn half_messages(connections: usize, opens: Opens) {
     let (pages, address) = (daemon.port("metrics"), daemon.port("grpc"));
     let memory = || resident(daemon.pid()).anonymous;
     let before = memory();
-    let bound = 2 * INFLIGHT + BESIDE - SLACK - before;
+    let bound = 2 * INFLIGHT_BYTES_MAX + RESIDENT_ALLOWANCE_BYTES - PROCESS_GROWTH_BYTES_MAX - before;
     attack(&format!("half messages on {connections} connections, {opens:?}"), &daemon, bound, || {
-        let mut beside = Http2::connect(address);
-        beside.open(1);
-        send(&mut beside, 1, &hello());
-        answer(&mut beside);
-        let (_crowd, sent) = begin(address, connections, opens);
+        let mut bystander = Http2::connect(address);
+        bystander.open(1);
+        send(&mut bystander, 1, &hello());
+        answer(&mut bystander);
+        let (_peers, sent) = begin(address, connections, opens);
         println!("hostile: {sent} bytes of half messages were sent");
-        assert!(sent as u64 > INFLIGHT / 4, "{sent} bytes: too few to fill anything");
+        assert!(sent as u64 > INFLIGHT_BYTES_MAX / 4, "{sent} bytes: too few to fill anything");
         // Whoever opens more than it may is thrown out soon, and fills nothing for long.
         let refused = metrics(pages)["clad_rejected_records_total{reason=\"busy\"}"];
         assert!(refused > 0.0 || matches!(opens, Opens::All), "there is room for every message");
         // Who was there before goes on, with the network's part of all memory taken by others.
         for first_seq in 0..APPENDS {
-            send(&mut beside, 1, &append(first_seq, vec![record(APPEND_BYTES)]));
-            answer(&mut beside);
+            send(&mut bystander, 1, &append(first_seq, vec![record(APPEND_BYTES)]));
+            answer(&mut bystander);
         }
     });
     daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
     let began = Instant::now();
-    while memory() > before + SLACK {
-        assert!(began.elapsed() < PATIENCE, "{} bytes are kept, {before} before", memory());
+    while memory() > before + PROCESS_GROWTH_BYTES_MAX {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} bytes are kept, {before} before", memory());
         thread::yield_now();
     }
     println!("hostile: {} bytes afterwards, {before} before", memory());
@@ -74,9 +74,9 @@ fn half_messages(connections: usize, opens: Opens) {
 fn begin(address: SocketAddr, connections: usize, opens: Opens) -> (Vec<Http2>, usize) {
     let mut first = hello();
     first.push(0);
-    first.extend(MESSAGE.to_be_bytes());
-    let piece = vec![b'h'; COMES / 4];
-    let mut crowd: Vec<Http2> = Vec::with_capacity(connections);
+    first.extend(MESSAGE_BYTES.to_be_bytes());
+    let piece = vec![b'h'; SENT_MESSAGES / 4];
+    let mut peers: Vec<Http2> = Vec::with_capacity(connections);
     let mut sent = 0;
     let come = || Http2::connect(address);
     for _ in 0..connections {
@@ -88,16 +88,16 @@ fn begin(address: SocketAddr, connections: usize, opens: Opens) -> (Vec<Http2>, 
             connection.try_open(stream);
             sent += connection.data_within(stream, &first);
         }
-        crowd.push(connection);
+        peers.push(connection);
     }
-    for _ in 0..COMES / piece.len() {
-        for connection in &mut crowd {
+    for _ in 0..SENT_MESSAGES / piece.len() {
+        for connection in &mut peers {
             for stream in (0..connection.streams).map(|n| 2 * n + 1) {
                 sent += connection.data_within(stream, &piece);
             }
         }
     }
-    (crowd, sent)
+    (peers, sent)
 }
 
 /// Waits for the next answer on the first stream.
@@ -150,32 +150,34 @@ fn appends_during<T>(daemon: &Daemon, least: usize, run: impl FnOnce() -> T) -> 
 }
 
 /// Appends that are timed where nothing else runs.
-const TIMED: usize = 500;
+const TIMED_APPENDS: usize = 500;
 
 /// How long another client's appends take. The crowd takes processor time wherever it sends: so the same crowd also comes
 /// to a second daemon, and what differs is what it does to the daemon's other clients. The times are printed, not judged.
 #[test]
 #[ignore = "cargo xtask ci hostile"]
-fn appends_beside_half_messages_on_a_thousand_connections() {
+fn appends_during_half_messages_on_a_thousand_connections() {
     const CONNECTIONS: usize = 1000;
     let start = || Setup::new().set("limits.max_connections", &(CONNECTIONS + 10).to_string()).start();
     let (attacked, other) = (start(), start());
     for opens in [Opens::WhatItMay, Opens::All] {
-        let (mut alone, ()) = appends_during(&attacked, TIMED, || ());
-        let (mut elsewhere, crowd) = appends_during(&attacked, TIMED, || begin(other.port("grpc"), CONNECTIONS, opens));
-        drop(crowd);
+        let (mut baseline, ()) = appends_during(&attacked, TIMED_APPENDS, || ());
+        let (mut elsewhere, peers) =
+            appends_during(&attacked, TIMED_APPENDS, || begin(other.port("grpc"), CONNECTIONS, opens));
+        drop(peers);
         other.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
-        let (mut comes, crowd) = appends_during(&attacked, TIMED, || begin(attacked.port("grpc"), CONNECTIONS, opens));
-        let (mut stays, ()) = appends_during(&attacked, TIMED, || ());
-        let counts = [&alone, &elsewhere, &comes, &stays].map(|times| times.len());
-        let [alone, elsewhere, comes, stays] =
-            [&mut alone, &mut elsewhere, &mut comes, &mut stays].map(|times| p99(times));
+        let (mut comes, peers) =
+            appends_during(&attacked, TIMED_APPENDS, || begin(attacked.port("grpc"), CONNECTIONS, opens));
+        let (mut stays, ()) = appends_during(&attacked, TIMED_APPENDS, || ());
+        let counts = [&baseline, &elsewhere, &comes, &stays].map(|times| times.len());
+        let [baseline, elsewhere, comes, stays] =
+            [&mut baseline, &mut elsewhere, &mut comes, &mut stays].map(|times| p99(times));
         println!(
-            "hostile: p99 of durable appends beside half messages on {CONNECTIONS} connections, {opens:?}: alone {alone:?}, \
+            "hostile: p99 of durable appends beside half messages on {CONNECTIONS} connections, {opens:?}: alone {baseline:?}, \
              a crowd that comes to another daemon {elsewhere:?}, one that comes here {comes:?}, one that stays here {stays:?}, \
              of {counts:?} appends"
         );
-        drop(crowd.0);
+        drop(peers.0);
         attacked.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
     }
 }

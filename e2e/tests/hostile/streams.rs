@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::hold::{Holder, threads};
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, PATIENCE, Setup};
+use clad_e2e::{Daemon, Setup, TEST_TIMEOUT};
 use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
 use clad_proto::grpc::v1;
 use prost::Message;
@@ -20,15 +20,15 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// Calls of one connection.
 const MAX_STREAMS: u32 = 100;
 /// What one HTTP/2 connection takes that has nothing under way, at most: its buffers, its task, its tables.
-const EACH: u64 = 128 << 10;
+const CONNECTION_BYTES_MAX: u64 = 128 << 10;
 /// `[limits] max_inflight_bytes` of these daemons.
-const BUDGET: u64 = 4 << 20;
+const BUDGET_BYTES: u64 = 4 << 20;
 /// Of each stream that is open: its task and its places.
-const STREAM: u64 = 24 << 10;
+const STREAM_BYTES_MAX: u64 = 24 << 10;
 
 fn setup() -> Setup {
-    let setup = Setup::new().set("limits.max_inflight_bytes", &BUDGET.to_string());
-    setup.set("limits.max_connection_inflight_bytes", &BUDGET.to_string())
+    let setup = Setup::new().set("limits.max_inflight_bytes", &BUDGET_BYTES.to_string());
+    setup.set("limits.max_connection_inflight_bytes", &BUDGET_BYTES.to_string())
 }
 
 fn daemon() -> Daemon {
@@ -56,7 +56,7 @@ fn metadata_that_is_huge_is_refused() {
     header(&mut one, "x-huge", &huge);
     let mut many = call();
     (0..100_000).for_each(|n| header(&mut many, &format!("x-{n}"), "v"));
-    attack("huge metadata", &daemon, 20 * EACH, || {
+    attack("huge metadata", &daemon, 20 * CONNECTION_BYTES_MAX, || {
         for block in [&one, &many].into_iter().cycle().take(20) {
             let mut connection = Http2::connect(address);
             if headers(&mut connection, 1, block, true).is_some() {
@@ -73,20 +73,20 @@ fn metadata_that_is_huge_is_refused() {
 /// Headers that never end.
 #[test]
 fn metadata_without_end_ends_the_connection() {
-    const MOST: usize = 16 << 20;
+    const SENT_BYTES_MAX: usize = 16 << 20;
     let daemon = daemon();
     let mut connection = Http2::connect(daemon.port("grpc"));
-    let (_, sent) = attack("metadata without end", &daemon, EACH, || {
+    let (_, sent) = attack("metadata without end", &daemon, CONNECTION_BYTES_MAX, || {
         headers(&mut connection, 1, &call(), false);
         let mut piece = Vec::new();
         header(&mut piece, "x", &"m".repeat(FRAME - 100));
         let mut sent = 0;
-        while sent < MOST && connection.try_send(CONTINUATION, 0, 1, &piece).is_some() {
+        while sent < SENT_BYTES_MAX && connection.try_send(CONTINUATION, 0, 1, &piece).is_some() {
             sent += piece.len();
         }
         sent
     });
-    assert!(sent < MOST, "{sent} bytes of headers were taken");
+    assert!(sent < SENT_BYTES_MAX, "{sent} bytes of headers were taken");
 }
 
 /// More calls than a connection may have open: they are refused, those that are there go on.
@@ -94,7 +94,7 @@ fn metadata_without_end_ends_the_connection() {
 fn streams_beyond_the_limit_are_refused() {
     let daemon = daemon();
     let mut connection = Http2::connect(daemon.port("grpc"));
-    attack("too many streams", &daemon, EACH + u64::from(MAX_STREAMS) * STREAM, || {
+    attack("too many streams", &daemon, CONNECTION_BYTES_MAX + u64::from(MAX_STREAMS) * STREAM_BYTES_MAX, || {
         for n in 0..MAX_STREAMS {
             connection.open(2 * n + 1);
         }
@@ -118,7 +118,7 @@ fn storm(resets: u32, with_hello: bool) {
     let daemon = daemon();
     let address = daemon.port("grpc");
     let name = format!("{resets} resets{}", if with_hello { " of calls that began" } else { "" });
-    let (_, (sent, thrown_out)) = attack(&name, &daemon, 20 * EACH, || {
+    let (_, (sent, thrown_out)) = attack(&name, &daemon, 20 * CONNECTION_BYTES_MAX, || {
         let (mut sent, mut thrown_out) = (0, 0);
         while sent < resets {
             let mut connection = Http2::connect(address);
@@ -169,22 +169,22 @@ fn a_long_storm_of_resets() {
 /// PINGs and SETTINGS whose answers are never read.
 #[test]
 fn answers_that_nobody_reads() {
-    const MOST: usize = 64 << 20;
+    const SENT_BYTES_MAX: usize = 64 << 20;
     let daemon = daemon();
     let address = daemon.port("grpc");
-    attack("PINGs and SETTINGS that nobody reads the answers of", &daemon, 4 * EACH, || {
+    attack("PINGs and SETTINGS that nobody reads the answers of", &daemon, 4 * CONNECTION_BYTES_MAX, || {
         for (kind, payload) in [(PING, &[7; 8][..]), (SETTINGS, &[0, 4, 0, 0, 255, 255][..])] {
             let mut connection = Http2::connect(address);
-            connection.give_up_after(Duration::from_millis(500));
+            connection.set_read_timeout(Duration::from_millis(500));
             let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
             frame.extend([kind, 0, 0, 0, 0, 0]);
             frame.extend(payload);
             let flood = frame.repeat(1000);
             let mut sent = 0;
-            while sent < MOST && connection.write(&flood).is_some() {
+            while sent < SENT_BYTES_MAX && connection.write(&flood).is_some() {
                 sent += flood.len();
             }
-            assert!(sent < MOST, "{sent} bytes were taken of who does not read");
+            assert!(sent < SENT_BYTES_MAX, "{sent} bytes were taken of who does not read");
         }
     });
 }
@@ -193,19 +193,19 @@ fn answers_that_nobody_reads() {
 /// of them together is bounded, not only what it holds for each.
 fn windows(connections: u64) {
     /// Messages of this length wait for a share of the budget, which few can have at a time.
-    const MESSAGE: usize = 2 << 20;
+    const MESSAGE_BYTES: usize = 2 << 20;
     let daemon = daemon();
     let address = daemon.port("grpc");
     // docs/ARCHITECTURE.md: all windows are a quarter of the budget, and HTTP/2's own first window for each connection; and the
     // calls of all are a part of 2048.
-    let windows = BUDGET / 4 + connections * 65_535;
+    let windows = BUDGET_BYTES / 4 + connections * 65_535;
     let streams = (connections * u64::from(MAX_STREAMS)).min(2048);
-    let bound = windows + 2 * BUDGET + connections * EACH + streams * STREAM;
+    let bound = windows + 2 * BUDGET_BYTES + connections * CONNECTION_BYTES_MAX + streams * STREAM_BYTES_MAX;
     let (_, sent) = attack(&format!("windows of {connections} connections"), &daemon, bound, || {
         let mut all: Vec<Http2> = (0..connections).map(|_| Http2::connect(address)).collect();
         let mut first = hello();
         first.extend([0]);
-        first.extend((MESSAGE as u32).to_be_bytes());
+        first.extend((MESSAGE_BYTES as u32).to_be_bytes());
         let piece = vec![b'w'; 64 << 10];
         let mut sent = 0;
         for connection in &mut all {
@@ -215,7 +215,7 @@ fn windows(connections: u64) {
             }
         }
         // Round after round on all streams, never the last byte of a message.
-        for _ in 0..MESSAGE / piece.len() - 1 {
+        for _ in 0..MESSAGE_BYTES / piece.len() - 1 {
             let mut round = 0;
             for connection in &mut all {
                 for stream in (0..connection.streams).map(|n| 2 * n + 1) {
@@ -261,7 +261,7 @@ pub(super) fn append(first_seq: u64, records: Vec<logs::LogRecord>) -> Vec<u8> {
 pub(super) fn send(connection: &mut Http2, stream: u32, mut bytes: &[u8]) {
     let began = Instant::now();
     while !bytes.is_empty() {
-        assert!(began.elapsed() < PATIENCE, "{} bytes are not taken", bytes.len());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} bytes are not taken", bytes.len());
         match connection.data_within(stream, bytes) {
             0 => std::thread::sleep(Duration::from_millis(1)),
             sent => bytes = &bytes[sent..],
@@ -281,7 +281,10 @@ fn what_waits_for_room_is_as_long_as_it_came() {
     let writers = threads(daemon.pid(), |name| name.starts_with("clad-write") || name.starts_with("clad-ingest"));
     let disk = Holder::of_flushes(&writers);
     let streams = u64::from(CONNECTIONS * MAX_STREAMS);
-    let bound = 2 * BUDGET + BUDGET + u64::from(CONNECTIONS + 1) * EACH + streams * STREAM;
+    let bound = 2 * BUDGET_BYTES
+        + BUDGET_BYTES
+        + u64::from(CONNECTIONS + 1) * CONNECTION_BYTES_MAX
+        + streams * STREAM_BYTES_MAX;
     let small = append(0, vec![logs::LogRecord::default(); RECORDS]);
     assert!(small.len() < FRAME, "{} bytes: it would need a share before it waits", small.len());
     attack("empty records that wait for room", &daemon, bound, || {
@@ -294,7 +297,7 @@ fn what_waits_for_room_is_as_long_as_it_came() {
         }
         let began = Instant::now();
         while metrics(pages)["clad_inflight_bytes"] < f64::from(3 << 20) {
-            assert!(began.elapsed() < PATIENCE, "there is room still");
+            assert!(began.elapsed() < TEST_TIMEOUT, "there is room still");
         }
         let mut all: Vec<_> = (0..CONNECTIONS).map(|_| Http2::connect(daemon.port("grpc"))).collect();
         for connection in &mut all {
@@ -307,7 +310,7 @@ fn what_waits_for_room_is_as_long_as_it_came() {
         // They have waited, as long as one waits, and are refused; but for a few that go into what is free still.
         let refused = || metrics(pages)["clad_rejected_records_total{reason=\"busy\"}"] as usize;
         while refused() < streams as usize / 4 * 3 * RECORDS {
-            assert!(began.elapsed() < PATIENCE, "{} records are refused", refused());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{} records are refused", refused());
             std::thread::sleep(Duration::from_millis(10));
         }
         disk.release();

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clad_client::{AckLevel, AppendError, Producer};
-use clad_e2e::PATIENCE;
+use clad_e2e::TEST_TIMEOUT;
 use tokio::sync::Semaphore;
 
 use crate::world::World;
@@ -15,13 +15,13 @@ pub(crate) const TRANSPORTS: [&str; 4] = ["unix", "tcp", "grpc", RING];
 const RING: &str = "shm";
 pub(crate) const LEVELS: [AckLevel; 3] = [AckLevel::Received, AckLevel::Written, AckLevel::Durable];
 /// Appends that a client has in flight.
-const IN_FLIGHT: u32 = 24;
+const APPENDS_IN_FLIGHT_MAX: u32 = 24;
 /// Records in an append, at most.
-const RECORDS: u64 = 4;
+const RECORDS_PER_APPEND_MAX: u64 = 4;
 /// Appends of a client that leaves.
-const UNHEARD: u64 = 40;
+const LEAVER_APPENDS: u64 = 40;
 /// The numbers of those that leave begin here.
-const LEAVERS: u64 = 1000;
+const LEAVER_FIRST_NUMBER: u64 = 1000;
 
 /// A client.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl Client {
     }
 
     /// The one of a round that leaves.
-    pub(crate) fn unheard(round: u64, levels: &[AckLevel], address: &str) -> Arc<Self> {
-        let (number, level, address) = (LEAVERS + round, levels.last().copied(), address.to_owned());
+    pub(crate) fn leaver(round: u64, levels: &[AckLevel], address: &str) -> Arc<Self> {
+        let (number, level, address) = (LEAVER_FIRST_NUMBER + round, levels.last().copied(), address.to_owned());
         Arc::new(Self { number, address, level, levels: levels.to_vec(), transport: 0, producer: OnceLock::new() })
     }
 
@@ -95,11 +95,11 @@ impl Client {
     pub(crate) async fn run(self: Arc<Self>, world: Arc<World>) {
         let producer = self.producer();
         let mut rng = world.rng(self.number << 32);
-        let flight = Arc::new(Semaphore::new(IN_FLIGHT as usize));
+        let flight = Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_MAX as usize));
         let mut next = 0;
         while !world.is_stopped() {
-            let place = flight.clone().acquire_owned().await.expect("never closed");
-            let count = 1 + rng.below(RECORDS);
+            let permit = flight.clone().acquire_owned().await.expect("never closed");
+            let count = 1 + rng.below(RECORDS_PER_APPEND_MAX);
             let level = self.level.unwrap_or(self.levels[rng.index(self.levels.len())]);
             let (client, first) = (self.number, next);
             let records: Vec<_> = (first..first + count).map(|index| world.record(client, index)).collect();
@@ -110,16 +110,21 @@ impl Client {
             let ticket = room.at(level).submit_batch(&mut batch).expect("submitted");
             let (world, ring) = (world.clone(), self.has_ring());
             tokio::spawn(async move {
-                let late =
-                    Err(AppendError::GivenUp { waited: PATIENCE, reason: "no answer".into(), maybe_written: true });
+                let late = Err(AppendError::DeliveryTimeout {
+                    waited: TEST_TIMEOUT,
+                    reason: "no answer".into(),
+                    maybe_written: true,
+                });
                 // In a task of its own: a ticket that is looked at again when the time is over may have its answer by
                 // that look alone, and whoever is not told would not be noticed.
-                let answer = tokio::time::timeout(PATIENCE, tokio::spawn(ticket)).await;
-                world.heard(client, first, level, ring, answer.map_or(late, |ended| ended.expect("no panic")));
-                drop(place);
+                let answer = tokio::time::timeout(TEST_TIMEOUT, tokio::spawn(ticket)).await;
+                world.note_answer(client, first, level, ring, answer.map_or(late, |ended| ended.expect("no panic")));
+                drop(permit);
             });
         }
-        let _all = tokio::time::timeout(PATIENCE, flight.acquire_many(IN_FLIGHT)).await.expect("all are answered");
+        let _all = tokio::time::timeout(TEST_TIMEOUT, flight.acquire_many(APPENDS_IN_FLIGHT_MAX))
+            .await
+            .expect("all are answered");
         match producer.close().await {
             Ok(_) => {}
             // It asks for `durable` in the end: what was only `received` may have gone with a daemon, and it says so.
@@ -131,7 +136,7 @@ impl Client {
     /// Appends and goes, whatever becomes of it.
     pub(crate) async fn run_and_leave(self: Arc<Self>, world: Arc<World>) {
         let producer = self.producer();
-        for index in 0..UNHEARD {
+        for index in 0..LEAVER_APPENDS {
             let room = producer.reserve(100_000).await.expect("room");
             drop(room.submit(&world.record(self.number, index)).expect("submitted"));
         }

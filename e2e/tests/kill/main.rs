@@ -22,16 +22,16 @@ use clients::{Client, LEVELS, TRANSPORTS};
 use world::World;
 
 /// Kills where nothing else is said: as many as a test among others may take time for.
-const ROUNDS: u64 = 12;
+const KILLS_DEFAULT: u64 = 12;
 /// So many times as many are made at most, while a transport × level was not hit yet: an answer at `received` is hardly ever
 /// on its way.
-const MORE: u64 = 12;
+const ROUNDS_MAX_FACTOR: u64 = 12;
 /// Acks of all clients together between two kills, at least and at most.
 const ACKS: (u64, u64) = (30, 1500);
 /// Starts of a storm.
-const STORM: u64 = 20;
+const STORM_STARTS: u64 = 20;
 /// Each so many starts, one is killed before it is over.
-const EARLY: u64 = 5;
+const EARLY_KILL_EVERY: u64 = 5;
 
 #[test]
 fn what_was_acknowledged_survives() {
@@ -73,7 +73,7 @@ fn a_storm_of_restarts() {
     world.wait_acked(ACKS.0);
     daemon.kill9();
     let mut served = 0;
-    for _ in 0..STORM {
+    for _ in 0..STORM_STARTS {
         if rng.chance(1, 2) {
             daemon.start_and_kill9();
         } else {
@@ -94,9 +94,9 @@ fn a_storm_of_restarts() {
     let all = runtime.block_on(readback::served(&daemon.address("unix")));
     let counts = check::all(&world, &acks, &all, true);
     ends_clean(&mut daemon, &all);
-    println!("tally: kills={STORM} acks={} lost=0", acks.len());
+    println!("tally: kills={STORM_STARTS} acks={} lost=0", acks.len());
     println!(
-        "storm, seed {seed}: {STORM} starts killed, {served} of them when they served, {} appends acked ({counts}), \
+        "storm, seed {seed}: {STORM_STARTS} starts killed, {served} of them when they served, {} appends acked ({counts}), \
          {resent} records resent, {} appends given up as forgotten, {} records read back",
         acks.len(),
         world.forgotten(),
@@ -106,7 +106,8 @@ fn a_storm_of_restarts() {
 
 #[expect(clippy::print_stdout, reason = "the counts are the result")]
 fn survives(policy: &str, levels: &[AckLevel], part: u64) {
-    let rounds = std::env::var("CLAD_KILL_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("CLAD_KILL_ROUNDS"));
+    let rounds =
+        std::env::var("CLAD_KILL_ROUNDS").map_or(KILLS_DEFAULT, |text| text.parse().expect("CLAD_KILL_ROUNDS"));
     let rounds = rounds.div_ceil(part);
     let seed = seed();
     let mut rng = Rng::new(seed);
@@ -122,9 +123,10 @@ fn survives(policy: &str, levels: &[AckLevel], part: u64) {
 
     let mut hit = vec![0_u64; TRANSPORTS.len() * levels.len()];
     let mut round = 0;
-    while round < rounds || (hit.contains(&0) && round < rounds * MORE) {
-        let unheard = Client::unheard(round, levels, &daemon.address(TRANSPORTS[round as usize % TRANSPORTS.len()]));
-        let leaver = runtime.spawn(unheard.run_and_leave(world.clone()));
+    while round < rounds || (hit.contains(&0) && round < rounds * ROUNDS_MAX_FACTOR) {
+        let leaving_client =
+            Client::leaver(round, levels, &daemon.address(TRANSPORTS[round as usize % TRANSPORTS.len()]));
+        let leaver = runtime.spawn(leaving_client.run_and_leave(world.clone()));
         let target = world.acked() + ACKS.0 + rng.below(ACKS.1 - ACKS.0);
         world.wait_acked(target);
         let sent: Vec<u64> = clients.iter().map(|client| client.sent()).collect();
@@ -135,7 +137,7 @@ fn survives(policy: &str, levels: &[AckLevel], part: u64) {
             }
         }
         leaver.abort();
-        if round % EARLY == EARLY - 1 {
+        if round % EARLY_KILL_EVERY == EARLY_KILL_EVERY - 1 {
             daemon.start_and_kill9();
         }
         daemon.restart();

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clad_client::{AckLevel, AnyValue, AppendError, Receipt, Record};
-use clad_e2e::{PATIENCE, Rng};
+use clad_e2e::{Rng, TEST_TIMEOUT};
 
 /// An append that was acknowledged.
 #[derive(Debug, Clone, Copy)]
@@ -25,12 +25,12 @@ pub(crate) struct Ack {
 pub(crate) struct World {
     seed: u64,
     stopped: AtomicBool,
-    heard: Mutex<Heard>,
+    answers: Mutex<Answers>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct Answers {
     acks: Vec<Ack>,
     forgotten: u64,
     failure: Option<String>,
@@ -38,7 +38,7 @@ struct Heard {
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { seed, stopped: AtomicBool::new(false), heard: Mutex::default(), changed: Condvar::new() }
+        Self { seed, stopped: AtomicBool::new(false), answers: Mutex::default(), changed: Condvar::new() }
     }
 
     /// A source of chance for one purpose.
@@ -72,7 +72,7 @@ impl World {
     ///
     /// Whoever has a record in the log is known for ever. Whoever has none may be told, after two crashes in a row, that
     /// it is not known and its records may be written: then they are like those that were never acknowledged.
-    pub(crate) fn heard(
+    pub(crate) fn note_answer(
         &self,
         client: u64,
         first: u64,
@@ -80,45 +80,45 @@ impl World {
         ring: bool,
         answer: Result<Receipt, AppendError>,
     ) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = |ack: &Ack| ack.client == client && ack.first < first && ack.receipt.level > AckLevel::Received;
         match answer {
-            Ok(receipt) if receipt.level == level => heard.acks.push(Ack { client, first, ring, receipt }),
+            Ok(receipt) if receipt.level == level => answers.acks.push(Ack { client, first, ring, receipt }),
             // A ring is never forgotten: somebody keeps it.
-            Err(AppendError::Forgotten) if !ring && !heard.acks.iter().any(kept) => heard.forgotten += 1,
-            other => heard.failure = Some(format!("client {client}, record {first}, at {level}: {other:?}")),
+            Err(AppendError::Forgotten) if !ring && !answers.acks.iter().any(kept) => answers.forgotten += 1,
+            other => answers.failure = Some(format!("client {client}, record {first}, at {level}: {other:?}")),
         }
-        drop(heard);
+        drop(answers);
         self.changed.notify_all();
     }
 
     /// How many appends were given up because the daemon knew nothing of their producer.
     pub(crate) fn forgotten(&self) -> u64 {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).forgotten
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).forgotten
     }
 
     /// How many acks there were.
     pub(crate) fn acked(&self) -> u64 {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).acks.len() as u64
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).acks.len() as u64
     }
 
     /// All acks so far.
     pub(crate) fn acks(&self) -> Vec<Ack> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(heard.failure, None);
-        heard.acks.clone()
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(answers.failure, None);
+        answers.acks.clone()
     }
 
     /// Waits for so many.
     pub(crate) fn wait_acked(&self, target: u64) {
-        let until = Instant::now() + PATIENCE;
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        while (heard.acks.len() as u64) < target && heard.failure.is_none() {
+        let until = Instant::now() + TEST_TIMEOUT;
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        while (answers.acks.len() as u64) < target && answers.failure.is_none() {
             let left = until.saturating_duration_since(Instant::now());
-            assert!(left > Duration::ZERO, "{} acks came, {target} were waited for", heard.acks.len());
-            heard = self.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            assert!(left > Duration::ZERO, "{} acks came, {target} were waited for", answers.acks.len());
+            answers = self.changed.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        assert_eq!(heard.failure, None);
+        assert_eq!(answers.failure, None);
     }
 
     /// Tells the clients to bring home what they have, and end.

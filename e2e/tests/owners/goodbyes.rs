@@ -5,12 +5,12 @@ use clad_e2e::{Daemon, Setup, web};
 use clad_proto::AckLevel;
 
 use crate::session::{Session, TRANSPORTS, Transport, all_at_once};
-use crate::{GREEDY, OTHERS, Quiet, count, daemon, each_once, id, others_are_let_in};
+use crate::{GREEDY_UID, OTHER_UIDS, SteadyProducer, count, daemon, each_once, id, others_are_admitted};
 
 /// More ids than the log remembers by default.
-const MANY: u32 = 1200;
+const FORGOTTEN_IDS: u32 = 1200;
 /// More programs than that, one after the other.
-const PROGRAMS: u32 = 1100;
+const RING_PROGRAMS: u32 = 1100;
 
 /// `clad_dropped_records_total`, for all reasons.
 fn dropped(daemon: &Daemon) -> usize {
@@ -22,12 +22,12 @@ fn dropped(daemon: &Daemon) -> usize {
 /// Two who are quiet, one of them connected. A user comes under ever new ids, each of which hands a record over, at level `none`, and
 /// says BYE. Then the daemon is stopped and started.
 fn many_ids_that_say_bye_cost_nobody_else(over: Transport) {
-    let what = format!("{MANY} ids that say BYE, by {over:?}");
+    let what = format!("{FORGOTTEN_IDS} ids that say BYE, by {over:?}");
     let Some(mut daemon) = daemon(&what, Setup::new()) else { return };
-    let (there, session) = Quiet::new(&daemon, 1002, id(1, 0));
-    let (away, _) = Quiet::new(&daemon, 1003, id(1, 1));
-    let refused = as_user(GREEDY, || {
-        let tries = (0..MANY).map(|n| all_at_once(&daemon, over, id(9, n), &format!("short {n}")));
+    let (there, session) = SteadyProducer::new(&daemon, 1002, id(1, 0));
+    let (away, _) = SteadyProducer::new(&daemon, 1003, id(1, 1));
+    let refused = as_user(GREEDY_UID, || {
+        let tries = (0..FORGOTTEN_IDS).map(|n| all_at_once(&daemon, over, id(9, n), &format!("short {n}")));
         tries.filter(Result::is_err).count()
     });
     let dropped = dropped(&daemon);
@@ -36,12 +36,16 @@ fn many_ids_that_say_bye_cost_nobody_else(over: Transport) {
     daemon.restart();
     there.is_known(&daemon);
     away.is_known(&daemon);
-    others_are_let_in(&daemon, 2);
+    others_are_admitted(&daemon, 2);
     let all = each_once(&daemon);
     assert_eq!(count(&all, "quiet"), 6);
-    assert_eq!(count(&all, "uid"), OTHERS.len() * TRANSPORTS.len());
+    assert_eq!(count(&all, "uid"), OTHER_UIDS.len() * TRANSPORTS.len());
     let short = count(&all, "short");
-    assert_eq!((short, dropped, refused), (MANY as usize, 0, 0), "stored, dropped, refused: BYE gives its place back");
+    assert_eq!(
+        (short, dropped, refused),
+        (FORGOTTEN_IDS as usize, 0, 0),
+        "stored, dropped, refused: BYE gives its place back"
+    );
 }
 
 #[test]
@@ -69,9 +73,9 @@ fn many_ids_with_rings_that_say_bye_cost_nobody_else() {
 #[test]
 fn short_programs_before_a_crash_cost_nobody_anything() {
     let Some(mut daemon) = daemon("short programs before a crash", Setup::new()) else { return };
-    let (quiet, _session) = Quiet::new(&daemon, 1002, id(1, 0));
-    let last = id(9, PROGRAMS - 1);
-    for n in 0..PROGRAMS {
+    let (steady, _session) = SteadyProducer::new(&daemon, 1002, id(1, 0));
+    let last = id(9, RING_PROGRAMS - 1);
+    for n in 0..RING_PROGRAMS {
         let (uid, over) = ([1001, 1004, 1005, 0][n as usize / 4 % 4], TRANSPORTS[n as usize % 4]);
         as_user(uid, || {
             let (mut session, _) =
@@ -89,8 +93,8 @@ fn short_programs_before_a_crash_cost_nobody_anything() {
     daemon.kill9();
     daemon.restart();
     assert_eq!(daemon.status().producers, 1, "the quiet one alone is remembered");
-    quiet.is_known(&daemon);
-    others_are_let_in(&daemon, 2);
+    steady.is_known(&daemon);
+    others_are_admitted(&daemon, 2);
     let all = each_once(&daemon);
-    assert_eq!((count(&all, "quiet"), count(&all, "program")), (3, PROGRAMS as usize));
+    assert_eq!((count(&all, "quiet"), count(&all, "program")), (3, RING_PROGRAMS as usize));
 }

@@ -14,7 +14,7 @@ use clad_proto::frame::{AppendHead, Frame, Read, ReadFrom, encode_append};
 use clad_proto::{AckLevel, ErrorCode};
 
 use crate::session::{Session, TRANSPORTS, Transport, connect};
-use crate::{GREEDY, OTHERS, OTHERS_WAIT, Quiet, count, daemon, each_once, id};
+use crate::{GREEDY_UID, OTHER_UIDS, OTHERS_ACK_TIMEOUT, SteadyProducer, count, daemon, each_once, id};
 
 /// Each small enough to be taken in a moment.
 const PRODUCERS: u32 = 64;
@@ -24,17 +24,17 @@ const RINGS: u32 = 8;
 const READS: u32 = 16;
 const READERS: usize = 20;
 /// A frame of which half is sent, and how many of them: more than the memory for such frames.
-const LARGE: usize = 1 << 20;
-const HALVES: usize = 24;
+const HALF_FRAME_BYTES: usize = 1 << 20;
+const HALF_FRAMES: usize = 24;
 /// What the others do of each kind when he has everything.
-const ROUNDS: u64 = 30;
+const ROUNDS_PER_KIND: u64 = 30;
 
 /// What the greedy user holds on to, and what he was told.
 #[derive(Default)]
 struct Loot {
     sessions: Vec<Session>,
     connections: Vec<Raw>,
-    told: BTreeSet<String>,
+    refusals: BTreeSet<String>,
 }
 
 impl Loot {
@@ -51,8 +51,8 @@ impl Loot {
         }
     }
 
-    fn is_told(&mut self, code: ErrorCode) {
-        self.told.insert(code.to_string());
+    fn note_refusal(&mut self, code: ErrorCode) {
+        self.refusals.insert(code.to_string());
     }
 
     /// Connections that each follow the log as often as they may.
@@ -60,7 +60,7 @@ impl Loot {
         for _ in 0..READERS {
             let mut raw = connect(daemon, Transport::Tcp);
             if let Err(error) = raw.greet(&hello_reader()) {
-                return self.is_told(error.code);
+                return self.note_refusal(error.code);
             }
             for request_id in 1..=READS {
                 follow(&mut raw, request_id);
@@ -71,17 +71,17 @@ impl Loot {
 
     /// Half of a large append each.
     fn halves(&mut self, daemon: &Daemon) {
-        let payload = payload(&[&[b'h'; LARGE][..]]);
+        let payload = payload(&[&[b'h'; HALF_FRAME_BYTES][..]]);
         let (count, payload_crc) = (payload.count, payload.checksum());
         let head = AppendHead { first_seq: 0, count, level: AckLevel::Durable, gap: false, payload_crc };
         let mut frame = BytesMut::new();
         encode_append(&mut frame, &head, &payload.bytes);
-        for over in (0..HALVES).map(|n| TRANSPORTS[n % 2]) {
+        for over in (0..HALF_FRAMES).map(|n| TRANSPORTS[n % 2]) {
             let mut raw = connect(daemon, over);
             if let Err(error) = raw.greet(&hello()) {
-                return self.is_told(error.code);
+                return self.note_refusal(error.code);
             }
-            raw.send_some(&frame[..LARGE / 2], Duration::from_millis(20));
+            raw.send_some(&frame[..HALF_FRAME_BYTES / 2], Duration::from_millis(20));
             self.connections.push(raw);
         }
     }
@@ -90,7 +90,7 @@ impl Loot {
         for number in 0..RINGS {
             match Session::open(daemon, Transport::Ring, id(9, number)) {
                 Ok((session, _)) => self.sessions.push(session),
-                Err(error) => return self.is_told(error.code),
+                Err(error) => return self.note_refusal(error.code),
             }
         }
     }
@@ -102,7 +102,7 @@ impl Loot {
                 session.append(0, AckLevel::Received, &format!("greedy {group}/{number}"))
             });
             if let Err(error) = taken {
-                return self.is_told(error.code);
+                return self.note_refusal(error.code);
             }
         }
     }
@@ -112,7 +112,7 @@ impl Loot {
         for _ in 0..CONNECTIONS {
             let mut raw = connect(daemon, over);
             if let Err(error) = raw.greet(&hello()) {
-                return self.is_told(error.code);
+                return self.note_refusal(error.code);
             }
             self.connections.push(raw);
         }
@@ -129,7 +129,7 @@ fn follow(raw: &mut Raw, request_id: u32) {
 /// a small record and a large one, and says BYE. A refusal fails the test. How long the longest step took.
 fn works(daemon: &Daemon, uid: u32, group: u8, rounds: &AtomicU64, over: &AtomicU64) -> (u32, Duration) {
     let (mut number, mut longest) = (0, Duration::ZERO);
-    let large = "l".repeat(LARGE / 4);
+    let large = "l".repeat(HALF_FRAME_BYTES / 4);
     while over.load(Ordering::SeqCst) == 0 {
         for transport in TRANSPORTS {
             let began = Instant::now();
@@ -169,18 +169,18 @@ impl Drop for Over<'_> {
 }
 
 #[test]
-fn one_user_takes_all_he_can_and_nobody_else_is_told() {
+fn one_user_takes_all_he_can_and_nobody_else_notices() {
     let setup = Setup::new().set("limits.max_producers", &PRODUCERS.to_string());
     let setup = setup.set("limits.max_connections", &CONNECTIONS.to_string()).set("ingest.tcp.allow_read", "true");
     let setup = setup.set("ingest.shm.max_rings", &RINGS.to_string());
     let Some(mut daemon) = daemon("one user who takes all he can", setup) else { return };
-    let (quiet, session) = Quiet::new(&daemon, 900, id(1, 0));
+    let (steady, session) = SteadyProducer::new(&daemon, 900, id(1, 0));
     drop(session);
-    let (rounds, over) = (OTHERS.map(|_| AtomicU64::new(0)), AtomicU64::new(0));
+    let (rounds, over) = (OTHER_UIDS.map(|_| AtomicU64::new(0)), AtomicU64::new(0));
     let done = thread::scope(|scope| {
         let end = Over(&over);
         let works: Vec<_> = (20..)
-            .zip(OTHERS)
+            .zip(OTHER_UIDS)
             .zip(&rounds)
             .map(|((group, uid), rounds)| {
                 let (daemon, over) = (&daemon, &over);
@@ -188,14 +188,14 @@ fn one_user_takes_all_he_can_and_nobody_else_is_told() {
             })
             .collect();
         let mut loot = Loot::default();
-        as_user(GREEDY, || loot.take(&daemon));
-        let told: Vec<&str> = loot.told.iter().map(String::as_str).collect();
-        assert!(told.contains(&"too_many_producers") && told.contains(&"too_many_connections"), "{told:?}");
+        as_user(GREEDY_UID, || loot.take(&daemon));
+        let refusals: Vec<&str> = loot.refusals.iter().map(String::as_str).collect();
+        assert!(refusals.contains(&"too_many_producers") && refusals.contains(&"too_many_connections"), "{refusals:?}");
         // He has what he can have. It goes on beside that.
         let before = rounds.each_ref().map(|rounds| rounds.load(Ordering::SeqCst));
         let began = Instant::now();
-        while rounds.iter().zip(before).any(|(now, before)| now.load(Ordering::SeqCst) < before + ROUNDS) {
-            assert!(began.elapsed() < clad_e2e::PATIENCE, "the others stand still: {rounds:?}, {before:?} before");
+        while rounds.iter().zip(before).any(|(now, before)| now.load(Ordering::SeqCst) < before + ROUNDS_PER_KIND) {
+            assert!(began.elapsed() < clad_e2e::TEST_TIMEOUT, "the others stand still: {rounds:?}, {before:?} before");
             assert!(works.iter().all(|work| !work.is_finished()), "one of the others has ended");
             thread::sleep(Duration::from_millis(5));
         }
@@ -206,10 +206,10 @@ fn one_user_takes_all_he_can_and_nobody_else_is_told() {
     });
     let programs = done.iter().map(|(programs, _)| *programs as usize).sum::<usize>();
     let longest = done.iter().map(|(_, longest)| *longest).max().unwrap_or_default();
-    assert!(longest < OTHERS_WAIT, "{longest:?} for a program of the others");
+    assert!(longest < OTHERS_ACK_TIMEOUT, "{longest:?} for a program of the others");
     daemon.kill9();
     daemon.restart();
-    quiet.is_known(&daemon);
+    steady.is_known(&daemon);
     let all = each_once(&daemon);
     assert_eq!(count(&all, "uid"), programs, "each program of the others has its record");
     assert_eq!(count(&all, "large"), programs / TRANSPORTS.len() * 3, "and a large one");

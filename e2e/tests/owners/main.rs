@@ -8,7 +8,7 @@
 
 mod goodbyes;
 mod greed;
-mod places;
+mod producer_slots;
 mod returns;
 mod session;
 
@@ -23,11 +23,11 @@ use clad_proto::{AckLevel, ProducerId};
 use session::{Session, TRANSPORTS, Transport};
 
 /// The user who takes what he can.
-const GREEDY: u32 = 1001;
+const GREEDY_UID: u32 = 1001;
 /// Users who want little, root among them.
-const OTHERS: [u32; 3] = [1002, 1003, 0];
+const OTHER_UIDS: [u32; 3] = [1002, 1003, 0];
 /// The longest that one of the others may wait for an ack: far more than a busy machine takes.
-const OTHERS_WAIT: Duration = Duration::from_secs(10);
+const OTHERS_ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A daemon that every user can reach; none where the tests cannot be other users.
 fn daemon(what: &str, setup: Setup) -> Option<Daemon> {
@@ -50,13 +50,13 @@ fn id(group: u8, number: u32) -> ProducerId {
 }
 
 /// A producer that has stored a few records, and is to be remembered.
-struct Quiet {
+struct SteadyProducer {
     uid: u32,
     id: ProducerId,
     last: (u64, u64),
 }
 
-impl Quiet {
+impl SteadyProducer {
     /// It stores sequences 0 to 2. Its session goes on as long as the caller keeps it.
     fn new(daemon: &Daemon, uid: u32, id: ProducerId) -> (Self, Session) {
         as_user(uid, || {
@@ -89,8 +89,8 @@ impl Quiet {
 }
 
 /// New producers of others are let in by every transport, at once.
-fn others_are_let_in(daemon: &Daemon, group: u8) {
-    for (n, uid) in (0..).zip(OTHERS) {
+fn others_are_admitted(daemon: &Daemon, group: u8) {
+    for (n, uid) in (0..).zip(OTHER_UIDS) {
         for (k, over) in (0..).zip(TRANSPORTS) {
             let began = Instant::now();
             as_user(uid, || {
@@ -102,7 +102,7 @@ fn others_are_let_in(daemon: &Daemon, group: u8) {
                 let stored = session.append(0, AckLevel::Durable, &body);
                 stored.unwrap_or_else(|error| panic!("uid {uid} by {over:?}: {error}"));
             });
-            assert!(began.elapsed() < OTHERS_WAIT, "uid {uid} by {over:?} waited {:?}", began.elapsed());
+            assert!(began.elapsed() < OTHERS_ACK_TIMEOUT, "uid {uid} by {over:?} waited {:?}", began.elapsed());
         }
     }
 }

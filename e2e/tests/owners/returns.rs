@@ -10,7 +10,7 @@ use clad_e2e::{Daemon, Rng, Setup, seed};
 use clad_proto::{AckLevel, ProducerId};
 
 use crate::session::{Answer, Last, Session, TRANSPORTS, Transport};
-use crate::{GREEDY, daemon, each_once, id};
+use crate::{GREEDY_UID, daemon, each_once, id};
 
 /// Crashes by each transport.
 const CRASHES: u32 = 4;
@@ -23,7 +23,7 @@ fn offsets(daemon: &Daemon) -> HashMap<String, u64> {
 
 /// A life of a producer: it is let in, stores a record at this sequence, and goes with BYE. What it was told of the life before.
 fn lives(daemon: &Daemon, over: Transport, id: ProducerId, body: &str) -> Last {
-    as_user(GREEDY, || {
+    as_user(GREEDY_UID, || {
         let (mut session, last) = Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}"));
         let next = last.map_or(0, |(sequence, _)| sequence + 1);
         if let Some(answer) = session.append(next, AckLevel::Durable, body).expect("taken") {
@@ -36,7 +36,7 @@ fn lives(daemon: &Daemon, over: Transport, id: ProducerId, body: &str) -> Last {
 
 /// HELLO, and not a word more. What it was told.
 fn knocks(daemon: &Daemon, over: Transport, id: ProducerId) -> Last {
-    as_user(GREEDY, || Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}")).1)
+    as_user(GREEDY_UID, || Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}")).1)
 }
 
 /// A connection with a ring ends before the ring is drained, and the producer ends with the ring: HELLO waits for that.
@@ -60,12 +60,12 @@ fn comes_back(what: &str, between: impl Fn(&mut Daemon, Transport, ProducerId)) 
 }
 
 #[test]
-fn an_id_that_comes_back_begins_anew() {
+fn a_returning_id_starts_over() {
     comes_back("an id that comes back", |_, _, _| {});
 }
 
 #[test]
-fn an_id_that_comes_back_after_a_rotation_and_a_crash_begins_anew() {
+fn a_returning_id_starts_over_after_a_rotation_and_a_crash() {
     comes_back("an id that comes back after a rotation and a crash", |daemon, over, id| {
         has_ended(daemon, over, id);
         daemon.admin().rotate().expect("rotated");
@@ -75,7 +75,7 @@ fn an_id_that_comes_back_after_a_rotation_and_a_crash_begins_anew() {
 }
 
 #[test]
-fn an_id_that_comes_back_after_a_clean_restart_begins_anew() {
+fn a_returning_id_starts_over_after_a_clean_restart() {
     comes_back("an id that comes back after a clean restart", |daemon, over, id| {
         has_ended(daemon, over, id);
         assert_eq!(daemon.term(), Some(0));
@@ -85,7 +85,7 @@ fn an_id_that_comes_back_after_a_clean_restart_begins_anew() {
 
 /// The daemon is killed when it has said that it knows nothing, and before it is sent anything.
 #[test]
-fn an_id_that_was_welcomed_before_a_crash_begins_anew() {
+fn an_id_welcomed_before_a_crash_starts_over() {
     comes_back("an id that was welcomed before a crash", |daemon, over, id| {
         assert_eq!(knocks(daemon, over, id), None, "{over:?}: it said BYE");
         daemon.kill9();
@@ -95,7 +95,7 @@ fn an_id_that_was_welcomed_before_a_crash_begins_anew() {
 
 /// The same where the log was rotated in between, and crashes twice.
 #[test]
-fn an_id_that_was_welcomed_before_a_rotation_and_two_crashes_begins_anew() {
+fn an_id_welcomed_before_a_rotation_and_two_crashes_starts_over() {
     comes_back("an id that was welcomed before a rotation and two crashes", |daemon, over, id| {
         assert_eq!(knocks(daemon, over, id), None, "{over:?}: it said BYE");
         daemon.admin().rotate().expect("rotated");
@@ -133,7 +133,7 @@ fn what_is_sent_again_after_a_crash_is_answered_by_its_own_life() {
         let (id, later) = (id(1, n), format!("later {n}"));
         assert_eq!(lives(&daemon, over, id, &format!("earlier {n}")), None);
         let level = [AckLevel::None, AckLevel::Received, AckLevel::Written, AckLevel::Durable][rng.index(4)];
-        as_user(GREEDY, || {
+        as_user(GREEDY_UID, || {
             let (mut session, last) = Session::open(&daemon, over, id).expect("let in");
             assert_eq!(last, None, "{over:?}: it said BYE");
             let answer = session.append(0, level, &later).expect("taken");
@@ -141,7 +141,7 @@ fn what_is_sent_again_after_a_crash_is_answered_by_its_own_life() {
         });
         daemon.kill9();
         daemon.restart();
-        as_user(GREEDY, || {
+        as_user(GREEDY_UID, || {
             let (mut session, last) = Session::open(&daemon, over, id).expect("let in");
             let answer = session.append(0, AckLevel::Durable, &later).expect("taken").expect("an answer");
             let known = last.map(|(sequence, offset)| (sequence, Answer { offset, duplicate: true }));

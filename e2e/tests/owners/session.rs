@@ -80,7 +80,7 @@ impl Session {
                     other => panic!("no answer to an append: {other:?}"),
                 };
                 if level > AckLevel::Received {
-                    raw.wait_mark(level, accepted.epoch, accepted.first_offset);
+                    raw.wait_watermark(level, accepted.epoch, accepted.first_offset);
                 }
                 Ok(Some(Answer { offset: accepted.first_offset, duplicate: accepted.duplicate }))
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::cuts::{Device, Recorder};
 use clad_e2e::tool::clactl;
-use clad_e2e::{Daemon, PATIENCE, Raw, Scratch, Setup, web};
+use clad_e2e::{Daemon, Raw, Scratch, Setup, TEST_TIMEOUT, web};
 use clad_proto::AckLevel;
 use clad_proto::frame::Frame;
 
@@ -136,7 +136,7 @@ fn a_disk_that_gets_full() {
             knock(&daemon, AckLevel::Durable);
             knock(&daemon, AckLevel::None);
             thread::sleep(Duration::from_millis(100));
-            assert!(began.elapsed() < PATIENCE, "{name} never fired");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{name} never fired");
         }
     }
     prometheus.wait_firing(&ALERTS);
@@ -201,7 +201,7 @@ impl Drop for Breakable {
 fn until_gone(what: &str, mut gone: impl FnMut() -> bool) {
     let began = Instant::now();
     while !gone() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TEST_TIMEOUT {
             return eprintln!("left behind: {what}");
         }
         thread::sleep(Duration::from_millis(50));

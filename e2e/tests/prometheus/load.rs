@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clad_client::{Producer, Record};
 use clad_e2e::tool::{Running, clactl};
-use clad_e2e::{Daemon, PATIENCE};
+use clad_e2e::{Daemon, TEST_TIMEOUT};
 use clad_proto::AckLevel;
 
 /// What each program hands in at a time.
 const RECORDS: usize = 8;
-const BODY: usize = 512;
-const PAUSE: Duration = Duration::from_millis(2);
+const BODY_BYTES: usize = 512;
+const APPEND_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
@@ -62,12 +62,12 @@ fn program(address: &str, level: AckLevel, stop: &AtomicBool, acked: &AtomicU64)
     runtime.block_on(async {
         let builder = Producer::builder(address.parse().expect("an address")).component("load").level(level);
         let producer = builder.connect().await.expect("connected");
-        let records = vec![Record::text(0, 9, "x".repeat(BODY)); RECORDS];
+        let records = vec![Record::text(0, 9, "x".repeat(BODY_BYTES)); RECORDS];
         while !stop.load(Ordering::Relaxed) {
-            let receipt = tokio::time::timeout(PATIENCE, producer.append(&records)).await.expect("an answer");
+            let receipt = tokio::time::timeout(TEST_TIMEOUT, producer.append(&records)).await.expect("an answer");
             assert!(receipt.expect("taken").level >= level);
             acked.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(APPEND_INTERVAL).await;
         }
     });
 }

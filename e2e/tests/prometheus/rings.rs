@@ -34,7 +34,7 @@ fn holder(daemon: &Daemon) -> Pid {
 #[test]
 #[ignore = "cargo xtask ci prometheus"]
 fn are_cut_off_and_kept_by_nobody() {
-    const ALERTS: [&str; 3] = ["CladRingCutOff", "CladRingKeeperLost", "CladRingsUnkept"];
+    const ALERTS: [&str; 3] = ["CladRingCutOff", "CladRingKeeperLost", "CladRingsUnprotected"];
     let daemon = Setup::new().start();
     let _good = program(&daemon, "good");
     let mut wild = program(&daemon, "wild");
@@ -44,14 +44,14 @@ fn are_cut_off_and_kept_by_nobody() {
     let bytes = ring.metadata().expect("a file").len() as usize;
     ring.write_all_at(&vec![0xFF; bytes], 0).expect("written");
     prometheus.wait_firing(&["CladRingCutOff"]);
-    prometheus.is_silent(&["CladRingKeeperLost", "CladRingsUnkept"]);
+    prometheus.is_silent(&["CladRingKeeperLost", "CladRingsUnprotected"]);
     // The holder dies, and no other can listen in its place.
     let place = daemon.socket().with_file_name("rings.sock");
     let holder = holder(&daemon);
     fs::remove_file(&place).expect("it was there");
     fs::create_dir_all(place.join("in the way")).expect("a folder");
     kill(holder, Signal::SIGKILL).expect("killed");
-    prometheus.wait_firing(&["CladRingKeeperLost", "CladRingsUnkept"]);
+    prometheus.wait_firing(&["CladRingKeeperLost", "CladRingsUnprotected"]);
     fs::remove_dir_all(&place).expect("out of the way");
     prometheus.wait_over(&ALERTS);
 }
@@ -60,7 +60,7 @@ fn are_cut_off_and_kept_by_nobody() {
 #[test]
 #[ignore = "cargo xtask ci prometheus"]
 fn wait_for_larger_segments() {
-    const ALERTS: [&str; 1] = ["CladRingsAside"];
+    const ALERTS: [&str; 1] = ["CladRingsStalled"];
     const SMALL: &str = "[journal]\nsegment_bytes = \"192KiB\"\nmax_record_bytes = \"32KiB\"\n\
         [journal.group_commit]\nmax_bytes = \"32KiB\"\n\
         [limits]\nmax_append_bytes = \"64KiB\"\nmax_connection_inflight_bytes = \"64KiB\"\n";
@@ -77,7 +77,7 @@ fn wait_for_larger_segments() {
     fs::write(&config, SMALL).expect("written");
     daemon.restart();
     prometheus.wait_firing(&ALERTS);
-    assert_eq!(prometheus.value("clad_shm_rings_aside"), Some(1.0));
+    assert_eq!(prometheus.value("clad_shm_rings_stalled"), Some(1.0));
     assert_eq!(daemon.term(), Some(1), "something is left");
     fs::write(&config, "").expect("written");
     daemon.restart();

@@ -1,7 +1,7 @@
 //! A real Prometheus that scrapes one clad twice a second and evaluates the rules of the mixin.
 //!
 //! What must hold: it listens on a port that it finds itself, keeps its data in a folder that is gone afterwards, and is
-//! never on the file system that a test breaks; every wait ends in [`PATIENCE`] and says what Prometheus knew then.
+//! never on the file system that a test breaks; every wait ends in [`TEST_TIMEOUT`] and says what Prometheus knew then.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clad_e2e::tool::{Heard, Running};
-use clad_e2e::{Daemon, Json, PATIENCE, json, web};
+use clad_e2e::tool::{OutputStream, Running};
+use clad_e2e::{Daemon, Json, TEST_TIMEOUT, json, web};
 
 /// Between two looks at what Prometheus knows.
-const LOOK: Duration = Duration::from_millis(200);
+const QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What the suite hands over.
 pub(crate) fn given(name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ impl Prometheus {
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
         command.arg("--web.listen-address=127.0.0.1:0");
         let process = Running::start(command.stdin(Stdio::null()));
-        let ready = process.wait_for(Heard::Stderr, "Server is ready", PATIENCE);
+        let ready = process.wait_for(OutputStream::Stderr, "Server is ready", TEST_TIMEOUT);
         assert!(ready, "Prometheus does not start:\n{}", process.said());
         let said = process.said();
         let address =
@@ -143,8 +143,8 @@ impl Prometheus {
     pub(crate) fn wait(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let began = Instant::now();
         while !holds() {
-            assert!(began.elapsed() < PATIENCE, "{what} never came:\n{}", self.knows());
-            thread::sleep(LOOK);
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what} never came:\n{}", self.knows());
+            thread::sleep(QUERY_INTERVAL);
         }
     }
 
@@ -162,7 +162,7 @@ impl Prometheus {
 impl Drop for Prometheus {
     fn drop(&mut self) {
         self.process.kill();
-        let _ = self.process.wait_end(PATIENCE);
+        let _ = self.process.wait_end(TEST_TIMEOUT);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{producer, runtime, submit};
 /// Where the client that dies finds the daemon.
 const SERVER: &str = "CLAD_RINGS_SERVER";
 /// How often somebody dies.
-const ROUNDS: u64 = 8;
+const DEATHS: u64 = 8;
 
 /// Not a test of its own: the client, in a process that is killed. It says each number once it is posted.
 #[test]
@@ -84,7 +84,7 @@ fn what_was_posted_outlives_its_client_and_the_daemon() {
     let runtime = runtime();
     let mut daemon = Setup::new().set("journal.segment_bytes", "4MiB").start();
     let mut posted = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..DEATHS {
         let client = Client::start(&daemon, format!("c{round}"));
         let many = 50 + rng.below(2000);
         match round % 4 {

@@ -13,7 +13,7 @@ use crate::{record, submit};
 /// The address that the parent appends to.
 const ADDRESS: &str = "CLAD_RINGS_FORKED";
 /// Only what hangs takes longer.
-const PATIENCE_SECONDS: u32 = 60;
+const CHILD_TIMEOUT_SECONDS: u32 = 60;
 
 fn one_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -38,28 +38,28 @@ fn the_client() {
     });
     std::thread::sleep(Duration::from_millis(20));
     nix::unistd::daemon(true, true).expect("forked");
-    nix::unistd::alarm::set(PATIENCE_SECONDS);
+    nix::unistd::alarm::set(CHILD_TIMEOUT_SECONDS);
     drop(inside);
-    let told = kept.submit(&record("c".to_owned()));
-    assert!(matches!(told, Err(SubmitError::Forked)), "{told:?}");
-    let told = producer.try_reserve(100);
-    assert!(matches!(told, Err(ReserveError::Forked)), "{told:?}");
+    let result = kept.submit(&record("c".to_owned()));
+    assert!(matches!(result, Err(SubmitError::Forked)), "{result:?}");
+    let result = producer.try_reserve(100);
+    assert!(matches!(result, Err(ReserveError::Forked)), "{result:?}");
     let mut batch = producer.batch();
     batch.push(&record("d".to_owned())).expect("goes in");
-    let told = producer.try_append_batch(&mut batch, None).map(drop);
-    assert!(told.is_err() && !producer.try_send(&record("e".to_owned())), "{told:?}");
+    let result = producer.try_append_batch(&mut batch, None).map(drop);
+    assert!(result.is_err() && !producer.try_send(&record("e".to_owned())), "{result:?}");
     assert!(producer.log().is_none() && producer.why_no_ring().is_none() && !producer.has_ring());
-    let told = waited.wait(Duration::ZERO);
-    assert!(matches!(told, Err(AppendError::Forked)), "{told:?}");
+    let result = waited.wait(Duration::ZERO);
+    assert!(matches!(result, Err(AppendError::Forked)), "{result:?}");
     one_thread().block_on(async {
-        let told = awaited.await;
-        assert!(matches!(told, Err(AppendError::Forked)), "{told:?}");
-        let told = producer.reserve(100).await;
-        assert!(matches!(told, Err(ReserveError::Forked)), "{told:?}");
-        let told = producer.flush(AckLevel::Written).await;
-        assert!(matches!(told, Err(AppendError::Forked)), "{told:?}");
-        let told = producer.clone().close().await.map(drop);
-        assert!(matches!(told, Err(AppendError::Forked)), "{told:?}");
+        let result = awaited.await;
+        assert!(matches!(result, Err(AppendError::Forked)), "{result:?}");
+        let result = producer.reserve(100).await;
+        assert!(matches!(result, Err(ReserveError::Forked)), "{result:?}");
+        let result = producer.flush(AckLevel::Written).await;
+        assert!(matches!(result, Err(AppendError::Forked)), "{result:?}");
+        let result = producer.clone().close().await.map(drop);
+        assert!(matches!(result, Err(AppendError::Forked)), "{result:?}");
     });
     drop(producer);
     println!("said: all are errors");

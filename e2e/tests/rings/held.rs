@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clad_client::AckLevel;
 use clad_e2e::hold::{Holder, threads};
-use clad_e2e::{PATIENCE, Raw, Setup, readback, web};
+use clad_e2e::{Raw, Setup, TEST_TIMEOUT, readback, web};
 use clad_proto::ErrorCode;
 use clad_proto::frame::Frame;
 
@@ -17,7 +17,7 @@ const NO_ROOM: &str = "1000TiB";
 /// How often a small record is refused for the sake of a large one.
 const REFUSED: u64 = 5;
 /// Bytes of a record that soon finds no room.
-const LARGE: usize = 100_000;
+const LARGE_RECORD_BYTES: usize = 100_000;
 
 /// A logs what there is no room for, and tells B, whose record is small enough. Both are there in that order when there is
 /// room again.
@@ -33,7 +33,7 @@ fn a_small_record_does_not_overtake_the_large_one_that_caused_it() {
     let drained = || daemon.metric("clad_appended_records_total{transport=\"shm\"}");
     let (mut large, mut by_socket, mut refused) = (0_u64, Vec::new(), 0);
     for round in 0..120 {
-        let body = format!("{round}:{}", "x".repeat(LARGE));
+        let body = format!("{round}:{}", "x".repeat(LARGE_RECORD_BYTES));
         submit(&a, AckLevel::Posted, body).wait(Duration::ZERO).expect("posted");
         large += 1;
         // B has heard of A's, by whatever way.
@@ -60,7 +60,7 @@ fn a_small_record_does_not_overtake_the_large_one_that_caused_it() {
     }
     assert!(refused == REFUSED && drained() < 2.0 * large as f64, "there was room for all");
     let rings = daemon.status().rings.expect("told");
-    assert!(rings.waiting_appends > 0 && rings.used_bytes > LARGE as u64, "it is seen: {rings:?}");
+    assert!(rings.waiting_appends > 0 && rings.used_bytes > LARGE_RECORD_BYTES as u64, "it is seen: {rings:?}");
     // The truth of a flush does not depend on the disk.
     let flushed =
         runtime.block_on(async { tokio::time::timeout(Duration::from_millis(500), a.flush(AckLevel::Written)).await });
@@ -76,7 +76,7 @@ fn a_small_record_does_not_overtake_the_large_one_that_caused_it() {
     let mut largest = None;
     for stored in &all {
         let number = number(&stored.body);
-        match stored.body.len() > LARGE {
+        match stored.body.len() > LARGE_RECORD_BYTES {
             true => largest = Some(number),
             false => assert!(
                 Some(number) <= largest,
@@ -93,7 +93,7 @@ fn a_small_record_does_not_overtake_the_large_one_that_caused_it() {
 /// In a flood there is always more in the rings than one pass takes. Who comes by a socket waits for what was there before
 /// him, not for the end of the flood; nobody is refused.
 #[test]
-fn a_flood_by_rings_keeps_nobody_at_a_socket() {
+fn a_flood_by_rings_delays_no_socket_client() {
     let runtime = runtime();
     let daemon = Setup::new().set("ingest.shm.ring_bytes", "4MiB").start();
     let (mut socket, _) = Raw::producer(&daemon.socket());
@@ -132,7 +132,7 @@ fn a_daemon_whose_drain_does_not_get_on_is_not_ready() {
     let until = |what: &str, code: u16| {
         let began = Instant::now();
         while ready().0 != code {
-            assert!(began.elapsed() < PATIENCE, "{what}: {:?}\n{}", ready(), daemon.said());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what}: {:?}\n{}", ready(), daemon.said());
             std::thread::sleep(Duration::from_millis(20));
         }
     };

@@ -25,10 +25,13 @@ impl Hostile {
         let mut by_hand = ByHand::at(socket, &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() }, 1);
         assert!(by_hand.given.other_clock, "its clock is none");
         assert!(by_hand.given.bytes > 0);
-        let (ring, board) = (File::from(by_hand.fds.remove(1)), File::from(by_hand.fds.remove(0)));
+        let (ring, completion_page) = (File::from(by_hand.fds.remove(1)), File::from(by_hand.fds.remove(0)));
         // What it must not do, it cannot.
         assert!(ring.set_len(0).is_err() && ring.set_len(1 << 30).is_err(), "the ring can be cut or made to grow");
-        assert!(board.write_at(b"mine", 128).is_err() && board.set_len(0).is_err(), "the board can be written");
+        assert!(
+            completion_page.write_at(b"mine", 128).is_err() && completion_page.set_len(0).is_err(),
+            "the board can be written"
+        );
         Self { _by_hand: by_hand, ring }
     }
 
@@ -55,7 +58,7 @@ fn who_scribbles_is_cut_off_and_nobody_else() {
         for number in 0..200 {
             runtime.block_on(submit(&good, AckLevel::Written, format!("{round} {number}"))).expect("written");
         }
-        let until = Instant::now() + clad_e2e::PATIENCE;
+        let until = Instant::now() + clad_e2e::TEST_TIMEOUT;
         while cut_off() < (round + 1) as f64 {
             assert!(Instant::now() < until, "the ring was not cut off");
             std::thread::sleep(Duration::from_millis(5));
@@ -81,11 +84,11 @@ enum Attack {
 }
 
 /// What is punched or scribbled at once, bytes.
-const PIECE: u64 = 16 * 4096;
+const CHUNK_BYTES: u64 = 16 * 4096;
 /// How often an attack that changes nothing is tried.
-const TRIES: u64 = 100;
+const HARMLESS_ATTACK_ROUNDS: u64 = 100;
 /// Appends of each of the others meanwhile.
-const OTHERS: u64 = 20;
+const BYSTANDER_RECORDS: u64 = 20;
 
 impl Attack {
     /// Whether the ring is nonsense afterwards.
@@ -109,10 +112,10 @@ impl Attack {
             }
             Self::Punch => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&ring, flags, somewhere(size, rng), PIECE).expect("a hole");
+                rustix::fs::fallocate(&ring, flags, somewhere(size, rng), CHUNK_BYTES).expect("a hole");
             }
             Self::Scribble => {
-                let nonsense: Vec<u8> = (0..PIECE / 8).flat_map(|_| rng.number().to_le_bytes()).collect();
+                let nonsense: Vec<u8> = (0..CHUNK_BYTES / 8).flat_map(|_| rng.number().to_le_bytes()).collect();
                 ring.write_all_at(&nonsense, somewhere(size, rng)).expect("written");
             }
         }
@@ -121,7 +124,7 @@ impl Attack {
 
 /// Where a piece begins; every fourth time where the ring does, for what decides lies there.
 fn somewhere(size: u64, rng: &mut Rng) -> u64 {
-    if rng.chance(1, 4) { 0 } else { rng.below((size - PIECE) / 4096) * 4096 }
+    if rng.chance(1, 4) { 0 } else { rng.below((size - CHUNK_BYTES) / 4096) * 4096 }
 }
 
 /// A record of an attacker's own; its ring may be nonsense by now.
@@ -157,16 +160,19 @@ fn under(attack: Attack, daemon: &Daemon, runtime: &tokio::runtime::Runtime, oth
             }
         });
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for number in 0..OTHERS {
+            for number in 0..BYSTANDER_RECORDS {
                 for other in others {
                     let receipt = runtime.block_on(submit(other, AckLevel::Written, format!("{attack:?} {number}")));
                     receipt.expect("written");
                 }
             }
-            let until = Instant::now() + clad_e2e::PATIENCE;
+            let until = Instant::now() + clad_e2e::TEST_TIMEOUT;
             let done = || match attack.is_deadly() {
                 true => cut_off() > before,
-                false => strikes.load(Ordering::Relaxed) >= TRIES && own.load(Ordering::Relaxed) >= TRIES,
+                false => {
+                    strikes.load(Ordering::Relaxed) >= HARMLESS_ATTACK_ROUNDS
+                        && own.load(Ordering::Relaxed) >= HARMLESS_ATTACK_ROUNDS
+                }
             };
             while !done() {
                 // A daemon that sleeps looks at no ring.
@@ -192,7 +198,7 @@ fn under(attack: Attack, daemon: &Daemon, runtime: &tokio::runtime::Runtime, oth
 /// One client after the other cuts, remaps, punches or scribbles, under load. The others' acks go on; who makes nonsense of
 /// its ring is cut off, once; who only tries what it cannot has its own records stored.
 #[test]
-fn whatever_a_client_does_to_its_ring_the_others_go_on() {
+fn whatever_a_client_does_to_its_ring_the_others_proceed() {
     let runtime = runtime();
     let mut daemon = Setup::new().start();
     let others: Vec<Producer> = ["shm", "shm", "unix"].map(|way| producer(&runtime, &daemon, way)).into();
@@ -205,7 +211,7 @@ fn whatever_a_client_does_to_its_ring_the_others_go_on() {
     let all = runtime.block_on(readback::served(&daemon.address("unix")));
     let found = |body: &str| all.iter().filter(|stored| stored.body == body.as_bytes()).count() as u64;
     for attack in [Attack::Truncate, Attack::Remap, Attack::Punch, Attack::Scribble] {
-        for number in 0..OTHERS {
+        for number in 0..BYSTANDER_RECORDS {
             assert_eq!(found(&format!("{attack:?} {number}")), others.len() as u64, "{attack:?} {number}");
         }
     }

@@ -9,25 +9,25 @@ use clad_e2e::{Daemon, Setup};
 use crate::{producer, runtime, submit};
 
 #[test]
-fn a_flush_tells_of_a_log_that_was_lost_while_nobody_ran() {
+fn a_flush_reports_a_log_lost_while_the_daemon_was_down() {
     let runtime = runtime();
     let mut daemon = Setup::new().start();
     let client = producer(&runtime, &daemon, "shm");
     let before = runtime.block_on(submit(&client, AckLevel::Written, "in the log that is lost".to_owned()));
     let before = before.expect("written").log_id;
-    given_back(&daemon);
+    wait_released(&daemon);
     daemon.kill9();
     std::fs::rename(daemon.dir(), daemon.dir().with_extension("away")).expect("moved");
     daemon.restart();
-    let told = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
-    assert!(matches!(told, AppendError::Lost), "{told}");
+    let error = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
+    assert!(matches!(error, AppendError::Lost), "{error}");
     runtime.block_on(client.flush(AckLevel::Durable)).expect("it was told");
     let after = runtime.block_on(submit(&client, AckLevel::Durable, "in the next".to_owned())).expect("durable");
     assert_eq!((after.first_offset, Some(after.log_id)), (Some(0), client.log().map(|log| log.log_id)));
     assert!(client.has_ring() && after.log_id != before, "by the same ring, in another log");
 }
 
-fn given_back(daemon: &Daemon) {
+fn wait_released(daemon: &Daemon) {
     daemon.wait_until("its space is given back", |status| status.rings.as_ref().is_some_and(|r| r.used_bytes == 0));
 }
 
@@ -39,7 +39,7 @@ fn copy(from: &Path, to: &Path) {
 /// A backup of the folder is put back: the same log, which ends before what the ring had given back, and never knew its
 /// producer. It is told until a flush has heard of it, whatever daemons die before, and not again.
 #[test]
-fn a_flush_tells_of_a_backup_that_was_put_back_while_nobody_ran() {
+fn a_flush_reports_a_restored_backup() {
     let runtime = runtime();
     let mut daemon = Setup::new().start();
     let log = |daemon: &Daemon, text: &str| {
@@ -54,9 +54,9 @@ fn a_flush_tells_of_a_backup_that_was_put_back_while_nobody_ran() {
     daemon.restart();
     let client = producer(&runtime, &daemon, "shm");
     let write = |daemon: &Daemon, client: &Producer, text: &str| {
-        let told = runtime.block_on(submit(client, AckLevel::Written, text.to_owned())).expect("written");
-        given_back(daemon);
-        told.log_id
+        let receipt = runtime.block_on(submit(client, AckLevel::Written, text.to_owned())).expect("written");
+        wait_released(daemon);
+        receipt.log_id
     };
     let before = write(&daemon, &client, "not in the backup");
     daemon.kill9();
@@ -72,8 +72,8 @@ fn a_flush_tells_of_a_backup_that_was_put_back_while_nobody_ran() {
     assert_eq!(write(&daemon, &client, "the ring goes on"), before, "the same log");
     daemon.kill9();
     daemon.restart();
-    let told = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
-    assert!(matches!(told, AppendError::Lost), "{told}");
+    let error = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
+    assert!(matches!(error, AppendError::Lost), "{error}");
     runtime.block_on(client.flush(AckLevel::Durable)).expect("it was told");
     write(&daemon, &client, "it was told of");
     daemon.kill9();

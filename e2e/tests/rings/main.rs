@@ -13,15 +13,15 @@ mod forked;
 mod held;
 mod hostile;
 mod keeper;
-mod kept;
 mod lost;
 mod order;
 mod orphan;
 mod places;
-mod quiet;
 mod refused;
 mod sdk;
 mod stopped;
+mod stored_rings;
+mod wakeups;
 
 use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
 use clad_e2e::Daemon;

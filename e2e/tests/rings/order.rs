@@ -14,7 +14,7 @@ use clad_e2e::{Daemon, Setup, readback};
 use crate::{producer, runtime, submit};
 
 /// How often the word goes to and fro.
-const ROUNDS: u64 = 1500;
+const ROUND_TRIPS: u64 = 1500;
 /// Rings that are busy beside.
 const NOISE: u64 = 3;
 
@@ -52,7 +52,7 @@ fn to_and_fro(transport: &str, level: AckLevel) {
             });
         }
         let answering = scope.spawn(|| {
-            for round in 0..ROUNDS {
+            for round in 0..ROUND_TRIPS {
                 to_a.read_exact(&mut [0]).expect("A's word");
                 let ticket = submit(&b, level, format!("{}", 2 * round + 1));
                 // It is logged when its receipt says so; then A may hear of it.
@@ -60,7 +60,7 @@ fn to_and_fro(transport: &str, level: AckLevel) {
                 to_a.write_all(&[0]).expect("told");
             }
         });
-        for round in 0..ROUNDS {
+        for round in 0..ROUND_TRIPS {
             // Until it has its receipt it may queue for the ring.
             submit(&a, AckLevel::Posted, format!("{}", 2 * round)).wait(Duration::ZERO).expect("posted");
             to_b.write_all(&[0]).expect("told");
@@ -82,8 +82,8 @@ fn in_turns(daemon: &Daemon, runtime: &tokio::runtime::Runtime) {
     let all = runtime.block_on(readback::served(&daemon.address("unix")));
     let turns: Vec<u64> =
         all.iter().filter_map(|stored| std::str::from_utf8(&stored.body).ok()?.parse().ok()).collect();
-    let missing: Vec<u64> = (0..2 * ROUNDS).filter(|turn| !turns.contains(turn)).collect();
-    assert_eq!((turns.len() as u64, &*missing), (2 * ROUNDS, &[][..]), "each is there once");
+    let missing: Vec<u64> = (0..2 * ROUND_TRIPS).filter(|turn| !turns.contains(turn)).collect();
+    assert_eq!((turns.len() as u64, &*missing), (2 * ROUND_TRIPS, &[][..]), "each is there once");
     let wrong = turns.iter().zip(0..).find(|(turn, place)| **turn != *place);
     assert_eq!(wrong, None, "a record stands before one that it was caused by");
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use clad_client::{AckLevel, Producer};
 use clad_e2e::manager::Manager;
 use clad_e2e::tool::is_on_path;
-use clad_e2e::{Daemon, PATIENCE, Setup, not_run, readback};
+use clad_e2e::{Daemon, Setup, TEST_TIMEOUT, not_run, readback};
 use nix::sys::signal::Signal;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 
@@ -70,7 +70,7 @@ fn a_start_that_cannot_have_its_socket_takes_no_rings() {
     assert!(ended.said.contains(&who) && !ended.said.contains(TAKES_OVER), "{}", ended.said);
     assert!(!Path::new(&socket).exists(), "its own file is gone with it");
     runtime.block_on(submit(&posts, AckLevel::Written, "goes on".to_owned())).expect("written");
-    assert_eq!((daemon.metric("clad_shm_rings"), daemon.metric("clad_shm_rings_unkept")), (1.0, 0.0));
+    assert_eq!((daemon.metric("clad_shm_rings"), daemon.metric("clad_shm_rings_unprotected")), (1.0, 0.0));
 }
 
 /// The operator moves the socket, turns it off, or gives it back, while records lie in rings.
@@ -90,9 +90,9 @@ fn what_was_posted_is_found_by_a_start_with_another_socket_or_none() {
             let manager = Manager::new();
             let mut start = daemon.setup().command();
             let process = manager.start(start.args(["--set", "ingest.unix.path="]).stdin(Stdio::null()));
-            manager.heard_until("READY=1");
+            manager.recv_until("READY=1");
             process.send(Signal::SIGTERM);
-            process.wait_end(PATIENCE).expect("it ends");
+            process.wait_end(TEST_TIMEOUT).expect("it ends");
             assert!(process.code() == Some(0) && process.said().contains(TAKES_OVER), "{}", process.said());
             daemon.restart();
         } else {

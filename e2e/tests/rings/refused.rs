@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clad_client::{AckLevel, Producer, ProducerId};
 use clad_e2e::raw::hello;
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, readback};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT, readback};
 use clad_proto::ErrorCode;
 use clad_proto::frame::{Frame, RingAppendTrailer};
 
@@ -12,9 +12,9 @@ use crate::{producer, runtime, submit};
 use clad_e2e::by_hand::{ByHand, push};
 
 /// What fills the log begins with.
-const FILLS: &str = "fills";
+const FILLER_PREFIX: &str = "fills";
 /// Bytes of what finds no room then: a little is left between two blocks of the disk.
-const LARGE: usize = 20_000;
+const LARGE_RECORD_BYTES: usize = 20_000;
 
 /// A daemon that takes nothing: more is to be left free than any disk has, and the segments that it has are full.
 fn without_room() -> Daemon {
@@ -26,7 +26,7 @@ fn without_room() -> Daemon {
     daemon.wait_said("no room for a further segment");
     let (mut raw, mut sequence) = (Raw::producer(&daemon.socket()).0, 0);
     for more in [100_000, 1000] {
-        let body = format!("{FILLS}{}", "x".repeat(more));
+        let body = format!("{FILLER_PREFIX}{}", "x".repeat(more));
         loop {
             raw.append(sequence, AckLevel::Received, &[body.as_bytes()]);
             match raw.answer() {
@@ -40,7 +40,7 @@ fn without_room() -> Daemon {
 }
 
 fn large(text: &str) -> String {
-    format!("{text}:{}", "x".repeat(LARGE))
+    format!("{text}:{}", "x".repeat(LARGE_RECORD_BYTES))
 }
 
 /// There is room again, after a crash.
@@ -52,7 +52,7 @@ fn make_room(daemon: &mut Daemon) {
 fn bodies(daemon: &Daemon) -> Vec<String> {
     let all = runtime().block_on(readback::served(&daemon.address("unix")));
     let all = all.into_iter().map(|stored| String::from_utf8(stored.body).expect("text"));
-    let all = all.filter(|body| !body.starts_with(FILLS));
+    let all = all.filter(|body| !body.starts_with(FILLER_PREFIX));
     all.map(|body| body.split(':').next().unwrap_or_default().to_owned()).collect()
 }
 
@@ -75,7 +75,7 @@ fn a_flush_speaks_of_what_is_in_the_ring() {
     let flushing = other.clone();
     let flushing = runtime.spawn(async move { flushing.flush(AckLevel::Durable).await });
     make_room(&mut daemon);
-    let flushed = runtime.block_on(async { tokio::time::timeout(PATIENCE, flushing).await });
+    let flushed = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, flushing).await });
     flushed.expect("in time").expect("a task").expect("durable");
     let mut found = bodies(&daemon);
     found.sort();
@@ -84,7 +84,7 @@ fn a_flush_speaks_of_what_is_in_the_ring() {
 
 /// The second would count the sequences of what waits in the first one's ring again, and fence it off.
 #[test]
-fn who_goes_on_as_a_producer_waits_for_its_ring() {
+fn a_resumed_producer_waits_for_its_ring() {
     let mut daemon = without_room();
     let runtime = runtime();
     let _entered = runtime.enter();
@@ -97,14 +97,14 @@ fn who_goes_on_as_a_producer_waits_for_its_ring() {
         runtime.block_on(submit(&first, AckLevel::Posted, large(body))).expect("in the ring");
     }
     let ms = Duration::from_millis;
-    let builder = || Producer::builder(address()).producer(id, 1).connect_timeout(PATIENCE).backoff(ms(5), ms(50));
-    let told = runtime.block_on(builder().connect()).expect_err("the first one's ring holds something").to_string();
-    assert!(told.contains("logged by its ring"), "{told}");
+    let builder = || Producer::builder(address()).producer(id, 1).connect_timeout(TEST_TIMEOUT).backoff(ms(5), ms(50));
+    let error = runtime.block_on(builder().connect()).expect_err("the first one's ring holds something").to_string();
+    assert!(error.contains("logged by its ring"), "{error}");
     let second = builder().start().expect("a producer");
     let of_second = "second, after all of them".to_owned();
     let waits = runtime.spawn(submit(&second, AckLevel::Durable, of_second.clone()));
     make_room(&mut daemon);
-    let receipt = runtime.block_on(async { tokio::time::timeout(PATIENCE, waits).await });
+    let receipt = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, waits).await });
     receipt.expect("in time").expect("a task").expect("durable");
     assert_eq!(bodies(&daemon), [of_first, vec![of_second]].concat());
 }
@@ -136,7 +136,7 @@ fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
 
 /// A full log, then no daemon, then a full log: who asks why its append waits hears each time what is so now.
 #[test]
-fn of_the_reasons_to_wait_the_newest_is_told() {
+fn of_the_reasons_to_wait_the_newest_is_reported() {
     let mut daemon = Setup::new().fixed_ports().set("journal.reserve_free", "1024TiB").start();
     let runtime = runtime();
     let waiting = ["unix", "tcp", "grpc", "shm"].map(|transport| {
@@ -152,7 +152,7 @@ fn of_the_reasons_to_wait_the_newest_is_told() {
                 if why.as_ref().is_some_and(|why| why.starts_with("no_space: ") == full) {
                     break;
                 }
-                assert!(began.elapsed() < PATIENCE, "{transport}, full: {full}: {why:?}");
+                assert!(began.elapsed() < TEST_TIMEOUT, "{transport}, full: {full}: {why:?}");
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

@@ -14,9 +14,9 @@ const ROLE: &str = "CLAD_RINGS_SDK";
 /// Threads that log at once.
 const THREADS: u64 = 4;
 /// Records of each.
-const EACH: u64 = 3_000;
+const RECORDS_PER_THREAD: u64 = 3_000;
 /// Records of a client.
-const FEW: u64 = 50;
+const RECORDS_PER_CLIENT: u64 = 50;
 
 fn bodies(daemon: &Daemon) -> Vec<String> {
     let all = runtime().block_on(readback::served(&daemon.address("unix")));
@@ -99,7 +99,7 @@ fn threads_log_at_once() {
             // Some wait for answers, some do not; all by the same ring.
             let level = [AckLevel::Posted, AckLevel::Written][thread as usize % 2];
             scope.spawn(move || {
-                for number in 0..EACH {
+                for number in 0..RECORDS_PER_THREAD {
                     let ticket = submit(producer, level, format!("{thread}:{number}"));
                     if number % 100 == 0 {
                         ticket.wait(Duration::from_micros(20)).expect("reached");
@@ -113,9 +113,9 @@ fn threads_log_at_once() {
     for thread in 0..THREADS {
         let prefix = format!("{thread}:");
         let own: Vec<u64> = all.iter().filter_map(|body| body.strip_prefix(&prefix)?.parse().ok()).collect();
-        assert_eq!(own, (0..EACH).collect::<Vec<_>>(), "thread {thread}");
+        assert_eq!(own, (0..RECORDS_PER_THREAD).collect::<Vec<_>>(), "thread {thread}");
     }
-    assert_eq!(all.len() as u64, THREADS * EACH);
+    assert_eq!(all.len() as u64, THREADS * RECORDS_PER_THREAD);
 }
 
 /// Not a test of its own: what a process does, and says about it.
@@ -134,7 +134,7 @@ fn the_client() {
     assert!(producer.has_ring(), "{:?}", producer.why_no_ring());
     match role {
         "forks" => {
-            for number in 0..FEW {
+            for number in 0..RECORDS_PER_CLIENT {
                 // Until it has its receipt it may queue in the parent's memory.
                 let ticket = submit(&producer, AckLevel::Posted, format!("parent:{number}"));
                 runtime.block_on(ticket).expect("posted");
@@ -143,12 +143,12 @@ fn the_client() {
             // The parent ends here, without a word; what goes on is its child.
             nix::unistd::daemon(true, true).expect("forked");
             assert!(matches!(producer.try_reserve(100), Err(ReserveError::Forked)));
-            let told = room.at(AckLevel::Posted).submit(&record("the parent's".to_owned()));
-            assert!(matches!(told, Err(SubmitError::Forked)), "{told:?}");
+            let result = room.at(AckLevel::Posted).submit(&record("the parent's".to_owned()));
+            assert!(matches!(result, Err(SubmitError::Forked)), "{result:?}");
             let own = crate::runtime();
             let mine = own.block_on(Producer::builder(server).connect()).expect("connected");
             assert!(mine.has_ring(), "{:?}", mine.why_no_ring());
-            for number in 0..FEW {
+            for number in 0..RECORDS_PER_CLIENT {
                 drop(submit(&mine, AckLevel::Posted, format!("child:{number}")));
             }
             own.block_on(mine.flush(AckLevel::Durable)).expect("durable");
@@ -159,14 +159,14 @@ fn the_client() {
         "stops" => std::thread::scope(|scope| {
             let producer = &producer;
             let log = move |thread: &str| {
-                for number in 0..FEW {
+                for number in 0..RECORDS_PER_CLIENT {
                     let ticket = submit(producer, AckLevel::Durable, format!("{thread}{number}"));
                     ticket.wait(Duration::ZERO).expect("durable");
                 }
             };
             // The one push that stops is among these.
             let first = scope.spawn(move || log("first"));
-            while !first.is_finished() && producer.stats().submitted < FEW / 2 {
+            while !first.is_finished() && producer.stats().submitted < RECORDS_PER_CLIENT / 2 {
                 std::thread::yield_now();
             }
             log("second");
@@ -179,7 +179,7 @@ fn the_client() {
         }),
         "clock" => {
             println!("said: another clock: {}", producer.has_other_clock());
-            for number in 0..FEW {
+            for number in 0..RECORDS_PER_CLIENT {
                 submit(&producer, AckLevel::Posted, format!("posted:{number}")).wait(Duration::ZERO).expect("posted");
             }
             let receipt =
@@ -202,7 +202,7 @@ fn a_thread_that_stops_in_the_middle_holds_up_nobody() {
         let file = daemon.setup().socket().with_extension("stopped");
         std::fs::write(&file, "").expect("made");
         let variables = [
-            (clad_shm::stop::STOP, format!("{point}#{}", FEW / 2 * in_a_push)),
+            (clad_shm::stop::STOP, format!("{point}#{}", RECORDS_PER_CLIENT / 2 * in_a_push)),
             (clad_shm::stop::WHILE, file.display().to_string()),
         ];
         let said = client_with(&[], "stops", &daemon, &variables);
@@ -210,9 +210,9 @@ fn a_thread_that_stops_in_the_middle_holds_up_nobody() {
         let all = bodies(&daemon);
         for thread in ["first", "second"] {
             let own: Vec<u64> = all.iter().filter_map(|body| body.strip_prefix(thread)?.parse().ok()).collect();
-            assert_eq!(own, (0..FEW).collect::<Vec<_>>(), "{point}: {thread}");
+            assert_eq!(own, (0..RECORDS_PER_CLIENT).collect::<Vec<_>>(), "{point}: {thread}");
         }
-        assert_eq!(all.len() as u64, 2 * FEW);
+        assert_eq!(all.len() as u64, 2 * RECORDS_PER_CLIENT);
     }
 }
 
@@ -251,8 +251,8 @@ fn a_child_of_fork_has_an_error_and_then_a_ring_of_its_own() {
             Producer::builder(daemon.address("unix").parse().expect("an address")).connect().await.expect("connected");
         last.append(&[record("last".to_owned())]).await.expect("durable");
     });
-    let mut expected: Vec<String> = (0..FEW).map(|number| format!("parent:{number}")).collect();
-    expected.extend((0..FEW).map(|number| format!("child:{number}")));
+    let mut expected: Vec<String> = (0..RECORDS_PER_CLIENT).map(|number| format!("parent:{number}")).collect();
+    expected.extend((0..RECORDS_PER_CLIENT).map(|number| format!("child:{number}")));
     expected.push("last".to_owned());
     assert_eq!(bodies(&daemon), expected);
 }
@@ -261,15 +261,19 @@ fn a_child_of_fork_has_an_error_and_then_a_ring_of_its_own() {
 /// they are all there in its own order.
 #[test]
 #[ignore = "cargo xtask ci rings, as root"]
-fn a_process_with_another_clock_is_told_so() {
+fn a_process_with_another_clock_is_notified() {
     for off in ["100000", "-100"] {
         let daemon = Setup::new().start();
         let below = ["unshare", "--time", "--fork", "--monotonic", off];
         let said = client_says(&below, "clock", &daemon);
-        assert_eq!(said, ["another clock: true".to_owned(), format!("offset Some({FEW})")], "{off}");
+        assert_eq!(said, ["another clock: true".to_owned(), format!("offset Some({RECORDS_PER_CLIENT})")], "{off}");
         let said = client_says(&[], "clock", &daemon);
-        assert_eq!(said, ["another clock: false".to_owned(), format!("offset Some({})", 2 * FEW + 1)], "{off}");
-        let once = || (0..FEW).map(|number| format!("posted:{number}")).chain(["durable".to_owned()]);
+        assert_eq!(
+            said,
+            ["another clock: false".to_owned(), format!("offset Some({})", 2 * RECORDS_PER_CLIENT + 1)],
+            "{off}"
+        );
+        let once = || (0..RECORDS_PER_CLIENT).map(|number| format!("posted:{number}")).chain(["durable".to_owned()]);
         assert_eq!(bodies(&daemon), once().chain(once()).collect::<Vec<_>>());
     }
 }

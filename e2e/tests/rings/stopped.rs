@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use clad_client::AckLevel;
 use clad_e2e::manager::Manager;
-use clad_e2e::tool::{Heard, Running};
-use clad_e2e::{Daemon, PATIENCE, Setup, readback, web};
+use clad_e2e::tool::{OutputStream, Running};
+use clad_e2e::{Daemon, Setup, TEST_TIMEOUT, readback, web};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -33,11 +33,11 @@ fn start(daemon: &Daemon, manager: &Manager) -> Running {
 /// It is not ready, and says whom it waits for: in the log, to its manager, on its pages.
 fn waits_for(holder: Pid, daemon: &Daemon, manager: &Manager, process: &Running) {
     let whom = format!("process {holder} (clad hold ");
-    let mut said = manager.heard_until(&format!("STATUS=waiting: {whom}"));
-    said.extend(manager.heard_until("EXTEND_TIMEOUT_USEC="));
+    let mut said = manager.recv_until(&format!("STATUS=waiting: {whom}"));
+    said.extend(manager.recv_until("EXTEND_TIMEOUT_USEC="));
     assert!(!said.iter().any(|message| message.contains("READY=1")), "{said:?}");
     for way_out in [format!("kill -CONT {holder}"), format!("kill -KILL {holder}")] {
-        assert!(process.wait_for(Heard::Stderr, &way_out, PATIENCE), "{}", process.said());
+        assert!(process.wait_for(OutputStream::Stderr, &way_out, TEST_TIMEOUT), "{}", process.said());
     }
     let (code, page) = web::page(daemon.port("metrics"), "/readyz");
     assert!(code == 503 && page.starts_with(&format!("not ready: starting: {whom}")), "{code} {page}");
@@ -52,7 +52,7 @@ fn what_was_posted_outlives_a_start_at_which_the_holder_says_nothing() {
         let process = start(&daemon, &manager);
         waits_for(holder, &daemon, &manager, &process);
         process.send(signal);
-        process.wait_end(PATIENCE).expect("it ends");
+        process.wait_end(TEST_TIMEOUT).expect("it ends");
         // It could not drain what is kept.
         assert!(signal == Signal::SIGKILL || process.code() == Some(1), "{}", process.said());
         manager.forget();
@@ -60,10 +60,10 @@ fn what_was_posted_outlives_a_start_at_which_the_holder_says_nothing() {
     let process = start(&daemon, &manager);
     waits_for(holder, &daemon, &manager, &process);
     kill(holder, Signal::SIGCONT).expect("it was stopped");
-    manager.heard_until("READY=1");
+    manager.recv_until("READY=1");
     assert_eq!(web::page(daemon.port("metrics"), "/readyz").0, 200);
     process.send(Signal::SIGTERM);
-    process.wait_end(PATIENCE).expect("it ends");
+    process.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(process.code(), Some(0), "{}", process.said());
     daemon.restart();
     let all = runtime().block_on(readback::served(&daemon.address("unix")));
@@ -78,11 +78,11 @@ fn a_start_goes_on_without_the_rings_when_the_operator_ends_who_has_them() {
     let process = start(&daemon, &manager);
     waits_for(holder, &daemon, &manager, &process);
     // It asks again, as long as it waits: nobody's timeout ends it.
-    manager.heard_until("EXTEND_TIMEOUT_USEC=");
+    manager.recv_until("EXTEND_TIMEOUT_USEC=");
     kill(holder, Signal::SIGKILL).expect("it was stopped");
-    manager.heard_until("READY=1");
+    manager.recv_until("READY=1");
     process.send(Signal::SIGTERM);
-    process.wait_end(PATIENCE).expect("it ends");
+    process.wait_end(TEST_TIMEOUT).expect("it ends");
     daemon.restart();
     let runtime = runtime();
     let next = producer(&runtime, &daemon, "shm");

@@ -12,8 +12,8 @@ use clad_proto::grpc::v1::DurabilityPolicy;
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
-const SUCCESSFUL: &str = "clad_config_last_reload_successful";
-const STAMP: &str = "clad_config_last_reload_success_timestamp_seconds";
+const LAST_RELOAD_METRIC: &str = "clad_config_last_reload_successful";
+const LAST_SUCCESS_METRIC: &str = "clad_config_last_reload_success_timestamp_seconds";
 
 /// A daemon whose live keys are all left to its file.
 fn daemon() -> Daemon {
@@ -39,7 +39,7 @@ fn greeted(daemon: &Daemon) -> Raw {
 }
 
 #[test]
-fn sizes_hold_for_who_connects_and_who_is_there_keeps_what_it_was_told() {
+fn new_sizes_hold_for_new_connections_and_old_ones_keep_theirs() {
     let setup = Setup::new().unset("limits.max_append_bytes").set("journal.max_record_bytes", "1MiB");
     fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
     let daemon = setup.start();
@@ -175,16 +175,16 @@ fn rotates_and_batches(daemon: Daemon) {
         raw.append(sequence, AckLevel::Durable, &[&body]);
     }
     let last = (0..64).map(|_| raw.accepted()).last().expect("64 answers");
-    raw.wait_mark(AckLevel::Durable, last.epoch, last.first_offset);
+    raw.wait_watermark(AckLevel::Durable, last.epoch, last.first_offset);
     assert!(batches() >= before + 16.0, "{} batches", batches() - before);
 }
 
 #[test]
-fn the_metrics_tell_how_the_last_reload_went_and_since_when() {
+fn the_metrics_report_the_last_reload() {
     let daemon = daemon();
     let at = || {
         let all = metrics(daemon.port("metrics"));
-        (all[SUCCESSFUL], all[STAMP])
+        (all[LAST_RELOAD_METRIC], all[LAST_SUCCESS_METRIC])
     };
     let (successful, began) = at();
     assert_eq!(successful, 1.0);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clad_e2e::manager::Manager;
 use clad_e2e::raw::hello;
-use clad_e2e::tool::{Heard, Running};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup};
+use clad_e2e::tool::{OutputStream, Running};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT};
 use clad_proto::AckLevel;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -25,38 +25,38 @@ fn a_start_that_waits_for_a_dead_processs_writes_says_so_and_asks_for_time() {
     let lock = Flock::lock(segment, FlockArg::LockSharedNonblock).map_err(|(_, e)| e).expect("a lock");
     let manager = Manager::new();
     let process = manager.start(&mut daemon.setup().command());
-    let said = manager.heard_until("waiting for a dead process's writes to segment 0");
+    let said = manager.recv_until("waiting for a dead process's writes to segment 0");
     assert!(!said.iter().any(|message| message.contains("READY=1")), "{said:?}");
-    assert!(manager.heard().starts_with("EXTEND_TIMEOUT_USEC="));
+    assert!(manager.recv().starts_with("EXTEND_TIMEOUT_USEC="));
     // As long as it waits, it asks again: nobody's timeout ends it.
-    assert!(manager.heard().starts_with("EXTEND_TIMEOUT_USEC="));
+    assert!(manager.recv().starts_with("EXTEND_TIMEOUT_USEC="));
     drop(lock);
-    let said = manager.heard_until("READY=1");
+    let said = manager.recv_until("READY=1");
     assert!(said.iter().any(|message| message.contains("reading segment 0")), "{said:?}");
     let ready = said.last().expect("the last");
     assert!(ready.contains("STATUS=group_commit to durable") && ready.contains("unclean end"), "{ready}");
     process.send(Signal::SIGTERM);
-    let said = manager.heard_until("STOPPING=1");
+    let said = manager.recv_until("STOPPING=1");
     assert!(!said.is_empty());
-    process.wait_end(PATIENCE).expect("it ends");
+    process.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(process.code(), Some(0), "{}", process.said());
 }
 
 #[test]
-fn the_watchdog_hears_of_a_daemon_that_gets_on_and_the_status_follows_the_log() {
+fn the_watchdog_is_notified_and_the_status_follows_the_log() {
     let setup = Setup::new();
     let manager = Manager::new();
     let process = manager.start(setup.command().env("WATCHDOG_USEC", "200000"));
-    manager.heard_until("READY=1");
+    manager.recv_until("READY=1");
     for _ in 0..5 {
-        manager.heard_until("WATCHDOG=1");
+        manager.recv_until("WATCHDOG=1");
     }
     let (mut raw, _) = Raw::producer(&setup.socket());
     raw.append_acked(0, AckLevel::Durable, &[b"x"]);
-    let said = manager.heard_until("durable 1 |");
+    let said = manager.recv_until("durable 1 |");
     assert!(said.last().is_some_and(|line| line.contains("1 connections")), "{said:?}");
     process.send(Signal::SIGHUP);
-    let said = manager.heard_until("READY=1");
+    let said = manager.recv_until("READY=1");
     assert!(said.iter().any(|message| message.starts_with("RELOADING=1\nMONOTONIC_USEC=")), "{said:?}");
 }
 
@@ -70,7 +70,7 @@ fn on_held_socket(setup: &Setup, listener: &UnixListener) -> Running {
 }
 
 fn ready(process: &Running) {
-    assert!(process.wait_for(Heard::Stdout, "clad is ready", PATIENCE), "{}", process.said());
+    assert!(process.wait_for(OutputStream::Stdout, "clad is ready", TEST_TIMEOUT), "{}", process.said());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn on_a_held_socket_clients_wait_while_no_daemon_runs() {
     let second = on_held_socket(&setup, &listener);
     assert_eq!(between.join().expect("an ack"), 1);
     second.send(Signal::SIGTERM);
-    second.wait_end(PATIENCE).expect("it ends");
+    second.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(second.code(), Some(0), "{}", second.said());
     assert!(setup.socket().exists(), "the socket is not the daemon's to remove");
     let third = on_held_socket(&setup, &listener);
@@ -111,7 +111,7 @@ fn a_held_socket_that_is_nobodys_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let listener = UnixListener::bind(folder.path().join("other.sock")).expect("a socket");
     let process = on_held_socket(&setup, &listener);
-    process.wait_end(PATIENCE).expect("it ends");
+    process.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(process.code(), Some(78));
     let said = process.said();
     assert!(said.contains("other.sock") && said.contains("ListenStream="), "{said}");

@@ -14,9 +14,9 @@ use clad_e2e::grpc::Call;
 use clad_e2e::hold::{Holder, threads};
 use clad_e2e::manager::Manager;
 use clad_e2e::raw::{hello_reader, payload};
-use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
+use clad_e2e::tool::{OutputStream, Running, clactl, clactl_ends};
 use clad_e2e::web::{metrics, page};
-use clad_e2e::{PATIENCE, Raw, Setup, is_root};
+use clad_e2e::{Raw, Setup, TEST_TIMEOUT, is_root};
 use clad_proto::AckLevel::{Durable, Received, Written};
 use clad_proto::frame::Frame;
 use clad_proto::{ErrorCode, ErrorInfo};
@@ -24,10 +24,10 @@ use nix::sys::signal::Signal;
 use tokio::sync::oneshot;
 
 /// Between two words to the watchdog: half of what the manager says.
-const PERIOD: Duration = Duration::from_millis(100);
-const BUDGET: u64 = 1 << 20;
-const SHARE: u64 = 384 << 10;
-const BODY: usize = 60 << 10;
+const WATCHDOG_PERIOD: Duration = Duration::from_millis(100);
+const BUDGET_BYTES: u64 = 1 << 20;
+const SHARE_BYTES: u64 = 384 << 10;
+const BODY_BYTES: usize = 60 << 10;
 
 /// A daemon under a service manager, its pages, and its threads that write.
 struct Watched {
@@ -41,14 +41,14 @@ impl Watched {
     fn start(setup: Setup) -> Self {
         let setup = setup
             .set("journal.io_engine", "blocking") // what a ring does is no call of a thread
-            .set("limits.max_inflight_bytes", &BUDGET.to_string())
-            .set("limits.max_connection_inflight_bytes", &SHARE.to_string())
+            .set("limits.max_inflight_bytes", &BUDGET_BYTES.to_string())
+            .set("limits.max_connection_inflight_bytes", &SHARE_BYTES.to_string())
             .set("limits.max_append_bytes", "128KiB")
             .set("journal.max_record_bytes", "128KiB");
         let manager = Manager::new();
-        let period = (2 * PERIOD).as_micros().to_string();
+        let period = (2 * WATCHDOG_PERIOD).as_micros().to_string();
         let process = manager.start(setup.command().env("WATCHDOG_USEC", period));
-        manager.heard_until("READY=1");
+        manager.recv_until("READY=1");
         let status = Admin::at(&setup.admin_socket()).status().expect("a status");
         let pages = status.listeners["metrics"].parse().expect("an address");
         Self { setup, manager, process, pages }
@@ -69,15 +69,15 @@ impl Watched {
 
     /// The watchdog is told nothing, in ten periods. What was under way may still be told before.
     fn is_silent(&self, what: &str) {
-        self.manager.barks_within(3 * PERIOD);
-        let told = self.manager.barks_within(10 * PERIOD);
-        assert_eq!(told, 0, "{what}: held, and the watchdog was told");
+        self.manager.barks_within(3 * WATCHDOG_PERIOD);
+        let barks = self.manager.barks_within(10 * WATCHDOG_PERIOD);
+        assert_eq!(barks, 0, "{what}: held, and the watchdog was told");
     }
 
     /// The watchdog is told again.
-    fn is_heard(&self, what: &str) {
-        self.manager.heard_until("WATCHDOG=1");
-        assert!(self.manager.barks_within(10 * PERIOD) > 0, "{what}: goes on, and the watchdog was told once");
+    fn check_bark(&self, what: &str) {
+        self.manager.recv_until("WATCHDOG=1");
+        assert!(self.manager.barks_within(10 * WATCHDOG_PERIOD) > 0, "{what}: goes on, and the watchdog was told once");
     }
 
     /// Ends it as the manager would; what it holds then, by number and in the files.
@@ -88,20 +88,20 @@ impl Watched {
         assert_eq!(got.len() as u64, records);
         drop(reader);
         self.process.send(Signal::SIGTERM);
-        self.process.wait_end(PATIENCE).expect("it ends");
+        self.process.wait_end(TEST_TIMEOUT).expect("it ends");
         assert_eq!(self.process.code(), Some(0), "{}", self.process.said());
         clactl_ends(0, &["verify", &self.setup.dir().display().to_string()], b"");
     }
 }
 
-/// Sends appends of [`BODY`] until one is refused: how many were taken, and the refusal.
+/// Sends appends of [`BODY_BYTES`] until one is refused: how many were taken, and the refusal.
 fn fill(raw: &mut Raw) -> (u64, ErrorInfo) {
     fill_from(raw, 0)
 }
 
 fn fill_from(raw: &mut Raw, first: u64) -> (u64, ErrorInfo) {
-    let body = payload(&[&[b'f'; BODY]]);
-    for taken in 0..2 * BUDGET / BODY as u64 {
+    let body = payload(&[&[b'f'; BODY_BYTES]]);
+    for taken in 0..2 * BUDGET_BYTES / BODY_BYTES as u64 {
         raw.append_payload(first + taken, Received, false, &body);
         match raw.answer() {
             Frame::Accepted(_) => {}
@@ -153,28 +153,34 @@ fn a_flush_that_does_not_end_is_waited_for() {
     });
     filled.iter().for_each(|(_, error)| is_for_now(error));
     let bounds: Vec<_> = filled.iter().filter_map(|(_, error)| error.limit).collect();
-    assert!(bounds.contains(&BUDGET) && bounds.iter().all(|bound| [BUDGET, SHARE].contains(bound)), "{filled:?}");
+    assert!(
+        bounds.contains(&BUDGET_BYTES) && bounds.iter().all(|bound| [BUDGET_BYTES, SHARE_BYTES].contains(bound)),
+        "{filled:?}"
+    );
     // One user has half of it, but for root.
-    let least = if is_root() { BUDGET / 2 } else { BUDGET / 4 };
+    let least = if is_root() { BUDGET_BYTES / 2 } else { BUDGET_BYTES / 4 };
     let taken: u64 = filled.iter().map(|(taken, _)| taken).sum();
-    assert!(taken * BODY as u64 <= BUDGET && taken * BODY as u64 > least, "{taken} appends of {BODY} bytes");
+    assert!(
+        taken * BODY_BYTES as u64 <= BUDGET_BYTES && taken * BODY_BYTES as u64 > least,
+        "{taken} appends of {BODY_BYTES} bytes"
+    );
     records += taken;
 
     // Degraded, not dead: it serves, says why, and its watchdog is told.
-    let told = daemon.manager.barks_until(|_| page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
+    let barks = daemon.manager.barks_until(|_| page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
     let (code, health) = page(daemon.pages, "/healthz");
     assert_eq!((code, health.starts_with("degraded: ")), (200, true), "{health}");
-    let told = told + daemon.manager.barks_within(10 * PERIOD);
-    assert!(told >= 5, "the watchdog was told {told} times");
+    let barks = barks + daemon.manager.barks_within(10 * WATCHDOG_PERIOD);
+    assert!(barks >= 5, "the watchdog was told {barks} times");
     let inflight = metrics(daemon.pages)["clad_inflight_bytes"];
-    assert!(inflight > least as f64 && inflight <= BUDGET as f64, "{inflight} bytes");
-    let marks = Admin::at(&daemon.setup.admin_socket()).status().expect("a status").offsets.expect("offsets");
-    assert_eq!((marks.durable, marks.written, marks.received), (1, 21, records), "nothing ran ahead");
+    assert!(inflight > least as f64 && inflight <= BUDGET_BYTES as f64, "{inflight} bytes");
+    let watermarks = Admin::at(&daemon.setup.admin_socket()).status().expect("a status").offsets.expect("offsets");
+    assert_eq!((watermarks.durable, watermarks.written, watermarks.received), (1, 21, records), "nothing ran ahead");
 
     // It ends: everything that waited is told, and there is room again.
     disk.release();
-    two.wait_mark(Durable, durable.epoch, durable.first_offset);
-    one.wait_mark(Written, written.epoch, written.first_offset);
+    two.wait_watermark(Durable, durable.epoch, durable.first_offset);
+    one.wait_watermark(Written, written.epoch, written.first_offset);
     for (raw, (taken, _)) in fillers.iter_mut().zip(&filled) {
         raw.append_acked(*taken, Durable, &[b"sent again"]);
     }
@@ -211,14 +217,14 @@ fn a_tool_that_asks_for_received_waits_for_no_flush() {
     drop(line);
     let durable = Running::start(clactl(&append("durable")).stdin(input));
     let waits = "nothing was acknowledged for 5 s, and 1 line wait: ";
-    assert!(durable.wait_for(Heard::Stderr, waits, PATIENCE), "{}", durable.said());
+    assert!(durable.wait_for(OutputStream::Stderr, waits, TEST_TIMEOUT), "{}", durable.said());
     assert!(durable.said().contains("its disk is slow"), "{}", durable.said());
     assert!(durable.is_running() && durable.output().is_empty(), "{}", durable.printed());
     assert!(disk.held() > 0, "the flush has ended by itself");
 
     disk.release();
-    raw.wait_mark(Durable, held.epoch, held.first_offset);
-    durable.wait_end(PATIENCE).expect("it ends");
+    raw.wait_watermark(Durable, held.epoch, held.first_offset);
+    durable.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(
         (durable.code(), durable.printed().as_str()),
         (Some(0), "1 line durable, offset 6\n"),
@@ -243,7 +249,7 @@ fn a_connections_share_is_refused_at_its_bound() {
     let status = Admin::at(&daemon.setup.admin_socket()).status().expect("a status");
     let address = &status.listeners["grpc"];
 
-    let most = SHARE / BODY as u64;
+    let most = SHARE_BYTES / BODY_BYTES as u64;
     let (release, released) = oneshot::channel();
     let (refused, is_refused) = mpsc::sync_channel(1);
     let mut framed = daemon.producer();
@@ -251,17 +257,17 @@ fn a_connections_share_is_refused_at_its_bound() {
         let grpc = scope.spawn(|| grpc_fills_its_share(address, refused, released));
         let (taken, error) = fill(&mut framed);
         is_for_now(&error);
-        assert_eq!((taken, error.limit), (most, Some(SHARE)));
+        assert_eq!((taken, error.limit), (most, Some(SHARE_BYTES)));
         // It has waited long enough once: what is sent behind it is refused without another wait. The time is the daemon's
         // own bound, of five seconds, twenty times.
         let again = Instant::now();
         for _ in 0..20 {
-            framed.append_payload(taken, Received, false, &payload(&[&[b'f'; BODY]]));
+            framed.append_payload(taken, Received, false, &payload(&[&[b'f'; BODY_BYTES]]));
             is_for_now(&framed.refused().error);
         }
         assert!(again.elapsed() < Duration::from_secs(100), "each of them waited");
         other.append_acked(2, Received, &[b"nobody else is refused"]);
-        is_refused.recv_timeout(PATIENCE).expect("gRPC is refused, too");
+        is_refused.recv_timeout(TEST_TIMEOUT).expect("gRPC is refused, too");
         disk.release();
         framed.flush(Durable).expect("durable");
         framed.append_acked(taken, Durable, &[b"sent again"]);
@@ -284,12 +290,12 @@ fn a_connections_share_is_refused_at_its_bound() {
 /// The same by gRPC: how many were taken before the first refusal.
 #[tokio::main(flavor = "current_thread")]
 async fn grpc_fills_its_share(address: &str, refused: mpsc::SyncSender<()>, released: oneshot::Receiver<()>) -> u64 {
-    let body = "g".repeat(BODY);
+    let body = "g".repeat(BODY_BYTES);
     let mut call = Call::open(address).await;
-    for taken in 0..2 * BUDGET / BODY as u64 {
+    for taken in 0..2 * BUDGET_BYTES / BODY_BYTES as u64 {
         if let Err(error) = call.append(taken, Received, &body).await {
             is_for_now(&error);
-            assert_eq!(error.limit, Some(SHARE));
+            assert_eq!(error.limit, Some(SHARE_BYTES));
             refused.send(()).expect("somebody waits");
             released.await.expect("the disk goes on");
             let accepted = call.append(taken, Durable, "sent again").await.expect("taken");
@@ -302,7 +308,7 @@ async fn grpc_fills_its_share(address: &str, refused: mpsc::SyncSender<()>, rele
 
 /// Threads that hang without a device: whichever they are, the watchdog is told nothing, and again when they go on.
 #[test]
-fn the_watchdog_hears_nothing_of_a_daemon_that_hangs() {
+fn the_watchdog_is_not_notified_by_a_hung_daemon() {
     let daemon = Watched::start(Setup::new());
     let mut raw = daemon.producer();
     raw.append_acked(0, Durable, &[b"before"]);
@@ -311,12 +317,12 @@ fn the_watchdog_hears_nothing_of_a_daemon_that_hangs() {
         let frozen = Holder::freeze(&threads);
         daemon.is_silent(what);
         drop(frozen);
-        daemon.is_heard(what);
+        daemon.check_bark(what);
     }
     daemon.process.send(Signal::SIGSTOP);
     daemon.is_silent("the whole process");
     daemon.process.send(Signal::SIGCONT);
-    daemon.is_heard("the whole process");
+    daemon.check_bark("the whole process");
     raw.append_acked(1, Durable, &[b"after"]);
     daemon.ends_well(2);
 }

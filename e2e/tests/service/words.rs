@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{clactl, clactl_ends, is_on_path, run};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup, json, not_run, open_to_all, stranger, web};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT, json, not_run, open_to_all, stranger, web};
 use clad_proto::frame::Frame;
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
@@ -40,7 +40,7 @@ fn says(daemon: &Daemon, words: &[&str]) {
             assert!(screen.contains(words[0]), "{screen}");
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "{words:?} never stood there: {lines:#?}\n{}", daemon.said());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{words:?} never stood there: {lines:#?}\n{}", daemon.said());
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -49,7 +49,7 @@ fn says(daemon: &Daemon, words: &[&str]) {
 fn says_no_more(daemon: &Daemon, word: &str) {
     let began = Instant::now();
     while attention(daemon).iter().any(|line| line.contains(word)) {
-        assert!(began.elapsed() < PATIENCE, "{word:?} stays there: {:#?}", attention(daemon));
+        assert!(began.elapsed() < TEST_TIMEOUT, "{word:?} stays there: {:#?}", attention(daemon));
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -202,7 +202,7 @@ fn segments_that_nobody_can_prepare_in_time() {
             sequence += 1;
             daemon.admin().rotate().expect("rotated");
         }
-        assert!(began.elapsed() < PATIENCE, "{:#?}", attention(&daemon));
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:#?}", attention(&daemon));
     }
 }
 

@@ -151,7 +151,7 @@ fn a_check_as_another_user_sees_what_that_one_may() {
 }
 
 #[test]
-fn config_tells_each_value_and_its_source() {
+fn config_shows_each_value_and_its_source() {
     let setup = Setup::new().arguments(&["config", "-o", "json"]);
     fs::write(setup.config(), "[rotation]\nmax_age = \"1h\"\n").expect("written");
     let ended = setup.run_to_end();

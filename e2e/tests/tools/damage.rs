@@ -71,7 +71,7 @@ fn a_flipped_byte_in_a_sealed_segment() {
 
 /// What is piped into something that ends early is judged all the same.
 #[test]
-fn damage_is_told_by_the_exit_code_where_nobody_reads_the_output() {
+fn damage_is_reported_by_the_exit_code_where_nobody_reads_the_output() {
     let mut daemon = Daemon::start();
     append_numbers(&daemon, 0..100);
     ok(&daemon, &["rotate"]);

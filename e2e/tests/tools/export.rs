@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Raw, Rng, Scratch, Setup, not_run, readback, seed};
+use clad_e2e::tool::{OutputStream, Running, clactl, clactl_ends};
+use clad_e2e::{Daemon, Raw, Rng, Scratch, Setup, TEST_TIMEOUT, not_run, readback, seed};
 use clad_proto::frame::{Frame, FrameDecoder};
 use clad_proto::{AckLevel, PayloadView};
 use nix::sys::signal::Signal;
@@ -73,7 +73,7 @@ fn what_is_only_in_memory_is_not_called_durable() {
 /// Starts an export and kills it once its file has grown so far; whether it was there in time.
 fn killed_at(arguments: &[&str], file: &Path, length: u64) -> bool {
     let running = Running::start(&mut clactl(arguments));
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     while running.is_running() && fs::metadata(file).map_or(0, |found| found.len()) < length {
         assert!(Instant::now() < until, "it does not get on: {}", running.said());
         std::thread::sleep(Duration::from_micros(200));
@@ -178,9 +178,9 @@ fn an_interrupt_keeps_what_was_done() {
         std::thread::sleep(Duration::from_micros(200));
     }
     running.send(Signal::SIGINT);
-    running.wait_end(PATIENCE).expect("it ends");
+    running.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(running.code(), Some(1), "it was far from its end: {}", running.said());
-    assert!(running.wait_for(Heard::Stdout, "the same call goes on", PATIENCE), "{}", running.printed());
+    assert!(running.wait_for(OutputStream::Stdout, "the same call goes on", TEST_TIMEOUT), "{}", running.printed());
     assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
     clactl_ends(0, &arguments, b"");
     assert_eq!(fs::read(&file).expect("the export"), ok(&daemon, &["export"]));
@@ -201,7 +201,7 @@ fn a_daemon_that_dies_is_no_loss() {
         std::thread::sleep(Duration::from_micros(200));
     }
     daemon.kill9();
-    running.wait_end(PATIENCE).expect("it ends");
+    running.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(running.code(), Some(1), "it was far from its end: {}", running.said());
     assert!(!running.said().is_empty(), "it says nothing");
     assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
@@ -294,7 +294,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// A log that was set back to a backup gives offsets again: what was exported of them is not what it holds.
 #[test]
-fn a_history_that_was_given_up_is_refused() {
+fn an_abandoned_history_is_refused() {
     let mut daemon = Daemon::start();
     append_numbers(&daemon, 0..10);
     daemon.kill9();

@@ -6,7 +6,7 @@ use std::thread;
 
 use clad_e2e::raw::{hello_reader, payload};
 use clad_e2e::tool::{Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Raw, Setup};
+use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT};
 use clad_proto::AckLevel;
 use clad_proto::frame::Frame;
 use nix::sys::signal::Signal;
@@ -16,7 +16,7 @@ use crate::numbers;
 /// Rotations while records come in.
 const ROTATIONS: u64 = 60;
 /// Appends in flight.
-const FLIGHT: u64 = 128;
+const APPENDS_IN_FLIGHT_MAX: u64 = 128;
 
 /// Appends numbers until enough rotations were made; how many.
 fn load(daemon: &Daemon) -> (u64, u64) {
@@ -44,16 +44,16 @@ fn load(daemon: &Daemon) -> (u64, u64) {
 
 fn write(daemon: &Daemon, sent: &AtomicU64, rotated: &AtomicBool) {
     let (mut raw, welcome) = Raw::producer(&daemon.socket());
-    assert!(u64::from(welcome.window) > FLIGHT);
+    assert!(u64::from(welcome.window) > APPENDS_IN_FLIGHT_MAX);
     let (mut next, mut acked) = (0, 0);
     while !rotated.load(Ordering::Relaxed) || acked < next {
-        while next < acked + FLIGHT && !rotated.load(Ordering::Relaxed) {
+        while next < acked + APPENDS_IN_FLIGHT_MAX && !rotated.load(Ordering::Relaxed) {
             raw.append_payload(next, AckLevel::Durable, false, &payload(&[format!("number {next}").as_bytes()]));
             next += 1;
         }
         match raw.frame() {
             Some(Frame::Accepted(_)) => {}
-            Some(Frame::Watermark(mark)) => acked = acked.max(mark.offset),
+            Some(Frame::Watermark(watermark)) => acked = acked.max(watermark.offset),
             other => panic!("{other:?}"),
         }
         sent.store(acked, Ordering::Relaxed);
@@ -79,9 +79,9 @@ fn tail_follows_across_rotations() {
     }
     let (sent, _) = load(&daemon);
     for tail in &tails {
-        assert!(tail.wait_lines(sent as usize, PATIENCE), "{sent} were sent, fewer were shown\n{}", tail.said());
+        assert!(tail.wait_lines(sent as usize, TEST_TIMEOUT), "{sent} were sent, fewer were shown\n{}", tail.said());
         tail.send(Signal::SIGINT);
-        tail.wait_end(PATIENCE).expect("it ends when it is told");
+        tail.wait_end(TEST_TIMEOUT).expect("it ends when it is told");
         assert!(tail.output() == numbers(0..sent), "a gap or a repeat");
     }
 }
@@ -118,10 +118,10 @@ fn tail_follows_across_a_crash() {
     crate::append_numbers(&daemon, 0..20);
     let mut command = clactl(&["tail", "-f", "-n", "5", "-o", "cat", "--server", &server]);
     let tail = Running::start(command.stdin(Stdio::null()));
-    assert!(tail.wait_lines(5, PATIENCE), "{}", tail.said());
+    assert!(tail.wait_lines(5, TEST_TIMEOUT), "{}", tail.said());
     daemon.kill9();
     daemon.restart();
     crate::append_numbers(&daemon, 20..40);
-    assert!(tail.wait_lines(25, PATIENCE), "{}\n{}", tail.printed(), tail.said());
+    assert!(tail.wait_lines(25, TEST_TIMEOUT), "{}\n{}", tail.printed(), tail.said());
     assert_eq!(tail.printed().into_bytes(), numbers(15..40));
 }

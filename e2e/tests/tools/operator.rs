@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clad_e2e::tool::{Heard, Running, clactl, clactl_ends};
-use clad_e2e::{Daemon, PATIENCE, Raw, Scratch, Setup, is_root, json, not_run};
+use clad_e2e::tool::{OutputStream, Running, clactl, clactl_ends};
+use clad_e2e::{Daemon, Raw, Scratch, Setup, TEST_TIMEOUT, is_root, json, not_run};
 use clad_proto::AckLevel;
 use nix::sys::signal::Signal;
 
@@ -26,7 +26,7 @@ fn code(mut child: Child, what: &str) -> Option<i32> {
         if let Some(status) = child.try_wait().expect("a child") {
             return status.code();
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TEST_TIMEOUT {
             child.kill().expect("killed");
             panic!("{what} runs on");
         }
@@ -180,20 +180,20 @@ fn a_daemon_that_hangs_is_said_to_hang() {
         .map(|words| Running::start(&mut clactl(&[&["--server", &server, "--admin", &admin], words].concat())))
         .into();
     for one in &asked {
-        one.wait_end(PATIENCE).expect("it gives up");
+        one.wait_end(TEST_TIMEOUT).expect("it gives up");
         assert_eq!(one.code(), Some(1), "{}", one.said());
         assert!(one.said().contains("no answer"), "{}", one.said());
     }
     // Who appends waits on, and is told for what.
     // (Of the first line it may not have heard, either.)
-    assert!(append_child.hears("nothing was acknowledged for 5 s, and "));
+    assert!(append_child.wait_stderr("nothing was acknowledged for 5 s, and "));
     daemon.signal(Signal::SIGCONT);
     let (code, said) = append_child.end();
     assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]
-fn an_append_that_is_stopped_tells_the_last_line() {
+fn a_stopped_append_reports_the_last_line() {
     let daemon = Daemon::start();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let before = daemon.status().offsets.expect("offsets").durable;
@@ -207,7 +207,7 @@ fn an_append_that_is_stopped_tells_the_last_line() {
         // The daemon has told that the third is durable; that it was read is told by nobody.
         thread::sleep(Duration::from_secs(1));
         child.running.send(signal);
-        child.running.wait_end(PATIENCE).expect("it ends");
+        child.running.wait_end(TEST_TIMEOUT).expect("it ends");
         let said = child.running.said();
         assert_eq!(child.running.code(), Some(1), "{said}");
         assert!(said.contains("interrupted\nthe last line that reached `durable` is line 3"), "{said}");
@@ -227,9 +227,9 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
                 let server = daemon.address(transport);
                 let mut child = Feeding::start(&mut clactl(&["append", "--server", &server]));
                 child.line("a line");
-                assert!(child.hears("nothing was acknowledged for 5 s, and 1 line wait: no_space: "));
+                assert!(child.wait_stderr("nothing was acknowledged for 5 s, and 1 line wait: no_space: "));
                 child.running.send(signal);
-                child.running.wait_end(PATIENCE).expect("it ends");
+                child.running.wait_end(TEST_TIMEOUT).expect("it ends");
                 let said = child.running.said();
                 assert_eq!(child.running.code(), Some(1), "{said}");
                 // What is posted in a ring may still be taken.
@@ -247,18 +247,18 @@ fn an_append_says_when_it_waits_for_another_reason() {
     let mut daemon = Setup::new().set("journal.reserve_free", "1024TiB").start();
     let mut child = Feeding::start(&mut clactl(&["append", "--server", &daemon.address("unix")]));
     child.line("a line");
-    assert!(child.hears("and 1 line wait: no_space: "));
+    assert!(child.wait_stderr("and 1 line wait: no_space: "));
     daemon.kill9();
-    assert!(child.hears("and 1 line wait: cannot reach "), "{}", child.running.said());
+    assert!(child.wait_stderr("and 1 line wait: cannot reach "), "{}", child.running.said());
     child.running.send(Signal::SIGTERM);
-    child.running.wait_end(PATIENCE).expect("it ends");
+    child.running.wait_end(TEST_TIMEOUT).expect("it ends");
     let said = child.running.said();
     assert!(said.contains("interrupted, and no ack for 1 line, certainly not stored: cannot reach "), "{said}");
 }
 
 /// No producer place: the line was never taken, and whoever stops waiting is told so.
 #[test]
-fn an_append_that_finds_no_producer_place_is_certainly_not_stored() {
+fn an_append_without_a_producer_slot_is_certainly_not_stored() {
     let daemon = Setup::new().set("limits.max_producers", "1").start();
     // Root has three places of one.
     for _ in 0..if is_root() { 3 } else { 1 } {
@@ -266,9 +266,9 @@ fn an_append_that_finds_no_producer_place_is_certainly_not_stored() {
     }
     let mut child = Feeding::start(&mut clactl(&["append", "--server", &daemon.address("unix")]));
     child.line("a line");
-    assert!(child.hears("too_many_producers"), "{}", child.running.said());
+    assert!(child.wait_stderr("too_many_producers"), "{}", child.running.said());
     child.running.send(Signal::SIGINT);
-    child.running.wait_end(PATIENCE).expect("it ends");
+    child.running.wait_end(TEST_TIMEOUT).expect("it ends");
     let said = child.running.said();
     assert_eq!(child.running.code(), Some(1), "{said}");
     assert!(said.contains("no ack for 1 line, certainly not stored: too_many_producers"), "{said}");
@@ -299,9 +299,13 @@ fn an_append_ends_while_the_daemon_hangs() {
             scope.spawn(move || while lines.write_all(text.as_bytes()).is_ok() {});
         }
         for (transport, child) in appends {
-            assert!(child.hears("nothing was acknowledged for 5 s, and "), "{transport}: {}", child.running.said());
+            assert!(
+                child.wait_stderr("nothing was acknowledged for 5 s, and "),
+                "{transport}: {}",
+                child.running.said()
+            );
             child.running.send(Signal::SIGTERM);
-            child.running.wait_end(PATIENCE).unwrap_or_else(|| panic!("{transport}: it goes on"));
+            child.running.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("{transport}: it goes on"));
             let said = child.running.said();
             assert_eq!(child.running.code(), Some(1), "{transport}: {said}");
             assert!(said.contains("interrupted, and no ack for "), "{transport}: {said}");
@@ -330,14 +334,14 @@ impl Feeding {
         writeln!(self.lines.as_mut().expect("open"), "{line}").expect("it reads");
     }
 
-    fn hears(&self, text: &str) -> bool {
-        self.running.wait_for(Heard::Stderr, text, PATIENCE)
+    fn wait_stderr(&self, text: &str) -> bool {
+        self.running.wait_for(OutputStream::Stderr, text, TEST_TIMEOUT)
     }
 
     /// Closes its input and waits for its end.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.lines.take());
-        self.running.wait_end(PATIENCE).expect("it ends");
+        self.running.wait_end(TEST_TIMEOUT).expect("it ends");
         (self.running.code(), self.running.said())
     }
 }

@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz`, `/metrics`.
 
-use clad_e2e::{Daemon, PATIENCE, Raw, web};
+use clad_e2e::{Daemon, Raw, TEST_TIMEOUT, web};
 use clad_proto::AckLevel;
 
 use crate::append_numbers;
@@ -87,7 +87,7 @@ fn what_was_done_is_counted() {
             assert!(samples["clad_journal_bytes"] > 0.0 && samples["clad_disk_free_bytes"] > 0.0);
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{samples:?}");
+        assert!(began.elapsed() < TEST_TIMEOUT, "{samples:?}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

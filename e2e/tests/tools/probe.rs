@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Running, clactl, clactl_ends};
-use clad_e2e::{Json, PATIENCE, Scratch, is_root, not_run};
+use clad_e2e::{Json, Scratch, TEST_TIMEOUT, is_root, not_run};
 use nix::sys::signal::Signal;
 
 fn probed(dir: &Path) -> Json {
@@ -124,13 +124,13 @@ fn nothing_is_left_when_it_is_stopped() {
             let open = fs::read_dir(format!("/proc/{}/fd", running.pid())).into_iter().flatten().flatten();
             open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file.starts_with(&dir))
         };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while !at_work() {
             assert!(running.is_running() && Instant::now() < until, "it does not begin: {}", running.said());
             std::thread::sleep(Duration::from_millis(1));
         }
         running.send(signal);
-        running.wait_end(PATIENCE).expect("it ends");
+        running.wait_end(TEST_TIMEOUT).expect("it ends");
         assert!(is_empty(&dir), "{signal}: something was left");
         if signal == Signal::SIGKILL {
             assert_eq!(running.signal(), Some(Signal::SIGKILL as i32));

@@ -78,7 +78,7 @@ fn reload(pid: u32, runtime: Option<&Path>) -> (Option<i32>, String) {
 }
 
 #[test]
-fn clad_reload_tells_how_it_went_and_signals_nobody_else() {
+fn clad_reload_reports_its_result_and_signals_nobody_else() {
     let runtime = Scratch::new();
     let folder = format!("RUNTIME_DIRECTORY={}", runtime.data().display());
     let mut daemon = Setup::new().under(&["env", &folder]).start();
@@ -175,16 +175,16 @@ fn a_drain_answers_what_was_taken() {
         }
     });
     let (mut accepted, mut durable, mut last) = (0, 0, None);
-    let mut told = false;
+    let mut signalled = false;
     while let Some(frame) = raw.frame() {
         match &frame {
             Frame::Accepted(answer) => accepted = accepted.max(answer.first_offset + 1),
-            Frame::Watermark(mark) if mark.level == AckLevel::Durable => durable = mark.offset,
+            Frame::Watermark(watermark) if watermark.level == AckLevel::Durable => durable = watermark.offset,
             _ => {}
         }
-        if accepted > 1000 && !told {
+        if accepted > 1000 && !signalled {
             daemon.signal(Signal::SIGTERM);
-            told = true;
+            signalled = true;
         }
         last = Some(frame);
     }

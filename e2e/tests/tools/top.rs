@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::clactl;
-use clad_e2e::{Daemon, PATIENCE};
+use clad_e2e::{Daemon, TEST_TIMEOUT};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
@@ -73,7 +73,7 @@ impl Tty {
     fn wait_until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
         let began = Instant::now();
         while !holds(&self.seen()) {
-            assert!(began.elapsed() < PATIENCE, "{what:?} never came:\n{}", self.seen().escape_debug());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what:?} never came:\n{}", self.seen().escape_debug());
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -99,7 +99,7 @@ fn end(child: &mut Child) -> Option<i32> {
         if let Some(status) = child.try_wait().expect("a child") {
             return status.code();
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TEST_TIMEOUT {
             let _ = child.kill();
             panic!("top does not end");
         }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::batch_builder::Batch;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
 
 use super::{Committer, State};
 
@@ -12,7 +12,7 @@ impl Committer {
     pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
-        (running && self.prepared.is_none()).then_some((active.number + 1, self.marks.epoch))
+        (running && self.prepared.is_none()).then_some((active.number + 1, self.watermarks.epoch))
     }
 
     /// Whether segments change hands just now.
@@ -43,13 +43,13 @@ impl Committer {
     pub(crate) fn forget_recent_below(&mut self, lowest_offset: u64) {
         while let Some(batch) = self.recent.pop_front_if(|batch| batch.end_offset() <= lowest_offset) {
             self.recent_bytes -= batch.body.len();
-            self.gather.let_go(batch);
+            self.builder.recycle(batch);
         }
     }
 
     /// The batch that holds an offset, if it is written and still in memory.
     pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
-        if offset >= self.marks.written {
+        if offset >= self.watermarks.written {
             return None;
         }
         let at = self.recent.partition_point(|b| b.end_offset() <= offset);
@@ -65,7 +65,7 @@ impl Committer {
     /// no record that was there the first time has changed its segment in between.
     pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
         let rests = self.state == State::Running && !self.busy;
-        rests.then(|| (self.active.as_ref().map(|active| active.number), self.marks.epoch))
+        rests.then(|| (self.active.as_ref().map(|active| active.number), self.watermarks.epoch))
     }
 
     pub(crate) fn active_summary(&self) -> Option<(u64, u64, u64, u64)> {
@@ -78,7 +78,7 @@ impl Committer {
 
     /// When the oldest record was taken that is not durable.
     pub(crate) fn oldest_undurable_boot_ns(&self) -> Option<u64> {
-        let waits = self.marks.durable < self.marks.written;
+        let waits = self.watermarks.durable < self.watermarks.written;
         let unsynced = self.syncing.iter().chain(&self.unsynced).filter(|_| waits).find_map(|u| u.since_boot_ns);
         unsynced.or_else(|| self.oldest_unwritten_boot_ns())
     }
@@ -91,6 +91,6 @@ impl Committer {
 
     fn oldest_unwritten_boot_ns(&self) -> Option<u64> {
         let taken = self.in_flight.front().map(|oldest| oldest.since_boot_ns);
-        taken.or_else(|| self.gather.front().map(|(_, since, _)| since))
+        taken.or_else(|| self.builder.front().map(|(_, since, _)| since))
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::active::{Active, Placed};
+use crate::batch_builder::Batch;
 use crate::env::Trigger;
 use crate::format::footer::{Damage, Footer};
-use crate::gather::Batch;
 use crate::io::{Durability, File};
-use crate::marks::Level;
 use crate::permit::Permit;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
+use crate::watermark::Level;
 
 /// One append as a caller hands it over.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub struct Append<'a> {
     pub min_time_ns: i64,
     /// Greatest record time.
     pub max_time_ns: i64,
-    /// What the daemon vouches for, at most [`crate::format::chunk::MAX_VOUCH`] bytes.
-    pub vouch: &'a [u8],
+    /// What the daemon vouches for, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
+    pub peer_meta: &'a [u8],
     /// The records, opaque.
     pub payload: &'a [u8],
     /// The client's own CRC-32C of the payload, already checked.
@@ -55,8 +55,8 @@ pub struct Sender<'a> {
     pub owner: u64,
     /// The producer's epoch.
     pub producer_epoch: u32,
-    /// What the daemon vouches for, at most [`crate::format::chunk::MAX_VOUCH`] bytes.
-    pub vouch: &'a [u8],
+    /// What the daemon vouches for, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
+    pub peer_meta: &'a [u8],
 }
 
 /// One append of a burst; the fields are those of [`Append`].
@@ -89,7 +89,7 @@ impl<'a> Append<'a> {
             producer: self.producer,
             owner: self.owner,
             producer_epoch: self.producer_epoch,
-            vouch: self.vouch,
+            peer_meta: self.peer_meta,
         };
         let item = Item {
             first_sequence: self.first_sequence,
@@ -115,7 +115,7 @@ pub struct Accepted {
     pub count: u32,
     /// The epoch in which the watermarks are to be read.
     pub epoch: u32,
-    /// [`crate::Marks::failures`] when it was given: a greater number later means "maybe written".
+    /// [`crate::Watermarks::failures`] when it was given: a greater number later means "maybe written".
     pub failures: u32,
     /// It was stored before; this is where.
     pub duplicate: bool,
@@ -151,7 +151,7 @@ pub(crate) enum SyncBy {
 pub(crate) struct Wanted {
     pub(crate) prepared: Option<Prepared>,
     /// Records that have their offsets wait for it: it may take the space that is held back.
-    pub(crate) owed: bool,
+    pub(crate) for_accepted: bool,
 }
 
 /// What a rotation needs.
@@ -160,7 +160,7 @@ pub(crate) struct Rotation {
     pub(crate) footer: Footer,
     pub(crate) unsynced: bool,
     /// Something that it holds was written again since it was synced, by a vouch.
-    pub(crate) vouched: bool,
+    pub(crate) marker_unsynced: bool,
     pub(crate) wanted: Wanted,
     pub(crate) trigger: Trigger,
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::active::{Active, Shares};
+use crate::batch_builder::Batch;
 use crate::clock::Moment;
 use crate::env::Trigger;
 use crate::faults::Fault;
-use crate::gather::Batch;
 
 use super::{Committer, InFlight, Job, Rescue, Rotation, State, Step};
 
@@ -16,7 +16,7 @@ impl Committer {
         for reply in self.rotate_replies.drain(..) {
             let _ = reply.send(Ok(None));
         }
-        if self.closing && self.gather.is_empty() {
+        if self.closing && self.builder.is_empty() {
             self.busy = true;
             return Step::Run(Job::Close(None));
         }
@@ -26,7 +26,7 @@ impl Committer {
         self.busy = true;
         let wanted = self.claim_next();
         // Nothing is in flight, so what was submitted is written: the next batch goes on there.
-        Step::Run(Job::Open { wanted, next: self.marks.written, epoch: self.marks.epoch })
+        Step::Run(Job::Open { wanted, next: self.watermarks.written, epoch: self.watermarks.epoch })
     }
 
     pub(super) fn rotation(&mut self, trigger: Trigger, now: Moment) -> Option<Box<Rotation>> {
@@ -35,10 +35,10 @@ impl Committer {
         self.quota.sealed(active.owners(), &footer.owners);
         footer.producers = self.producers.snapshot(footer.end_offset, now);
         self.tombstones.begin_footer(footer.end_offset);
-        let unsynced = self.marks.durable < self.marks.written;
-        let vouched = self.unsynced.is_some();
+        let unsynced = self.watermarks.durable < self.watermarks.written;
+        let marker_unsynced = self.unsynced.is_some();
         let wanted = self.claim_next();
-        Some(Box::new(Rotation { active, footer, unsynced, vouched, wanted, trigger }))
+        Some(Box::new(Rotation { active, footer, unsynced, marker_unsynced, wanted, trigger }))
     }
 
     pub(super) fn begin_rotation(&mut self, trigger: Trigger, now: Moment) -> Step {
@@ -71,12 +71,12 @@ impl Committer {
             }
         }
         let last_block = self.active.iter().flat_map(Active::last_block);
-        let vouched = self.vouching.iter().flat_map(|v| v.1.batches());
-        for batch in vouched.chain(last_block).filter(|b| b.count > 0).chain(&self.recent) {
+        let control_batches = self.control_write.iter().flat_map(|v| v.1.batches());
+        for batch in control_batches.chain(last_block).filter(|b| b.count > 0).chain(&self.recent) {
             held.insert(batch.first_offset, batch.clone());
         }
         // What waits has its offsets already; it goes along.
-        while let Some(g) = self.gather.pop() {
+        while let Some(g) = self.builder.pop() {
             held.insert(g.batch.first_offset, g.batch.clone());
             self.in_flight.push_back(InFlight {
                 id: u64::MAX,
@@ -96,7 +96,7 @@ impl Committer {
             active: self.active.take(),
             prepared: self.prepared.take(),
             from,
-            next: if self.config.faults.has(Fault::OffsetReused) { from } else { self.marks.received },
+            next: if self.config.faults.has(Fault::OffsetReused) { from } else { self.watermarks.received },
             held,
             producers: self.producers.clone(),
             rewritten: self.rewritten,

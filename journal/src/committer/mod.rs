@@ -7,7 +7,7 @@
 //! 1. Offsets are given in one place, under one lock, dense and in the order in which batches reach the disk.
 //! 2. `written` moves over a batch only when its write and all before it have completed; `durable` only when each of
 //!    them was synced by its own write, or by a sync that was **started** after its write had completed.
-//! 3. After a failed write or sync nothing is released: the marks stand still until recovery has written everything
+//! 3. After a failed write or sync nothing is released: the watermarks stand still until recovery has written everything
 //!    that was not released elsewhere, synced and sealed it.
 //! 4. A batch's memory, and the permits that were counted for it, stay until the disk does not need them.
 //! 5. What has an offset fits into segments that are there or can be had ([`room`]).
@@ -34,17 +34,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::active::{Active, Shares};
+use crate::batch_builder::{Batch, BatchBuilder};
 use crate::clock::Moment;
-use crate::config::{JournalConfig, Policy, SEGMENT_SLACK};
+use crate::config::{JournalConfig, Policy, SEGMENT_OVERHEAD_BYTES};
 use crate::env::Trigger;
 use crate::format::footer::Damage;
 use crate::format::meta::EpochStart;
-use crate::gather::{Batch, Gather};
-use crate::marks::Marks;
 use crate::owner_bytes::Quota;
 use crate::permit::Permit;
 use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
+use crate::watermark::Watermarks;
 
 pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
 pub(crate) use job::{
@@ -52,19 +52,19 @@ pub(crate) use job::{
 };
 
 /// What has gathered is worth a further write in flight.
-const WORTH_ANOTHER: usize = 64 * 1024;
+const CONCURRENT_WRITE_BYTES_MIN: usize = 64 * 1024;
 /// The log is idle after this; then its last watermarks are vouched for.
-const IDLE_NS: u64 = 100_000_000;
+const IDLE_COMMIT_MARKER_DELAY_NS: u64 = 100_000_000;
 /// First pause before a recovery, doubled to the last.
-const RETRY_NS: u64 = 1_000_000_000;
-const RETRY_MAX_NS: u64 = 60_000_000_000;
+const RECOVERY_RETRY_NS_MIN: u64 = 1_000_000_000;
+const RECOVERY_RETRY_NS_MAX: u64 = 60_000_000_000;
 /// Under `fire_and_forget`, after a batch of so many records, the next one gathers for so long (or to 64 KiB).
-const CROWD: u32 = 32;
-const GATHER_NS: u64 = 100_000;
+const BUSY_BATCH_RECORDS_MIN: u32 = 32;
+const BUSY_BATCH_DELAY_NS: u64 = 100_000;
 /// Under `fire_and_forget` a sync beside the writes is begun at so many unsynced bytes, whatever the interval.
-const SYNC_AHEAD: u64 = 16 << 20;
+const EARLY_SYNC_BYTES: u64 = 16 << 20;
 /// Pause before space for a further segment is looked for again.
-const SPACE_NS: u64 = 200_000_000;
+const SPACE_RETRY_NS: u64 = 200_000_000;
 
 struct InFlight {
     id: u64,
@@ -107,7 +107,7 @@ enum State {
 pub(crate) struct Committer {
     config: JournalConfig,
     state: State,
-    marks: Marks,
+    watermarks: Watermarks,
     producers: ProducerTable,
     /// Producers that were forgotten, until the log says so.
     tombstones: tombstones::Tombstones,
@@ -116,7 +116,7 @@ pub(crate) struct Committer {
     connected: HashMap<ProducerId, sequencer::Connected>,
     connected_set: HashSet<ProducerId>,
     pub(crate) quota: Quota,
-    gather: Gather,
+    builder: BatchBuilder,
     in_flight: VecDeque<InFlight>,
     writes: usize,
     free_files: Vec<usize>,
@@ -124,10 +124,10 @@ pub(crate) struct Committer {
     wanted_writes: usize,
     /// Which of the files each write in flight uses: they are few.
     file_of: Vec<(u64, usize)>,
-    vouching: Option<(u64, Shares)>,
+    control_write: Option<(u64, Shares)>,
     sync_running: bool,
     busy: bool,
-    /// What is under way has the segment that it opens: prepared, or claimed of [`Self::spare`].
+    /// What is under way has the segment that it opens: prepared, or claimed of [`Self::free_segments`].
     coming: bool,
     next_id: u64,
     active: Option<Active>,
@@ -143,18 +143,18 @@ pub(crate) struct Committer {
     /// What was unsynced when the sync that runs began.
     syncing: Option<Unsynced>,
     /// Until when the next batch gathers, under `fire_and_forget`, because the last one was a crowd.
-    gather_until_ns: u64,
+    batch_open_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
     /// Further segments that the disk has room for beside the prepared one, as somebody has seen last, without those that
     /// were claimed since.
-    spare: u64,
+    free_segments: u64,
     /// What a write covers, as the last segment said.
     block: u64,
     /// As was told last: no segment is prepared, and there is room for none.
     space_low: bool,
     /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
-    space_told: bool,
+    space_reported: bool,
     /// An append was refused for want of a segment behind the active one ([`room`]).
     refused: bool,
     open_retry_ns: u64,
@@ -168,7 +168,7 @@ pub(crate) struct Committer {
 
 /// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
 fn largest_batch(segment_bytes: u64) -> usize {
-    usize::try_from(segment_bytes.saturating_sub(SEGMENT_SLACK)).unwrap_or(usize::MAX)
+    usize::try_from(segment_bytes.saturating_sub(SEGMENT_OVERHEAD_BYTES)).unwrap_or(usize::MAX)
 }
 
 impl Committer {
@@ -187,23 +187,24 @@ impl Committer {
         let max_bytes = max_bytes.min(largest_batch(config.segment_bytes));
         // A start after a clean end goes on in an epoch that began long before.
         let (epoch, epoch_first) = (began.epoch, began.first_offset);
-        let marks = Marks { epoch, epoch_first, received: next, written: next, durable: next, ..Marks::default() };
+        let watermarks =
+            Watermarks { epoch, epoch_first, received: next, written: next, durable: next, ..Watermarks::default() };
         Self {
             state: State::Running,
-            marks,
+            watermarks,
             producers,
             tombstones: tombstones::Tombstones::default(),
             submitted_end: next,
             connected: HashMap::new(),
             connected_set: HashSet::new(),
             quota: Quota { most: config.retention.per_owner_bytes, ..Quota::default() },
-            gather: Gather::new(max_bytes),
+            builder: BatchBuilder::new(max_bytes),
             in_flight: VecDeque::new(),
             writes: 0,
             free_files: (0..config.policy.in_flight()).rev().collect(),
             file_of: Vec::new(),
             wanted_writes: config.policy.in_flight(),
-            vouching: None,
+            control_write: None,
             sync_running: false,
             busy: false,
             coming: false,
@@ -218,17 +219,17 @@ impl Committer {
             unsynced_bytes: 0,
             unsynced: None,
             syncing: None,
-            gather_until_ns: 0,
+            batch_open_until_ns: 0,
             rotate_replies: Vec::new(),
             closing: false,
-            spare: 0,
+            free_segments: 0,
             block: 4096,
             space_low: false,
-            space_told: false,
+            space_reported: false,
             refused: false,
             open_retry_ns: 0,
             unopened: None,
-            open_pause_ns: RETRY_NS,
+            open_pause_ns: RECOVERY_RETRY_NS_MIN,
             rewritten: false,
             lost: Vec::new(),
             config,
@@ -243,15 +244,15 @@ impl Committer {
         match &self.state {
             State::Closed { .. } => return Step::Exit,
             State::Failed { due_boot_ns, .. } => {
-                let (due, quiet) = (*due_boot_ns, self.writes == 0 && !self.sync_running);
-                return match quiet && now.boot_ns >= due {
+                let (due, idle) = (*due_boot_ns, self.writes == 0 && !self.sync_running);
+                return match idle && now.boot_ns >= due {
                     true => self.begin_rescue(),
-                    false => Step::Wait(quiet.then_some(due)),
+                    false => Step::Wait(idle.then_some(due)),
                 };
             }
             State::Running => {}
         }
-        let quiet = self.writes == 0 && !self.sync_running;
+        let idle = self.writes == 0 && !self.sync_running;
         if self.active.is_none() {
             return self.begin_open(now);
         }
@@ -261,7 +262,7 @@ impl Committer {
             }
         }
         if let Some(trigger) = self.rotation_due(now) {
-            return if quiet { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
+            return if idle { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
         }
         if self.tombstones.are_due()
             && let Some(step) = self.begin_tombstones(now)
@@ -274,16 +275,16 @@ impl Committer {
         if let Some(step) = self.begin_write(now) {
             return step;
         }
-        if self.closing && self.gather.is_empty() {
+        if self.closing && self.builder.is_empty() {
             // A segment without a batch is not sealed: no footer would say who was forgotten.
-            if quiet
+            if idle
                 && !self.tombstones.is_empty()
                 && self.active.as_ref().is_some_and(Active::is_empty)
                 && let Some(step) = self.begin_tombstones(now)
             {
                 return step;
             }
-            return if quiet { self.begin_close(now) } else { Step::Wait(None) };
+            return if idle { self.begin_close(now) } else { Step::Wait(None) };
         }
         self.sync_or_wait(now, self.write_deadline())
     }
@@ -294,11 +295,11 @@ impl Committer {
             return None;
         }
         // What waits was taken because it fits in here, where there is no other: it goes first.
-        let may_leave = self.gather.is_empty() || self.can_have_next();
+        let may_leave = self.builder.is_empty() || self.can_have_next();
         if !self.rotate_replies.is_empty() && may_leave {
             return Some(Trigger::Command);
         }
-        if let Some((len, ..)) = self.gather.front() {
+        if let Some((len, ..)) = self.builder.front() {
             let stored = (len + crate::format::batch::LEN) as u64;
             let fresh = self.writes > 0;
             if !active.fits(stored, fresh, self.footer_len(active)) {
@@ -311,16 +312,16 @@ impl Committer {
     }
 
     /// Whether nothing is under way and what comes next is a write or a sync, which any thread may make.
-    pub(crate) fn is_lone(&self, now: Moment) -> bool {
+    pub(crate) fn allows_inline_write(&self, now: Moment) -> bool {
         let running = self.state == State::Running && !self.busy && !self.closing;
-        let quiet = self.writes == 0 && !self.sync_running;
-        running && quiet && self.active.is_some() && self.rotation_due(now).is_none()
+        let idle = self.writes == 0 && !self.sync_running;
+        running && idle && self.active.is_some() && self.rotation_due(now).is_none()
     }
 
     /// Whose turn it is where a ring stands beside the thread that blocks.
     pub(crate) fn turn(&self, now: Moment) -> Turn {
         let running = self.state == State::Running && !self.busy && !self.closing;
-        let beside = self.writes > 0 || self.sync_running || self.gather.bytes() >= WORTH_ANOTHER;
+        let beside = self.writes > 0 || self.sync_running || self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN;
         match running && beside && self.active.is_some() && self.rotation_due(now).is_none() {
             true => Turn::Ring,
             false => Turn::Thread,

@@ -1,24 +1,24 @@
-//! What the results of jobs change: the marks, the latch, what is remembered.
+//! What the results of jobs change: the watermarks, the latch, what is remembered.
 
 use std::sync::Arc;
 
 use crate::active::{Active, Shares};
+use crate::batch_builder::Batch;
 use crate::clock::Moment;
 use crate::config::Policy;
 use crate::faults::Fault;
-use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerTable;
 
 use super::{
-    Committer, Done, FailedJob, Failure, NoSegment, RETRY_MAX_NS, RETRY_NS, RotateReply, SPACE_NS, State, Unsynced,
-    WORTH_ANOTHER,
+    CONCURRENT_WRITE_BYTES_MIN, Committer, Done, FailedJob, Failure, NoSegment, RECOVERY_RETRY_NS_MAX,
+    RECOVERY_RETRY_NS_MIN, RotateReply, SPACE_RETRY_NS, State, Unsynced,
 };
 
 impl Committer {
     /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
     pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Moment) {
-        self.marks.version += 1;
+        self.watermarks.version += 1;
         match result {
             result if self.is_over() => self.after_the_end(result),
             Ok(done) => self.done(done, now),
@@ -39,7 +39,7 @@ impl Committer {
         match done {
             Done::Write { id, durability } => {
                 self.end_write(id);
-                if let Some((_, shares)) = self.vouching.take_if(|v| v.0 == id) {
+                if let Some((_, shares)) = self.control_write.take_if(|v| v.0 == id) {
                     self.tombstones.written(durability == Durability::Synced);
                     if durability != Durability::Synced {
                         self.note_unsynced(shares.first(), None);
@@ -57,18 +57,18 @@ impl Committer {
                 self.sync_running = false;
                 self.syncing = None;
                 let late = self.config.faults.has(Fault::WatermarkReadAfterSync);
-                let upto = if late { self.marks.written } else { upto };
+                let upto = if late { self.watermarks.written } else { upto };
                 for entry in self.in_flight.iter_mut().filter(|e| e.batch.end_offset() <= upto) {
                     entry.durable = true;
                 }
                 if self.state == State::Running && !self.config.policy.syncs() {
-                    self.marks.durable = self.marks.durable.max(upto);
+                    self.watermarks.durable = self.watermarks.durable.max(upto);
                 }
             }
             Done::Rotated { next } => {
                 self.busy = false;
                 self.tombstones.footer_done();
-                self.marks.durable = self.marks.written;
+                self.watermarks.durable = self.watermarks.written;
                 (self.unsynced, self.syncing) = (None, None);
                 for entry in &mut self.in_flight {
                     entry.durable = true;
@@ -80,12 +80,12 @@ impl Committer {
                 self.take_active(next, now);
             }
             Done::Recovered { next, epoch, end, producers, lost } => {
-                self.marks.losses += u32::from(lost);
+                self.watermarks.losses += u32::from(lost);
                 self.recovered(next, epoch, end, producers, now);
             }
             Done::Closed => {
                 self.busy = false;
-                self.marks.durable = self.marks.written;
+                self.watermarks.durable = self.watermarks.written;
                 self.state = State::Closed { clean: true };
                 self.refuse_rotations(); // asked for while it sealed and marked the end
             }
@@ -104,19 +104,19 @@ impl Committer {
             Ok(active) => {
                 self.free_files = (0..active.files.len() - 1).rev().collect();
                 self.allow_writes(active.files.len() - 1);
-                self.open_pause_ns = RETRY_NS;
+                self.open_pause_ns = RECOVERY_RETRY_NS_MIN;
                 self.block = active.header.block_size.into();
                 self.refused = false;
             }
             Err(NoSegment::Space) => {
-                self.open_retry_ns = now.boot_ns + SPACE_NS;
-                (self.space_low, self.spare) = (true, 0);
+                self.open_retry_ns = now.boot_ns + SPACE_RETRY_NS;
+                (self.space_low, self.free_segments) = (true, 0);
             }
             // That there is room on the disk says nothing here.
             Err(NoSegment::Failed(reason)) => {
                 self.unopened = Some(reason.clone());
                 self.open_retry_ns = now.boot_ns + self.open_pause_ns;
-                self.open_pause_ns = (self.open_pause_ns * 2).min(RETRY_MAX_NS);
+                self.open_pause_ns = (self.open_pause_ns * 2).min(RECOVERY_RETRY_NS_MAX);
             }
         }
         self.active = next.ok();
@@ -129,17 +129,17 @@ impl Committer {
         }
     }
 
-    /// Moves the marks over the unbroken row of what is done, and lets go of what nobody needs.
+    /// Moves the watermarks over the unbroken row of what is done, and lets go of what nobody needs.
     fn advance(&mut self) {
         let keep_until_durable = self.config.policy.syncs();
         let any_order = self.config.faults.has(Fault::AckOutOfOrder);
         let done = self.in_flight.iter().take_while(|e| e.written || any_order).filter(|e| e.written);
         let done = done.map(|e| e.batch.end_offset()).last();
         if let Some(end) = done
-            && end > self.marks.written
+            && end > self.watermarks.written
         {
-            let from = self.marks.written;
-            self.marks.written = end;
+            let from = self.watermarks.written;
+            self.watermarks.written = end;
             for at in 0..self.in_flight.len() {
                 let batch = &self.in_flight[at].batch;
                 if batch.first_offset >= from && batch.end_offset() <= end {
@@ -149,22 +149,24 @@ impl Committer {
         }
         if keep_until_durable {
             let end = self.in_flight.iter().take_while(|e| e.written && e.durable).map(|e| e.batch.end_offset()).last();
-            self.marks.durable = self.marks.durable.max(end.unwrap_or(0));
+            self.watermarks.durable = self.watermarks.durable.max(end.unwrap_or(0));
         }
         while let Some(entry) = self.in_flight.pop_front_if(|e| e.written && (e.durable || !keep_until_durable)) {
             if !entry.durable {
                 self.note_unsynced(entry.shares.first().or(Some(&entry.batch)), Some(entry.since_boot_ns));
             }
             // What the next batch is written into, where it is not remembered any more.
-            self.gather.let_go(entry.batch);
+            self.builder.recycle(entry.batch);
         }
-        debug_assert!(self.marks.durable <= self.marks.written && self.marks.written <= self.marks.received);
+        debug_assert!(
+            self.watermarks.durable <= self.watermarks.written && self.watermarks.written <= self.watermarks.received
+        );
     }
 
     /// A write is over that was not synced, and nothing of it is kept: where it began stays. A vouch has no time: nobody waits
     /// for it, and it is synced by nothing of its own.
     fn note_unsynced(&mut self, first: Option<&Arc<Batch>>, since_boot_ns: Option<u64>) {
-        let forgets = since_boot_ns.is_none() && self.config.faults.has(Fault::VouchForgotten);
+        let forgets = since_boot_ns.is_none() && self.config.faults.has(Fault::CommitMarkerForgotten);
         if let (false, Some(first)) = (forgets, first) {
             let unsynced = self.unsynced.get_or_insert(Unsynced { since_boot_ns, from: first.first_offset });
             unsynced.since_boot_ns = unsynced.since_boot_ns.or(since_boot_ns);
@@ -177,18 +179,18 @@ impl Committer {
         while self.recent_bytes > self.config.recent_bytes && self.recent.len() > 1 {
             let Some(oldest) = self.recent.pop_front() else { break };
             self.recent_bytes -= oldest.body.len();
-            self.gather.let_go(oldest);
+            self.builder.recycle(oldest);
         }
     }
 
     fn failed(&mut self, failure: Failure, now: Moment) {
         // A batch of a block that a write repeated, which is not synced or has failed, may be gone, durable or not.
-        let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.vouching.iter().map(|v| &v.1));
+        let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.control_write.iter().map(|v| &v.1));
         let repeated = repeated.filter_map(Shares::first).map(|b| b.first_offset);
         let unsynced = self.syncing.iter().chain(&self.unsynced).map(|u| u.from);
         let repeated = repeated.chain(unsynced).min();
         let repeated = repeated.filter(|_| !self.config.faults.has(Fault::RescueStartsTooHigh));
-        let from = repeated.map_or(self.marks.durable, |first| first.min(self.marks.durable));
+        let from = repeated.map_or(self.watermarks.durable, |first| first.min(self.watermarks.durable));
         match failure.of {
             FailedJob::Write(id) => {
                 self.end_write(id);
@@ -209,18 +211,18 @@ impl Committer {
             }
         }
         let State::Failed { rescue_from, pause_ns, due_boot_ns, .. } = &mut self.state else {
-            self.marks.failures += 1;
+            self.watermarks.failures += 1;
             self.state = State::Failed {
                 reason: failure.reason,
-                due_boot_ns: now.boot_ns + RETRY_NS,
-                pause_ns: RETRY_NS,
+                due_boot_ns: now.boot_ns + RECOVERY_RETRY_NS_MIN,
+                pause_ns: RECOVERY_RETRY_NS_MIN,
                 rescue_from: from,
             };
             return;
         };
         *rescue_from = (*rescue_from).min(from);
         if failure.was_rescue {
-            *pause_ns = (*pause_ns * 2).min(RETRY_MAX_NS);
+            *pause_ns = (*pause_ns * 2).min(RECOVERY_RETRY_NS_MAX);
             *due_boot_ns = now.boot_ns + *pause_ns;
         }
     }
@@ -235,19 +237,19 @@ impl Committer {
     ) {
         self.busy = false;
         // It has taken segments for itself; the next look says what is left.
-        self.spare = 0;
+        self.free_segments = 0;
         self.state = State::Running;
         (self.rewritten, self.lost) = (false, Vec::new());
-        self.vouching = None;
+        self.control_write = None;
         (self.unsynced, self.syncing) = (None, None);
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;
-        self.marks.epoch = epoch;
-        self.marks.epoch_first = end;
-        self.marks.received = end;
-        self.marks.written = end;
-        self.marks.durable = end;
+        self.watermarks.epoch = epoch;
+        self.watermarks.epoch_first = end;
+        self.watermarks.received = end;
+        self.watermarks.written = end;
+        self.watermarks.durable = end;
         self.take_producers(producers);
         self.submitted_end = end;
         self.tombstones.failed();
@@ -266,9 +268,11 @@ impl Committer {
         if self.busy || self.state != State::Running {
             return false;
         }
-        let sync = self.marks.written > self.marks.durable && !self.sync_running && self.config.policy.syncs();
+        let sync =
+            self.watermarks.written > self.watermarks.durable && !self.sync_running && self.config.policy.syncs();
         let early = !self.config.policy.syncs() && !self.sync_running && self.wants_early_sync();
-        let write = !self.gather.is_empty() && (self.writes == 0 || self.gather.bytes() >= WORTH_ANOTHER);
+        let write =
+            !self.builder.is_empty() && (self.writes == 0 || self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN);
         early || ((sync || write) && self.writes < self.config.policy.in_flight())
     }
 
@@ -280,24 +284,24 @@ impl Committer {
     }
 
     /// How long what gathers waits for company while a write is in flight.
-    pub(crate) fn patience_ns(&self) -> u64 {
-        let kept = self.config.policy.grouping().filter(|_| !self.config.faults.has(Fault::PatienceForgotten));
+    pub(crate) fn commit_delay_ns(&self) -> u64 {
+        let kept = self.config.policy.grouping().filter(|_| !self.config.faults.has(Fault::CommitDelayForgotten));
         kept.map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
     }
 
     /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.
     pub(crate) fn wants_wake(&self, bytes_before: usize) -> bool {
-        let crossed = bytes_before < WORTH_ANOTHER && self.gather.bytes() >= WORTH_ANOTHER;
+        let crossed = bytes_before < CONCURRENT_WRITE_BYTES_MIN && self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN;
         let idle = self.writes == 0 && !self.busy;
         (idle && bytes_before == 0) || (crossed && self.writes < self.config.policy.in_flight())
     }
 
-    pub(crate) fn gathered_bytes(&self) -> usize {
-        self.gather.bytes()
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.builder.bytes()
     }
 
     pub(crate) fn in_flight_bytes(&self) -> usize {
-        self.gather.bytes() + self.in_flight.iter().map(|e| e.batch.body.len()).sum::<usize>()
+        self.builder.bytes() + self.in_flight.iter().map(|e| e.batch.body.len()).sum::<usize>()
     }
 
     /// How long until the next attempt to recover.
@@ -317,7 +321,7 @@ impl Committer {
     pub(crate) fn abandon(&mut self) {
         self.refuse_rotations();
         self.state = State::Closed { clean: false };
-        self.marks.version += 1;
+        self.watermarks.version += 1;
     }
 
     pub(super) fn refuse_rotations(&mut self) {

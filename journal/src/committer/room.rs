@@ -37,7 +37,7 @@ impl Committer {
         // With a segment behind this one it is over once that is written to.
         if !self.refused && !self.can_have_next() {
             self.refused = true;
-            self.marks.version += 1;
+            self.watermarks.version += 1;
         }
     }
 
@@ -49,8 +49,8 @@ impl Committer {
 
     /// Whether an append of so many bytes has a place behind all that waits.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
-        let batches = self.gather.batches() as u64 + 1;
-        let stored = self.gather.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
+        let batches = self.builder.batches() as u64 + 1;
+        let stored = self.builder.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
         match self.fits_later(stored, batches) || self.fits_here(stored, batches) {
             true => Ok(()),
             false => Err(self.no_segment()),
@@ -85,7 +85,7 @@ impl Committer {
         }
         let prepared = u64::from(self.prepared.is_some()) + u64::from(self.coming);
         // That there is room on the disk says nothing where a segment cannot be made or opened.
-        prepared + if self.unopened.is_some() { 0 } else { self.spare }
+        prepared + if self.unopened.is_some() { 0 } else { self.free_segments }
     }
 
     /// Whether the active segment may be left while something waits.
@@ -97,10 +97,10 @@ impl Committer {
     pub(super) fn claim_next(&mut self) -> Wanted {
         let prepared = self.prepared.take();
         self.coming = prepared.is_some();
-        if !self.coming && self.unopened.is_none() && self.spare > 0 {
-            (self.coming, self.spare) = (true, self.spare - 1);
+        if !self.coming && self.unopened.is_none() && self.free_segments > 0 {
+            (self.coming, self.free_segments) = (true, self.free_segments - 1);
         }
-        Wanted { prepared, owed: !self.gather.is_empty() }
+        Wanted { prepared, for_accepted: !self.builder.is_empty() }
     }
 
     fn no_segment(&self) -> AppendError {

@@ -1,14 +1,14 @@
 //! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
 
+use crate::batch_builder::{BurstPermits, PendingAppend, Row};
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::chunk::ChunkHeader;
 use crate::format::tombstone::Tombstone;
-use crate::gather::{Entering, Purse, Row};
-use crate::marks::{Accepting, Level, Marks};
 use crate::producer::{ProducerId, ProducerState, Verdict, counted_under};
+use crate::watermark::{Accepting, Level, Watermarks};
 
 use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
 
@@ -41,9 +41,9 @@ impl Committer {
     /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
     pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
         let (from, item, permit) = a.split();
-        let mut purse = Purse::new(permit);
+        let mut permits = BurstPermits::new(permit);
         let mut answer = None;
-        self.append_burst(&from, &[item], now, &mut purse, |a| answer = Some(a));
+        self.append_burst(&from, &[item], now, &mut permits, |a| answer = Some(a));
         answer.expect("a burst of one has one answer")
     }
 
@@ -57,15 +57,15 @@ impl Committer {
         from: &Sender<'_>,
         burst: &[Item<'_>],
         now: Moment,
-        purse: &mut Purse,
+        permits: &mut BurstPermits,
         mut answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
         let mut row = None;
         for item in burst {
-            answer(self.take(from, item, now, &mut row, None, purse));
+            answer(self.take(from, item, now, &mut row, None, permits));
         }
         self.end_row(&mut row, now);
-        self.gather.settle(purse);
+        self.builder.settle(permits);
     }
 
     /// Takes the appends of several senders in turn, and nothing behind what is refused for now: see
@@ -74,7 +74,7 @@ impl Committer {
         &mut self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
         now: Moment,
-        purse: &mut Purse,
+        permits: &mut BurstPermits,
         mut answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
         let mut for_all: Option<AppendError> = None;
@@ -93,7 +93,7 @@ impl Committer {
             for item in run {
                 let taken = match &why {
                     Some(why) => Err(why.clone()),
-                    None => self.take(from, item, now, &mut row, next.take(), purse),
+                    None => self.take(from, item, now, &mut row, next.take(), permits),
                 };
                 match &taken {
                     Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
@@ -120,7 +120,7 @@ impl Committer {
                 None => {}
             }
         }
-        self.gather.settle(purse);
+        self.builder.settle(permits);
     }
 
     /// `next`: the sequence that is known to be this sender's next, so that it is not judged.
@@ -133,7 +133,7 @@ impl Committer {
         now: Moment,
         row: &mut Option<Row>,
         next: Option<u64>,
-        purse: &mut Purse,
+        permits: &mut BurstPermits,
     ) -> Result<Accepted, AppendError> {
         self.accepting()?;
         let limit = self.config.max_append_bytes;
@@ -152,8 +152,8 @@ impl Committer {
             first_sequence: item.first_sequence,
             producer_epoch: from.producer_epoch,
         };
-        let first_offset = self.marks.received;
-        let len = ChunkHeader::encoded_len(from.vouch.len(), item.payload.len());
+        let first_offset = self.watermarks.received;
+        let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
         let quota = |committer: &Self| {
             // Whether it begins a batch is known only when it is in.
             committer.quota.check(from.owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })
@@ -181,19 +181,19 @@ impl Committer {
                 *row = Some(Row { header, first_offset });
             }
         }
-        let entering = Entering {
+        let entering = PendingAppend {
             header: &header,
-            vouch: from.vouch,
+            peer_meta: from.peer_meta,
             payload: item.payload,
             min_time_ns: item.min_time_ns,
             max_time_ns: item.max_time_ns,
             wants_written: item.level == Level::Written,
             share: item.share,
         };
-        let stored = self.gather.push(entering, self.marks.epoch, first_offset, now, purse);
+        let stored = self.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
         self.quota.held.add(from.owner, stored);
-        self.marks.received += u64::from(item.count);
-        self.marks.version += 1;
+        self.watermarks.received += u64::from(item.count);
+        self.watermarks.version += 1;
         Ok(self.given(item.count, first_offset, false))
     }
 
@@ -214,7 +214,7 @@ impl Committer {
     #[cold]
     fn evict(&mut self, now: Moment) {
         for producer in self.producers.make_room(now, &self.connected_set) {
-            self.tombstones.push(Tombstone { producer, below: self.marks.received });
+            self.tombstones.push(Tombstone { producer, below: self.watermarks.received });
         }
     }
 
@@ -248,7 +248,7 @@ impl Committer {
     }
 
     fn given(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
-        Accepted { first_offset, count, epoch: self.marks.epoch, failures: self.marks.failures, duplicate }
+        Accepted { first_offset, count, epoch: self.watermarks.epoch, failures: self.watermarks.failures, duplicate }
     }
 
     fn accepting(&self) -> Result<(), AppendError> {
@@ -351,10 +351,10 @@ impl Committer {
         if !forget || !self.producers.forget(id) {
             return false;
         }
-        self.tombstones.push(Tombstone { producer: *id, below: self.marks.received })
+        self.tombstones.push(Tombstone { producer: *id, below: self.watermarks.received })
     }
 
-    pub(crate) fn marks(&self) -> Marks {
+    pub(crate) fn watermarks(&self) -> Watermarks {
         let accepting = match &self.state {
             State::Failed { .. } => Accepting::Failed,
             State::Closed { .. } => Accepting::Closing,
@@ -362,14 +362,14 @@ impl Committer {
             State::Running if self.takes_what_comes() => Accepting::Yes,
             State::Running => Accepting::NoSpace,
         };
-        Marks { accepting, ..self.marks }
+        Watermarks { accepting, ..self.watermarks }
     }
 
     /// To be told without a result of a job. Whether appends are taken changes with what is begun, too: under one version
     /// there would be two values, and the older could be told last.
-    pub(crate) fn marks_anew(&mut self) -> Marks {
-        self.marks.version += 1;
-        self.marks()
+    pub(crate) fn next_watermarks(&mut self) -> Watermarks {
+        self.watermarks.version += 1;
+        self.watermarks()
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -387,8 +387,8 @@ impl Committer {
     }
 
     pub(crate) fn request_sync(&mut self) -> u64 {
-        self.sync_target = self.sync_target.max(self.marks.received);
-        self.marks.received
+        self.sync_target = self.sync_target.max(self.watermarks.received);
+        self.watermarks.received
     }
 
     pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
@@ -400,7 +400,7 @@ impl Committer {
 
     pub(crate) fn close(&mut self) {
         self.closing = true;
-        self.marks.version += 1;
+        self.watermarks.version += 1;
     }
 }
 
@@ -432,10 +432,10 @@ mod tests {
         let mut now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "between two tries");
+        assert_eq!(committer.watermarks().accepting, Accepting::NoSpace, "between two tries");
         now.boot_ns += 10 * 1_000_000_000;
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
-        assert_eq!(committer.marks().accepting, Accepting::NoSpace, "while it tries");
+        assert_eq!(committer.watermarks().accepting, Accepting::NoSpace, "while it tries");
     }
 
     /// What is wrong is told by its name, tried again at a pause that doubles, and not believed to be over because the disk
@@ -448,10 +448,10 @@ mod tests {
         for _ in 0..8 {
             assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
             committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
-            assert!(!committer.set_spare(5).tell);
+            assert!(!committer.set_free_segments(5).report);
             let refused = append(&mut committer, 3, 0).unwrap_err();
             assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
-            assert_eq!(committer.marks().accepting, Accepting::NoSpace);
+            assert_eq!(committer.watermarks().accepting, Accepting::NoSpace);
             assert!(matches!(committer.step(now), Step::Wait(Some(due)) if due == now.boot_ns + pause), "{pause}");
             now.boot_ns += pause;
             pause = (pause * 2).min(60_000_000_000);
@@ -485,7 +485,7 @@ mod tests {
             level: Level::Received,
             min_time_ns: 0,
             max_time_ns: 0,
-            vouch: &[],
+            peer_meta: &[],
             payload: b"x",
             payload_checksum: 0,
             permit: None,
@@ -496,8 +496,8 @@ mod tests {
     #[test]
     fn an_epoch_begins_where_it_began_and_not_where_this_start_goes_on() {
         let (committer, _) = fresh();
-        let marks = committer.marks();
-        assert_eq!((marks.epoch, marks.epoch_first, marks.received), (3, 40, 50));
+        let watermarks = committer.watermarks();
+        assert_eq!((watermarks.epoch, watermarks.epoch_first, watermarks.received), (3, 40, 50));
     }
 
     #[test]
@@ -559,12 +559,12 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, vouch: &[] };
+        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, peer_meta: &[] };
         let (a, b) = (sender(1), sender(2));
         let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
-            let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
+            let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
             let runs = runs.iter().map(|(from, run)| (*from, &run[..]));
-            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut purse, |answer| {
+            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut permits, |answer| {
                 answers.push(answer.map(|accepted| accepted.first_offset));
             });
             answers
@@ -596,7 +596,7 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, vouch: &[] };
+        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, peer_meta: &[] };
         let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
         let runs = [
             (&a, vec![item(0, 1), item(1, 1)]),
@@ -607,8 +607,8 @@ mod tests {
             (&a, vec![item(2, 1), item(4, 1), item(5, 1)]),
             (&b, vec![item(7, 2), item(8, 1)]),
         ];
-        let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
-        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut purse, |answer| {
+        let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
             answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
         });
         let (new, again) = (|offset| Ok((offset, false)), |offset| Ok((offset, true)));
@@ -639,11 +639,11 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, vouch: &[] };
+        let sender = |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, peer_meta: &[] };
         let (old, new) = (sender(1), sender(2));
         let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
-        let (mut answers, mut purse) = (Vec::new(), Purse::new(None));
-        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut purse, |answer| {
+        let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
             answers.push(answer.map(|accepted| accepted.first_offset));
         });
         assert_eq!(answers, [Ok(50), Ok(51), Err(AppendError::Fenced { current: 2 })]);

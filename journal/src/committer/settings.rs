@@ -12,7 +12,7 @@ pub(crate) struct SpaceNews {
     /// Appends are refused that were taken before, or the other way round.
     pub(crate) changed: bool,
     /// The operator does not know yet.
-    pub(crate) tell: bool,
+    pub(crate) report: bool,
 }
 
 impl Committer {
@@ -22,12 +22,12 @@ impl Committer {
     }
 
     /// What the start has seen of the disk. Whether the operator is to know of it is for the first look to say.
-    pub(crate) fn begin_with(&mut self, spare: u64, block: u32) {
-        (self.spare, self.block) = (spare, block.into());
+    pub(crate) fn begin_with(&mut self, free_segments: u64, block: u32) {
+        (self.free_segments, self.block) = (free_segments, block.into());
     }
 
     /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
-    pub(crate) fn go_on_in(&mut self, active: Active, now: Moment) {
+    pub(crate) fn resume_in(&mut self, active: Active, now: Moment) {
         self.take_active(Ok(active), now);
     }
 
@@ -43,7 +43,7 @@ impl Committer {
         {
             (*max_delay, *max_bytes) = (delay, bytes);
             *in_flight = writes.min(*in_flight);
-            self.gather.set_max_bytes((bytes as usize).min(super::largest_batch(self.config.segment_bytes)));
+            self.builder.set_max_bytes((bytes as usize).min(super::largest_batch(self.config.segment_bytes)));
             self.wanted_writes = writes;
         }
     }
@@ -66,8 +66,8 @@ impl Committer {
             Some((number, _)) if number == prepared.header.number => {
                 self.prepared = Some(prepared);
                 self.unopened = None;
-                self.spare = self.spare.saturating_sub(1);
-                self.marks.version += 1;
+                self.free_segments = self.free_segments.saturating_sub(1);
+                self.watermarks.version += 1;
                 true
             }
             _ => false,
@@ -77,24 +77,24 @@ impl Committer {
     /// No segment can be made now: that the disk has room for one counts again when one was made.
     pub(crate) fn cannot_make(&mut self, reason: String) {
         self.unopened = Some(reason);
-        self.marks.version += 1;
+        self.watermarks.version += 1;
     }
 
     /// For how many further segments there is room, as somebody has just seen. Not while one is made: it would count twice.
-    pub(crate) fn set_spare(&mut self, spare: u64) -> SpaceNews {
+    pub(crate) fn set_free_segments(&mut self, free_segments: u64) -> SpaceNews {
         if self.busy {
-            return SpaceNews { changed: false, tell: false };
+            return SpaceNews { changed: false, report: false };
         }
-        let low = spare == 0 && self.prepared.is_none();
+        let low = free_segments == 0 && self.prepared.is_none();
         // The last one that is not prepared may be what an append waits for, too.
-        let changed = self.space_low != low || (self.spare == 0) != (spare == 0);
-        let tell = self.space_told != low;
-        (self.spare, self.space_low, self.space_told) = (spare, low, low);
+        let changed = self.space_low != low || (self.free_segments == 0) != (free_segments == 0);
+        let report = self.space_reported != low;
+        (self.free_segments, self.space_low, self.space_reported) = (free_segments, low, low);
         if changed {
-            self.marks.version += 1;
+            self.watermarks.version += 1;
             self.open_retry_ns = 0;
         }
-        SpaceNews { changed, tell }
+        SpaceNews { changed, report }
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use crate::producer::ProducerTable;
 
     #[test]
-    fn room_that_a_rotation_missed_first_is_told_all_the_same_and_once() {
+    fn room_that_a_rotation_missed_first_is_reported_all_the_same_and_once() {
         let producers = ProducerTable::new(1, 1, 1);
         let mut c = Committer::new(
             JournalConfig::default(),
@@ -119,11 +119,11 @@ mod tests {
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        let news = c.set_spare(0);
-        assert!(news.tell && !news.changed);
-        assert!(!c.set_spare(0).tell);
-        let news = c.set_spare(1);
-        assert!(news.tell && news.changed);
+        let news = c.set_free_segments(0);
+        assert!(news.report && !news.changed);
+        assert!(!c.set_free_segments(0).report);
+        let news = c.set_free_segments(1);
+        assert!(news.report && news.changed);
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         let now = Moment { real_ns: 0, boot_ns: 0 };
         assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
         c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        let news = c.set_spare(1);
-        assert!(!news.tell && news.changed);
+        let news = c.set_free_segments(1);
+        assert!(!news.report && news.changed);
     }
 }

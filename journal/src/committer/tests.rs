@@ -7,19 +7,19 @@ use tokio::sync::Semaphore;
 
 use super::{Accepted, Append, Committer, Done, InFlight, Item, Sender};
 use crate::active::{Active, Shares};
+use crate::batch_builder::{BurstPermits, PendingBatch};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
 use crate::format::meta::EpochStart;
 use crate::format::segment::{SegmentHeader, example};
-use crate::gather::{Gathered, Purse};
 use crate::io::{Access, Durability, OsStorage, Storage};
-use crate::marks::{Accepting, Level};
 use crate::permit::Permit;
 use crate::producer::ProducerTable;
+use crate::watermark::{Accepting, Level};
 
 const NOW: Moment = Moment { real_ns: 7, boot_ns: 9 };
-const FROM: Sender<'static> = Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, vouch: b"vouched" };
+const FROM: Sender<'static> = Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, peer_meta: b"vouched" };
 /// Permits in all; each append has a share of [`SHARE`].
 const PERMITS: usize = 100_000;
 const SHARE: usize = 10;
@@ -59,7 +59,7 @@ fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Ac
         level: i.level,
         min_time_ns: i.min_time_ns,
         max_time_ns: i.max_time_ns,
-        vouch: FROM.vouch,
+        peer_meta: FROM.peer_meta,
         payload: i.payload,
         payload_checksum: i.payload_checksum,
         permit: Some(permit(permits, SHARE)),
@@ -70,16 +70,16 @@ fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Ac
 fn together(c: &mut Committer, burst: &[Item<'_>], permits: &Arc<Semaphore>) -> Verdicts {
     let all = permit(permits, burst.len() * SHARE);
     let mut verdicts = Vec::new();
-    c.append_burst(&FROM, burst, NOW, &mut Purse::new(Some(all)), |v| verdicts.push(v));
+    c.append_burst(&FROM, burst, NOW, &mut BurstPermits::new(Some(all)), |v| verdicts.push(v));
     verdicts
 }
 
-fn batches(c: &mut Committer) -> Vec<Gathered> {
-    std::iter::from_fn(|| c.gather.pop()).collect()
+fn batches(c: &mut Committer) -> Vec<PendingBatch> {
+    std::iter::from_fn(|| c.builder.pop()).collect()
 }
 
 /// Everything of a batch but its permit.
-fn content(g: &Gathered) -> impl PartialEq + std::fmt::Debug {
+fn content(g: &PendingBatch) -> impl PartialEq + std::fmt::Debug {
     let b = &g.batch;
     let numbers = (b.epoch, b.first_offset, b.count, b.append_real_ns, b.payload_bytes());
     (numbers, b.min_time_ns, b.max_time_ns, b.body.to_vec(), g.wants_written, g.since_boot_ns)
@@ -118,14 +118,14 @@ proptest! {
             rest = after;
         }
         prop_assert_eq!(expected, got);
-        prop_assert_eq!(one.marks(), many.marks());
+        prop_assert_eq!(one.watermarks(), many.watermarks());
         prop_assert_eq!(one.producers.snapshot(u64::MAX, NOW), many.producers.snapshot(u64::MAX, NOW));
         prop_assert_eq!(ones.available_permits(), manys.available_permits());
         let (one, many) = (batches(&mut one), batches(&mut many));
         prop_assert_eq!(one.len(), many.len());
         for (a, b) in one.iter().zip(&many) {
             prop_assert_eq!(content(a), content(b));
-            let held = |g: &Gathered| g.permit.as_ref().map(|p| p.num_permits());
+            let held = |g: &PendingBatch| g.permit.as_ref().map(|p| p.num_permits());
             prop_assert_eq!(held(a), held(b), "each batch holds the shares of its own appends");
         }
         drop((one, many));
@@ -193,7 +193,7 @@ fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u6
             together(&mut c, &[item(next, 1, false, &payload)], &permits);
             next += 1;
         }
-        let Gathered { batch, since_boot_ns, permit, .. } = c.gather.pop().expect("it was taken");
+        let PendingBatch { batch, since_boot_ns, permit, .. } = c.builder.pop().expect("it was taken");
         let entry = InFlight {
             id: n,
             batch,
@@ -208,11 +208,11 @@ fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u6
         c.writes += 1;
         c.complete(Ok(Done::Write { id: n, durability: Durability::Written }), NOW);
         if n % batches == batches - 1 {
-            c.complete(Ok(Done::Sync { upto: c.marks.written }), NOW);
-            assert!(c.in_flight.is_empty() && c.marks.durable == c.marks.written);
+            c.complete(Ok(Done::Sync { upto: c.watermarks.written }), NOW);
+            assert!(c.in_flight.is_empty() && c.watermarks.durable == c.watermarks.written);
         }
     }
-    c.gather.asked()
+    c.builder.allocations()
 }
 
 /// What an allocator gives of this size comes from the kernel, a page fault for each page of it.
@@ -221,8 +221,8 @@ fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
     // Remembered for longer than they wait for the disk, and the other way round; and no batch as large as the one before.
     for (batches, recent_bytes) in [(3, 2_000_000), (8, 1)] {
         for most in [1, 5] {
-            let asked = asked_for(40, batches, recent_bytes, |n| 1 + n % most);
-            assert!(asked < 20, "{} batches of up to {most} appends asked {asked} times", 40 * batches);
+            let allocations = asked_for(40, batches, recent_bytes, |n| 1 + n % most);
+            assert!(allocations < 20, "{} batches of up to {most} appends asked {allocations} times", 40 * batches);
         }
     }
 }
@@ -239,14 +239,14 @@ fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
     };
     let mut c = committer(1 << 20);
     (c.config.segment_bytes, c.config.max_append_bytes) = (1 << 20, 1 << 20);
-    c.go_on_in(segment(1), NOW);
-    c.set_spare(0);
+    c.resume_in(segment(1), NOW);
+    c.set_free_segments(0);
     let permits = Arc::new(Semaphore::new(PERMITS));
     let payload = vec![7; 800 << 10];
     let take = |c: &mut Committer, first: u64, len: usize| {
-        let before = c.marks();
+        let before = c.watermarks();
         let taken = together(c, &[item(first, 1, true, &payload[..len])], &permits).remove(0);
-        let after = c.marks();
+        let after = c.watermarks();
         assert!(after == before || after.version > before.version, "{before:?} and {after:?} are of one version");
         (taken.map(|_| ()), after.accepting)
     };
@@ -254,12 +254,12 @@ fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
     assert_eq!(take(&mut c, 1, 400 << 10), (Err(AppendError::NoSpace), Accepting::NoSpace));
     assert_eq!(take(&mut c, 1, 100), (Ok(()), Accepting::NoSpace), "it fits into what is left");
     drop(batches(&mut c));
-    assert_eq!(c.marks().accepting, Accepting::NoSpace, "what was taken waits no longer");
-    c.set_spare(1);
-    assert_eq!(c.marks().accepting, Accepting::Yes);
-    c.set_spare(0);
-    assert_eq!(c.marks().accepting, Accepting::NoSpace, "it was refused for this one, and it is the last again");
-    c.go_on_in(segment(2), NOW);
-    assert_eq!(c.marks().accepting, Accepting::Yes, "nothing was refused for this one");
+    assert_eq!(c.watermarks().accepting, Accepting::NoSpace, "what was taken waits no longer");
+    c.set_free_segments(1);
+    assert_eq!(c.watermarks().accepting, Accepting::Yes);
+    c.set_free_segments(0);
+    assert_eq!(c.watermarks().accepting, Accepting::NoSpace, "it was refused for this one, and it is the last again");
+    c.resume_in(segment(2), NOW);
+    assert_eq!(c.watermarks().accepting, Accepting::Yes, "nothing was refused for this one");
     assert_eq!(take(&mut c, 2, 400 << 10), (Ok(()), Accepting::Yes));
 }

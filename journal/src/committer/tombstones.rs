@@ -4,27 +4,27 @@
 //! - Until then nobody is told that such a producer is unknown, and none of its appends is stored: after a crash its earlier
 //!   life would be back, and a new record would be answered by the offset of an old one.
 //! - A tombstone is written by the first of these: a footer that ends at or above its offset; a batch of tombstones, when
-//!   [`BATCH_DUE`] of them wait, when the log falls idle, or at once when somebody waits for it.
+//!   [`TOMBSTONES_DUE_MIN`] of them wait, when the log falls idle, or at once when somebody waits for it.
 //! - Once it is durable it is never written again: a later life of the producer may have begun.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::batch_builder::Batch;
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::tombstone::{self, Tombstone};
-use crate::gather::Batch;
 use crate::io::Durability;
 use crate::producer::ProducerId;
 
 use super::{Committer, Job, Step, SyncBy};
 
 /// Tombstones that are worth a write of their own.
-const BATCH_DUE: usize = 64;
+const TOMBSTONES_DUE_MIN: usize = 64;
 /// Most tombstones in one batch.
-const BATCH_MAX: usize = 256;
+const TOMBSTONES_PER_BATCH_MAX: usize = 256;
 /// Tombstones that are written, and not synced, under a policy that does not sync: with more they are.
-const UNSYNCED_MAX: usize = 4096;
+const UNSYNCED_TOMBSTONES_MAX: usize = 4096;
 
 /// What waits, oldest first.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Tombstones {
 
     /// Whether a batch of them is to be written now.
     pub(super) fn are_due(&self) -> bool {
-        let many = self.all.len() - self.written >= BATCH_DUE || self.all.len() > UNSYNCED_MAX;
+        let many = self.all.len() - self.written >= TOMBSTONES_DUE_MIN || self.all.len() > UNSYNCED_TOMBSTONES_MAX;
         self.in_write == 0 && (many || (self.wanted && !self.all.is_empty()))
     }
 
@@ -113,7 +113,7 @@ impl Committer {
     /// Whether no further write is begun, so that tombstones that are due can be written.
     pub(super) fn holds_back_for_tombstones(&self) -> bool {
         let syncs = self.config.policy.syncs() || self.tombstones.wanted;
-        let waits = self.writes > 0 || (self.marks.written > self.marks.durable && syncs);
+        let waits = self.writes > 0 || (self.watermarks.written > self.watermarks.durable && syncs);
         waits && self.tombstones.are_due()
     }
 
@@ -123,24 +123,25 @@ impl Committer {
     /// Where it is synced, all that lies before it is synced first. Else it might be durable behind a batch that is not, and
     /// be cut off with it.
     pub(super) fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
-        let synced = self.config.policy.syncs() || self.tombstones.wanted || self.tombstones.all.len() > UNSYNCED_MAX;
+        let synced =
+            self.config.policy.syncs() || self.tombstones.wanted || self.tombstones.all.len() > UNSYNCED_TOMBSTONES_MAX;
         let written = if synced { 0 } else { self.tombstones.written };
         // Of who was forgotten with records that wait for the disk, the next segment may hold these: it needs the tombstone.
         let ripe = self.tombstones.all.iter().take_while(|t| t.below <= self.submitted_end);
-        let all: Vec<Tombstone> = ripe.skip(written).take(BATCH_MAX).copied().collect();
+        let all: Vec<Tombstone> = ripe.skip(written).take(TOMBSTONES_PER_BATCH_MAX).copied().collect();
         let stored = batch::LEN + all.len() * tombstone::LEN;
         let active = self.active.as_ref()?;
         let fits = active.fits(stored as u64, false, self.footer_len(active)) && self.check_room(stored).is_ok();
-        if all.is_empty() || self.writes > 0 || self.vouching.is_some() || !fits {
+        if all.is_empty() || self.writes > 0 || self.control_write.is_some() || !fits {
             return None;
         }
-        if synced && self.marks.written > self.marks.durable {
-            self.sync_target = self.sync_target.max(self.marks.written);
+        if synced && self.watermarks.written > self.watermarks.durable {
+            self.sync_target = self.sync_target.max(self.watermarks.written);
             return None;
         }
         let slot = self.free_files.pop()?;
         let batch = Arc::new(Batch {
-            epoch: self.marks.epoch,
+            epoch: self.watermarks.epoch,
             first_offset: active.end_offset,
             append_real_ns: now.real_ns,
             payload_bytes: Some(0),
@@ -148,7 +149,7 @@ impl Committer {
             ..Batch::default()
         });
         let active = self.active.as_mut()?;
-        let placed = active.place(&batch, false, &self.marks, now);
+        let placed = active.place(&batch, false, &self.watermarks, now);
         let (id, alone) = (self.next_id, !self.sync_running);
         self.next_id += 1;
         self.writes += 1;
@@ -156,7 +157,7 @@ impl Committer {
         if synced && self.config.policy.syncs() {
             self.unsynced = None; // a vouch's: this write repeats its block, and holds what is in it
         }
-        self.vouching = Some((id, placed.shares.clone()));
+        self.control_write = Some((id, placed.shares.clone()));
         self.tombstones.in_write = written + all.len();
         self.idle_since_ns = now.boot_ns;
         let durability = if synced { Durability::Synced } else { Durability::Written };

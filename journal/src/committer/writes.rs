@@ -1,42 +1,47 @@
 //! Writes and syncs beside each other: when a batch leaves, how it is made durable, when a sync or a vouch is due.
 
+use crate::batch_builder::PendingBatch;
 use crate::clock::Moment;
 use crate::config::Policy;
 use crate::faults::Fault;
-use crate::gather::Gathered;
 use crate::io::Durability;
 
-use super::{CROWD, Committer, GATHER_NS, IDLE_NS, InFlight, Job, SYNC_AHEAD, Step, SyncBy, WORTH_ANOTHER};
+use super::{
+    BUSY_BATCH_DELAY_NS, BUSY_BATCH_RECORDS_MIN, CONCURRENT_WRITE_BYTES_MIN, Committer, EARLY_SYNC_BYTES,
+    IDLE_COMMIT_MARKER_DELAY_NS, InFlight, Job, Step, SyncBy,
+};
 
 impl Committer {
     pub(super) fn begin_write(&mut self, now: Moment) -> Option<Step> {
-        let (_, since, wants_written) = self.gather.front()?;
+        let (_, since, wants_written) = self.builder.front()?;
         let in_flight = self.writes + usize::from(self.sync_running);
         let may = match self.config.policy {
             Policy::GroupCommit { max_delay, in_flight: max, .. }
             | Policy::SyncFileRange { max_delay, in_flight: max, .. } => {
                 let waited = now.boot_ns.saturating_sub(since) >= max_delay.as_nanos() as u64;
-                let worth = self.gather.bytes() >= WORTH_ANOTHER || waited;
+                let worth = self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN || waited;
                 in_flight == 0 || (wants_written && self.writes == 0) || (worth && self.writes < max)
             }
             Policy::PerMessage => in_flight == 0,
             Policy::FireAndForget { .. } => {
-                self.writes == 0 && (now.boot_ns >= self.gather_until_ns || self.gather.bytes() >= WORTH_ANOTHER)
+                self.writes == 0
+                    && (now.boot_ns >= self.batch_open_until_ns || self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN)
             }
         };
-        if !may || self.vouching.is_some() {
+        if !may || self.control_write.is_some() {
             return None;
         }
         let slot = self.free_files.pop()?;
-        let Gathered { batch, permit, .. } = self.gather.pop().expect("there is a front");
+        let PendingBatch { batch, permit, .. } = self.builder.pop().expect("there is a front");
         self.submitted_end = batch.end_offset();
         // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
         // it, and the waking of everybody would cost more than the writing.
-        self.gather_until_ns = if batch.count >= CROWD { now.boot_ns + GATHER_NS } else { 0 };
+        self.batch_open_until_ns =
+            if batch.count >= BUSY_BATCH_RECORDS_MIN { now.boot_ns + BUSY_BATCH_DELAY_NS } else { 0 };
         let (fresh, alone) = (self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock), in_flight == 0);
         let sync = self.how_to_sync();
         let active = self.active.as_mut().expect("checked by step");
-        let placed = active.place(&batch, fresh, &self.marks, now);
+        let placed = active.place(&batch, fresh, &self.watermarks, now);
         let range = placed.range();
         let split = self.config.policy.grouping().is_some() && wants_written;
         let durability = match self.config.policy {
@@ -69,12 +74,12 @@ impl Committer {
     }
 
     pub(super) fn write_deadline(&self) -> Option<u64> {
-        let (_, since, _) = self.gather.front()?;
+        let (_, since, _) = self.builder.front()?;
         match (self.config.policy, self.config.policy.grouping()) {
-            (_, Some((max_delay, in_flight))) if self.writes < in_flight && self.vouching.is_none() => {
+            (_, Some((max_delay, in_flight))) if self.writes < in_flight && self.control_write.is_none() => {
                 Some(since + max_delay.as_nanos() as u64)
             }
-            (Policy::FireAndForget { .. }, _) if self.writes == 0 => Some(self.gather_until_ns),
+            (Policy::FireAndForget { .. }, _) if self.writes == 0 => Some(self.batch_open_until_ns),
             _ => None,
         }
     }
@@ -98,7 +103,7 @@ impl Committer {
             until = Some(until.map_or(tick, |u| u.max(now.boot_ns).min(tick)));
         }
         let mut by = |t: u64| until = Some(until.map_or(t, |u| u.min(t)));
-        if self.marks.written > self.marks.durable && !self.sync_running {
+        if self.watermarks.written > self.watermarks.durable && !self.sync_running {
             let due = match self.config.policy {
                 Policy::FireAndForget { .. } if self.wants_early_sync() => Some(0),
                 Policy::FireAndForget { sync_interval } if sync_interval.is_zero() => None,
@@ -111,9 +116,9 @@ impl Committer {
                 None => {}
             }
         }
-        let rests = self.writes == 0 && !self.sync_running && self.gather.is_empty() && !self.closing;
+        let rests = self.writes == 0 && !self.sync_running && self.builder.is_empty() && !self.closing;
         if rests && self.tombstones.are_unwritten() {
-            match self.idle_since_ns + IDLE_NS {
+            match self.idle_since_ns + IDLE_COMMIT_MARKER_DELAY_NS {
                 t if t > now.boot_ns => by(t),
                 _ => {
                     if let Some(step) = self.begin_tombstones(now) {
@@ -126,9 +131,9 @@ impl Committer {
             && let Some(active) = &self.active
             && !active.is_empty()
         {
-            if active.vouched != (self.marks.written, self.marks.durable) {
-                match self.idle_since_ns + IDLE_NS {
-                    t if t <= now.boot_ns => return self.begin_vouch(now),
+            if active.stored_watermarks != (self.watermarks.written, self.watermarks.durable) {
+                match self.idle_since_ns + IDLE_COMMIT_MARKER_DELAY_NS {
+                    t if t <= now.boot_ns => return self.begin_commit_marker(now),
                     t => by(t),
                 }
             }
@@ -142,7 +147,7 @@ impl Committer {
 
     /// Before the interval is over: somebody asked, or so much is unsynced that sealing the segment would stall on it.
     pub(super) fn wants_early_sync(&self) -> bool {
-        self.sync_target > self.marks.durable || self.unsynced_bytes >= SYNC_AHEAD
+        self.sync_target > self.watermarks.durable || self.unsynced_bytes >= EARLY_SYNC_BYTES
     }
 
     pub(super) fn begin_sync(&mut self, now: Moment) -> Step {
@@ -153,7 +158,7 @@ impl Committer {
         self.syncing = self.unsynced.take();
         let file = active.files.last().expect("one more file than writes in flight").clone();
         // Read before the sync starts: it covers what had completed by now, and nothing later.
-        let upto = self.marks.written;
+        let upto = self.watermarks.written;
         let waiting = || self.in_flight.iter().filter(|e| !e.durable && e.batch.end_offset() <= upto).map(|e| e.range);
         let range = match self.how_to_sync() {
             SyncBy::Data => None,
@@ -162,22 +167,22 @@ impl Committer {
         Step::Run(Job::Sync { file, upto, range })
     }
 
-    pub(super) fn begin_vouch(&mut self, now: Moment) -> Step {
-        self.gather.idle();
-        let marks = self.marks;
+    pub(super) fn begin_commit_marker(&mut self, now: Moment) -> Step {
+        self.builder.idle();
+        let watermarks = self.watermarks;
         let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
         let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
         if !active.fits(crate::format::batch::LEN as u64, false, footer) {
-            active.vouched = (marks.written, marks.durable); // no room: the footer will vouch
+            active.stored_watermarks = (watermarks.written, watermarks.durable); // no room: the footer will vouch
             return self.sync_or_wait(now, None);
         }
         let Some(slot) = self.free_files.pop() else { return Step::Wait(None) };
-        let placed = active.vouch(&marks, now, self.config.faults);
+        let placed = active.place_commit_marker(&watermarks, now, self.config.faults);
         let id = self.next_id;
         self.next_id += 1;
         self.writes += 1;
         self.file_of.push((id, slot));
-        self.vouching = Some((id, placed.shares.clone()));
+        self.control_write = Some((id, placed.shares.clone()));
         let (file, durability, sync) = (active.files[slot].clone(), Durability::Written, SyncBy::Data);
         Step::Run(Job::Write { id, file, placed, durability, sync, alone: true })
     }

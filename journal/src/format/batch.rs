@@ -28,14 +28,14 @@ const MAX_HEADER: usize = 4096;
 /// Records.
 pub const KIND_DATA: u8 = 0;
 /// Vouches for the watermarks in its header; carries nothing, is written over by the next batch.
-pub const KIND_VOUCH: u8 = 2;
+pub const KIND_COMMIT_MARKER: u8 = 2;
 /// [Tombstones](super::tombstone): producers that were forgotten. Control, as it has no records; it stays where it is.
 pub const KIND_TOMBSTONES: u8 = 3;
 
 /// The header of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// [`KIND_DATA`], [`KIND_VOUCH`], [`KIND_TOMBSTONES`], or one that a later version knows.
+    /// [`KIND_DATA`], [`KIND_COMMIT_MARKER`], [`KIND_TOMBSTONES`], or one that a later version knows.
     pub kind: u8,
     /// 0: the body is stored as it is.
     pub codec: u8,

@@ -15,7 +15,7 @@ use super::bytes::{get, put, u16_at, u32_at, u64_at};
 /// Bytes of the fixed part.
 pub const FIXED: usize = 52;
 /// Most bytes of vouched fields.
-pub const MAX_VOUCH: usize = 1024;
+pub const PEER_META_BYTES_MAX: usize = 1024;
 
 /// The fields that the journal itself uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Chunk<'a> {
     /// The fixed part.
     pub header: ChunkHeader,
     /// What the daemon vouches for.
-    pub vouch: &'a [u8],
+    pub peer_meta: &'a [u8],
     /// The records.
     pub payload: &'a [u8],
 }
@@ -54,16 +54,16 @@ pub struct ChunkError;
 
 impl ChunkHeader {
     /// Bytes that a chunk takes.
-    pub fn encoded_len(vouch: usize, payload: usize) -> usize {
-        FIXED + vouch + payload
+    pub fn encoded_len(peer_meta: usize, payload: usize) -> usize {
+        FIXED + peer_meta + payload
     }
 
-    /// Appends a chunk to a body. `vouch` is at most [`MAX_VOUCH`] bytes.
-    pub fn encode_into(&self, body: &mut Vec<u8>, vouch: &[u8], payload: &[u8]) {
-        debug_assert!(vouch.len() <= MAX_VOUCH);
+    /// Appends a chunk to a body. `peer_meta` is at most [`PEER_META_BYTES_MAX`] bytes.
+    pub fn encode_into(&self, body: &mut Vec<u8>, peer_meta: &[u8], payload: &[u8]) {
+        debug_assert!(peer_meta.len() <= PEER_META_BYTES_MAX);
         let mut b = [0; FIXED];
-        put(&mut b, 0, (Self::encoded_len(vouch.len(), payload.len()) as u32).to_le_bytes());
-        put(&mut b, 4, ((FIXED + vouch.len()) as u16).to_le_bytes());
+        put(&mut b, 0, (Self::encoded_len(peer_meta.len(), payload.len()) as u32).to_le_bytes());
+        put(&mut b, 4, ((FIXED + peer_meta.len()) as u16).to_le_bytes());
         put(&mut b, 6, self.flags.to_le_bytes());
         put(&mut b, 8, self.count.to_le_bytes());
         put(&mut b, 12, self.payload_checksum.to_le_bytes());
@@ -71,9 +71,9 @@ impl ChunkHeader {
         put(&mut b, 32, self.owner.to_le_bytes());
         put(&mut b, 40, self.first_sequence.to_le_bytes());
         put(&mut b, 48, self.producer_epoch.to_le_bytes());
-        body.reserve(Self::encoded_len(vouch.len(), payload.len()));
+        body.reserve(Self::encoded_len(peer_meta.len(), payload.len()));
         body.extend_from_slice(&b);
-        body.extend_from_slice(vouch);
+        body.extend_from_slice(peer_meta);
         body.extend_from_slice(payload);
     }
 }
@@ -111,7 +111,7 @@ fn parse(b: &[u8]) -> Result<(Chunk<'_>, usize), ChunkError> {
         first_sequence: u64_at(b, 40),
         producer_epoch: u32_at(b, 48),
     };
-    Ok((Chunk { header, vouch: &b[FIXED..head], payload: &b[head..len] }, len))
+    Ok((Chunk { header, peer_meta: &b[FIXED..head], payload: &b[head..len] }, len))
 }
 
 #[cfg(test)]
@@ -135,8 +135,8 @@ mod tests {
         HEADER.encode_into(&mut body, b"who", b"payload");
         HEADER.encode_into(&mut body, b"", b"");
         let all: Vec<_> = chunks(&body).map(Result::unwrap).collect();
-        assert_eq!(all[0], Chunk { header: HEADER, vouch: b"who", payload: b"payload" });
-        assert_eq!(all[1], Chunk { header: HEADER, vouch: b"", payload: b"" });
+        assert_eq!(all[0], Chunk { header: HEADER, peer_meta: b"who", payload: b"payload" });
+        assert_eq!(all[1], Chunk { header: HEADER, peer_meta: b"", payload: b"" });
         assert_eq!(all.len(), 2);
         for cut in 1..body.len() - FIXED {
             assert!(chunks(&body[..cut]).any(|c| c.is_err()), "cut at {cut}");

@@ -11,11 +11,11 @@
 //! - **Files only.** All knowledge comes from `/proc` and `/sys`, whose roots are injected, and from [`Facts`] about
 //!   single paths, which are injected too; so the tests build machines that they do not have.
 //!
-//! What follows from the findings is decided in one place, `reach.rs`: which ack levels are honest here.
+//! What follows from the findings is decided in one place, `durability_class.rs`: which ack levels are honest here.
 
+mod durability_class;
 mod mounts;
 mod range;
-mod reach;
 mod sysfs;
 #[cfg(test)]
 mod tests;
@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 
+pub use durability_class::{DurabilityClass, Obstacle};
 pub use range::{RangeGrounds, RangeRefusal};
-pub use reach::{Obstacle, Reach};
 
 /// Layers (partitions, mapped devices, loop files) that the walk goes down.
 pub const MAX_DEPTH: usize = 16;

@@ -100,12 +100,12 @@ pub type OnFallback = Arc<dyn Fn(&Fallback) + Send + Sync>;
 /// The fallbacks of one storage.
 pub(super) struct Fallbacks {
     found: Mutex<Vec<Fallback>>,
-    tell: OnFallback,
+    on_fallback: OnFallback,
 }
 
 impl Fallbacks {
-    pub(super) fn new(tell: OnFallback) -> Self {
-        Self { found: Mutex::default(), tell }
+    pub(super) fn new(on_fallback: OnFallback) -> Self {
+        Self { found: Mutex::default(), on_fallback }
     }
 
     /// Notes one, and tells it if it is the first of its reason.
@@ -114,7 +114,7 @@ impl Fallbacks {
         if !found.iter().any(|f| f.reason == fallback.reason) {
             found.push(fallback.clone());
             drop(found);
-            (self.tell)(&fallback);
+            (self.on_fallback)(&fallback);
         }
     }
 
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_told_once() {
-        let told = Arc::new(Mutex::new(0));
-        let counter = told.clone();
+    fn each_reason_is_reported_once() {
+        let calls = Arc::new(Mutex::new(0));
+        let counter = calls.clone();
         let fallbacks = Fallbacks::new(Arc::new(move |_| *counter.lock().unwrap() += 1));
         for reason in [FallbackReason::Direct, FallbackReason::Direct, FallbackReason::Memlock] {
             fallbacks.add(Fallback::new(reason, "x"));
         }
-        assert_eq!((*told.lock().unwrap(), fallbacks.all().len()), (2, 2));
+        assert_eq!((*calls.lock().unwrap(), fallbacks.all().len()), (2, 2));
     }
 }

@@ -14,7 +14,7 @@ const FS_IOC_FIEMAP: u32 = 0xC020_660B;
 /// Dirty pages are written back first, so that nothing is still without a place.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 /// Extents asked for in one call.
-const MANY: usize = 64;
+const EXTENTS_PER_CALL_MAX: usize = 64;
 /// `FIEMAP_EXTENT_*`: UNKNOWN, DELALLOC, ENCODED, NOT_ALIGNED, DATA_INLINE, DATA_TAIL, UNWRITTEN, SHARED.
 const NOT_IN_PLACE: u32 = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000;
 
@@ -37,10 +37,10 @@ struct Fiemap {
     mapped: u32,
     count: u32,
     reserved: u32,
-    extents: [Extent; MANY],
+    extents: [Extent; EXTENTS_PER_CALL_MAX],
 }
 
-const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * MANY);
+const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * EXTENTS_PER_CALL_MAX);
 
 /// Whether every block of the first `len` bytes is written and the file's own, and its data is not journaled.
 pub(super) fn overwrites_in_place(fd: &OwnedFd, len: u64) -> io::Result<bool> {
@@ -66,21 +66,21 @@ pub(super) fn overwrites_in_place(fd: &OwnedFd, len: u64) -> io::Result<bool> {
 }
 
 /// The extents from `start` on; `None` where the file system does not tell.
-fn ask(fd: &OwnedFd, start: u64, length: u64) -> io::Result<Option<([Extent; MANY], usize)>> {
+fn ask(fd: &OwnedFd, start: u64, length: u64) -> io::Result<Option<([Extent; EXTENTS_PER_CALL_MAX], usize)>> {
     let mut map = Fiemap {
         start,
         length,
         flags: FIEMAP_FLAG_SYNC,
         mapped: 0,
-        count: MANY as u32,
+        count: EXTENTS_PER_CALL_MAX as u32,
         reserved: 0,
-        extents: [Extent::default(); MANY],
+        extents: [Extent::default(); EXTENTS_PER_CALL_MAX],
     };
     // SAFETY: `map` has the layout of `struct fiemap` with room for `count` extents (asserted above), it lives and is
     // ours alone for the call, and the kernel writes no more than that; the descriptor is open.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) };
     if done == 0 {
-        return Ok(Some((map.extents, (map.mapped as usize).min(MANY))));
+        return Ok(Some((map.extents, (map.mapped as usize).min(EXTENTS_PER_CALL_MAX))));
     }
     let e = io::Error::last_os_error();
     match e.raw_os_error() {

@@ -72,10 +72,10 @@ mod tests {
             let path = path.clone();
             move || File::open(path).map(drop)
         });
-        let mut patience = 2000;
+        let mut polls_left = 2000;
         while is_whole(&fd).unwrap() {
-            patience -= 1;
-            assert!(patience > 0, "the open is not noticed");
+            polls_left -= 1;
+            assert!(polls_left > 0, "the open is not noticed");
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(fd);

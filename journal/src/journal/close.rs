@@ -19,7 +19,7 @@ use crate::sync::atomic::Ordering;
 
 /// The journal's threads.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct LiveThreads {
     /// Those that have not ended.
     present: usize,
     /// A deadline passed with some of them, or something in the ring, in calls to the disk: nobody waits for them any more.
@@ -31,7 +31,7 @@ pub(super) struct Present(Arc<Shared>);
 
 impl Present {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        shared.crew().present += 1;
+        shared.live_threads().present += 1;
         Self(Arc::clone(shared))
     }
 
@@ -42,10 +42,10 @@ impl Present {
 
 impl Drop for Present {
     fn drop(&mut self) {
-        let mut crew = self.0.crew();
-        crew.present -= 1;
-        let is_last = crew.present == 0 && crew.left;
-        drop(crew);
+        let mut live_threads = self.0.live_threads();
+        live_threads.present -= 1;
+        let is_last = live_threads.present == 0 && live_threads.left;
+        drop(live_threads);
         self.0.gone.notify_all();
         if is_last {
             self.0.unlock();
@@ -54,8 +54,8 @@ impl Drop for Present {
 }
 
 impl Shared {
-    fn crew(&self) -> MutexGuard<'_, Crew> {
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live_threads(&self) -> MutexGuard<'_, LiveThreads> {
+        self.live_threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unlock(&self) {
@@ -69,19 +69,19 @@ impl Shared {
 
     /// Whether all threads of the journal have ended by then, and all that the ring had.
     fn is_alone_by(&self, until: Duration) -> bool {
-        let crew = self.crew();
+        let live_threads = self.live_threads();
         let left = self.left_until(until);
-        let waited = self.gone.wait_timeout_while(crew, left, |crew| crew.present > 0);
+        let waited = self.gone.wait_timeout_while(live_threads, left, |live_threads| live_threads.present > 0);
         let alone = waited.unwrap_or_else(PoisonError::into_inner).0.present == 0;
         alone && self.storage().ring().is_none_or(|ring| ring.is_done_within(self.left_until(until)))
     }
 
     /// Nobody waits for the threads any more: the last of them lets go of the folder.
     fn leave_threads(&self) {
-        let mut crew = self.crew();
-        crew.left = true;
-        if crew.present == 0 {
-            drop(crew);
+        let mut live_threads = self.live_threads();
+        live_threads.left = true;
+        if live_threads.present == 0 {
+            drop(live_threads);
             self.unlock();
         }
     }
@@ -127,7 +127,7 @@ impl Journal {
         if clean && !alone {
             let reason =
                 "the disk does not answer whoever prepares a segment: left there, behind a clean end".to_owned();
-            shared.env().tell(Event::SegmentFailed { reason });
+            shared.env().emit(Event::SegmentFailed { reason });
         }
         clean
     }
@@ -143,7 +143,7 @@ impl Journal {
             if left.is_zero() {
                 core.committer.abandon();
                 drop(core);
-                self.shared.marks.end();
+                self.shared.watermarks.end();
                 self.shared.wake_all();
                 return None;
             }
@@ -161,9 +161,9 @@ impl Drop for Journal {
         if self.shared.core().committer.closed().is_none() {
             // In one step: a thread that was let close it first would mark it clean.
             self.end(Committer::abandon);
-            self.shared.marks.end();
+            self.shared.watermarks.end();
         }
-        if self.shared.crew().left {
+        if self.shared.live_threads().left {
             return;
         }
         for thread in threads {

@@ -10,15 +10,15 @@ use std::sync::PoisonError;
 
 use super::{Journal, Shared};
 use crate::format::meta::Meta;
-use crate::offline::given_up;
+use crate::offline::abandoned;
 use crate::recovery::Report;
 
 /// How long what `quarantine/` holds is taken to be the same: each file there costs a call, and there may be thousands.
-const LOOK_NS: u64 = 60_000_000_000;
+const QUARANTINE_SCAN_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// Segments that were given up as a whole, by what lies in `quarantine/`, and when that was looked at (boot time).
 #[derive(Debug, Default)]
-pub(super) struct GivenUp {
+pub(super) struct AbandonedSegments {
     numbers: Vec<u64>,
     seen: Option<u64>,
 }
@@ -34,19 +34,19 @@ pub struct Losses {
     /// Segments whose header was lost: what is left of them is in `quarantine/`. How many records they held nobody knows.
     pub unreadable: u64,
     /// Segments that the last start found without the footers that they had had: they may have lost records at their ends.
-    pub footless: u64,
+    pub missing_footer: u64,
 }
 
 impl Losses {
-    fn of(meta: &Meta, report: &Report, given_up: impl Iterator<Item = u64>) -> Self {
+    fn of(meta: &Meta, report: &Report, abandoned: impl Iterator<Item = u64>) -> Self {
         let kept = |number: &u64| *number >= meta.lowest_segment;
         let kept_of = |numbers: &[u64]| numbers.iter().filter(|number| kept(number)).count() as u64;
-        let unreadable: BTreeSet<u64> = report.unreadable.iter().copied().chain(given_up).filter(kept).collect();
+        let unreadable: BTreeSet<u64> = report.unreadable.iter().copied().chain(abandoned).filter(kept).collect();
         Self {
             records: meta.lost.iter().map(|lost| lost.to.saturating_sub(lost.from.max(meta.lowest_offset))).sum(),
             missing: kept_of(&report.missing),
             unreadable: unreadable.len() as u64,
-            footless: kept_of(&report.footless),
+            missing_footer: kept_of(&report.missing_footer),
         }
     }
 
@@ -57,7 +57,7 @@ impl Losses {
 
     /// Whether anything was lost, or may have been.
     pub const fn are_there(&self) -> bool {
-        self.are_certain() || self.footless > 0
+        self.are_certain() || self.missing_footer > 0
     }
 }
 
@@ -65,22 +65,22 @@ impl Journal {
     /// What is known to be gone of what was acknowledged. Once a minute it looks into `quarantine/`, which waits for the file
     /// system; what cannot be read there then stays as it was.
     pub fn losses(&self) -> Losses {
-        let given_up = given_up_of(&self.shared);
-        Losses::of(&self.shared.env().meta.get(), &self.shared.report, given_up.into_iter())
+        let abandoned = abandoned_of(&self.shared);
+        Losses::of(&self.shared.env().meta.get(), &self.shared.report, abandoned.into_iter())
     }
 }
 
 /// Nobody waits for a look of somebody else's.
-fn given_up_of(shared: &Shared) -> Vec<u64> {
-    let known = || shared.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+fn abandoned_of(shared: &Shared) -> Vec<u64> {
+    let known = || shared.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
     let now = shared.env().clock.boot_ns();
     let mut kept = known();
-    if kept.seen.is_some_and(|seen| now.saturating_sub(seen) < LOOK_NS) {
+    if kept.seen.is_some_and(|seen| now.saturating_sub(seen) < QUARANTINE_SCAN_INTERVAL_NS) {
         return kept.numbers.clone();
     }
     kept.seen = Some(now);
     drop(kept);
-    let found = given_up(shared.storage().as_ref(), &shared.env().meta.get());
+    let found = abandoned(shared.storage().as_ref(), &shared.env().meta.get());
     let mut kept = known();
     if let Ok(found) = found {
         kept.numbers = found.into_iter().map(|broken| broken.segment).collect();
@@ -94,21 +94,22 @@ mod tests {
     use crate::format::meta::example;
 
     /// That one has lost 120 to 130 and 140 to 141, and begins with segment 2, at 100.
-    fn of(meta: &Meta, report: &Report, given_up: &[u64]) -> [u64; 4] {
-        let losses = Losses::of(meta, report, given_up.iter().copied());
-        [losses.records, losses.missing, losses.unreadable, losses.footless]
+    fn of(meta: &Meta, report: &Report, abandoned: &[u64]) -> [u64; 4] {
+        let losses = Losses::of(meta, report, abandoned.iter().copied());
+        [losses.records, losses.missing, losses.unreadable, losses.missing_footer]
     }
 
     #[test]
-    fn what_two_sources_tell_is_counted_once() {
-        let report = Report { missing: vec![5], unreadable: vec![3], footless: vec![4, 6], ..Report::default() };
+    fn what_two_sources_report_is_counted_once() {
+        let report = Report { missing: vec![5], unreadable: vec![3], missing_footer: vec![4, 6], ..Report::default() };
         assert_eq!(of(&example(), &Report::default(), &[]), [11, 0, 0, 0]);
         assert_eq!(of(&example(), &report, &[3, 3, 7]), [11, 1, 2, 2]);
     }
 
     #[test]
     fn what_retention_has_passed_is_not_counted() {
-        let report = Report { missing: vec![2, 5], unreadable: vec![2], footless: vec![2, 6], ..Report::default() };
+        let report =
+            Report { missing: vec![2, 5], unreadable: vec![2], missing_footer: vec![2, 6], ..Report::default() };
         let mut meta = example();
         meta.pass(3, 128);
         assert_eq!(of(&meta, &report, &[2]), [3, 1, 0, 1], "two of a range that reaches into what is kept, and one");
@@ -118,11 +119,13 @@ mod tests {
 
     #[test]
     fn of_a_footer_alone_nothing_is_certain() {
-        let footless = Losses { footless: 1, ..Losses::default() };
-        assert!(footless.are_there() && !footless.are_certain());
-        for certain in
-            [Losses { records: 1, ..footless }, Losses { missing: 1, ..footless }, Losses { unreadable: 1, ..footless }]
-        {
+        let missing_footer = Losses { missing_footer: 1, ..Losses::default() };
+        assert!(missing_footer.are_there() && !missing_footer.are_certain());
+        for certain in [
+            Losses { records: 1, ..missing_footer },
+            Losses { missing: 1, ..missing_footer },
+            Losses { unreadable: 1, ..missing_footer },
+        ] {
             assert!(certain.are_there() && certain.are_certain());
         }
         assert!(!Losses::default().are_there());

@@ -4,14 +4,14 @@
 //! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
 //! anybody else's worker: a slow disk holds up these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the marks
+//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the watermarks
 //! are published after it is released, and an older value never replaces a newer one.
 
 mod close;
+mod deferred_write;
 mod losses;
 #[cfg(feature = "models")]
 mod model;
-mod owed;
 mod shared;
 mod status;
 
@@ -22,15 +22,14 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use crate::background;
+use crate::batch_builder::BurstPermits;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::committer::{Accepted, Append, Committer, Item, RotateAnswer, Sender};
 use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
-use crate::gather::Purse;
 use crate::io::{EngineOptions, OsStorage, Storage, device};
-use crate::marks::{Level, Marks};
 use crate::permit::Permit;
 use crate::producer::{ProducerId, ProducerState};
 use crate::reader::Reader;
@@ -39,11 +38,12 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Mutex, MutexGuard};
 use crate::watcher::Watcher;
+use crate::watermark::{Level, Watermarks};
 use crate::workers;
 
 use self::close::Present;
+pub use deferred_write::{DeferredWrite, WriteBuffer};
 pub use losses::Losses;
-pub use owed::{Hand, Owed};
 pub(crate) use shared::{Core, Shared, open_shared};
 pub use status::{SegmentSummary, Stalled, Status};
 
@@ -64,12 +64,12 @@ impl Journal {
         if let Policy::SyncFileRange { .. } = config.policy {
             substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
         }
-        let told = observer.clone();
+        let callback = observer.clone();
         let options = EngineOptions {
             wish: config.io_engine,
             in_flight: config.policy.in_flight(),
             write_bytes: config.policy.batch_bytes(),
-            on_fallback: Arc::new(move |fallback| told(&Event::Fallback(fallback.clone()))),
+            on_fallback: Arc::new(move |fallback| callback(&Event::Fallback(fallback.clone()))),
         };
         let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
             .map_err(OpenError::io(dir.display().to_string()))?;
@@ -158,7 +158,7 @@ impl Journal {
         now: Moment,
     ) -> Result<(MutexGuard<'_, Core>, usize, Accepted), AppendError> {
         let mut core = self.shared.core();
-        let before = core.committer.gathered_bytes();
+        let before = core.committer.pending_bytes();
         let accepted = core.committer.append(append, now)?;
         Ok((core, before, accepted))
     }
@@ -177,7 +177,9 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        self.with_purse(permit, now, |committer, purse| committer.append_burst(from, burst, now, purse, answer));
+        self.with_burst_permits(permit, now, |committer, permits| {
+            committer.append_burst(from, burst, now, permits, answer)
+        });
     }
 
     /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
@@ -194,12 +196,17 @@ impl Journal {
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        self.with_purse(permit, now, |committer, purse| committer.append_runs(runs, now, purse, answer));
+        self.with_burst_permits(permit, now, |committer, permits| committer.append_runs(runs, now, permits, answer));
     }
 
     /// Has the committer take what came together, at one lock, and wakes whom that wants awake.
-    fn with_purse(&self, permit: Option<Permit>, now: Moment, take: impl FnOnce(&mut Committer, &mut Purse)) {
-        let (core, before, _purse) = self.taken(permit, take);
+    fn with_burst_permits(
+        &self,
+        permit: Option<Permit>,
+        now: Moment,
+        take: impl FnOnce(&mut Committer, &mut BurstPermits),
+    ) {
+        let (core, before, _permits) = self.taken(permit, take);
         self.shared.wake_after(core, before, now);
     }
 
@@ -208,35 +215,35 @@ impl Journal {
     fn taken(
         &self,
         permit: Option<Permit>,
-        take: impl FnOnce(&mut Committer, &mut Purse),
-    ) -> (MutexGuard<'_, Core>, usize, Purse) {
-        let mut purse = Purse::new(permit);
+        take: impl FnOnce(&mut Committer, &mut BurstPermits),
+    ) -> (MutexGuard<'_, Core>, usize, BurstPermits) {
+        let mut permits = BurstPermits::new(permit);
         let mut core = self.shared.core();
-        let before = core.committer.gathered_bytes();
-        take(&mut core.committer, &mut purse);
-        (core, before, purse)
+        let before = core.committer.pending_bytes();
+        take(&mut core.committer, &mut permits);
+        (core, before, permits)
     }
 
     /// The watermarks now.
-    pub fn marks(&self) -> Marks {
-        self.shared.marks()
+    pub fn watermarks(&self) -> Watermarks {
+        self.shared.watermarks()
     }
 
     /// The watermarks as they move: the newest value, not every one.
-    pub fn subscribe(&self) -> watch::Receiver<Marks> {
-        self.shared.marks.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<Watermarks> {
+        self.shared.watermarks.subscribe()
     }
 
-    /// Calls `told` each time the watermarks have moved, in the thread that moved them: it must be quick. It is not told
+    /// Calls `callback` each time the watermarks have moved, in the thread that moved them: it must be quick. It is not told
     /// where they are: of two threads that move them, the later may be here first. For one listener: a second call
     /// changes nothing.
-    pub fn on_marks(&self, told: impl Fn() + Send + Sync + 'static) {
-        self.shared.marks.listen(told);
+    pub fn on_watermarks(&self, callback: impl Fn() + Send + Sync + 'static) {
+        self.shared.watermarks.listen(callback);
     }
 
     /// To wait for offsets, and be woken for no others.
     pub fn watcher(&self) -> Watcher {
-        self.shared.marks.watcher()
+        self.shared.watermarks.watcher()
     }
 
     /// Where a producer stands.
@@ -276,10 +283,10 @@ impl Journal {
     /// Waits until nothing keeps a producer's session from beginning because an earlier life of it was forgotten a moment
     /// ago: until the log says so, durably. A write and a sync at most, where the disk works and has room. Cancel safe.
     pub async fn forgotten(&self, id: &ProducerId) {
-        let mut marks = self.subscribe();
+        let mut watermarks = self.subscribe();
         while self.shared.core().committer.is_forgetting(id) {
             self.shared.work.notify_one();
-            if marks.changed().await.is_err() {
+            if watermarks.changed().await.is_err() {
                 return;
             }
         }

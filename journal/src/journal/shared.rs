@@ -1,10 +1,11 @@
-//! What the threads of a journal share: the core with its lock, the marks and who is told of them, and the results of jobs.
+//! What the threads of a journal share: the core with its lock, the watermarks and who is told of them, and the results of jobs.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::close::Crew;
-use super::losses::GivenUp;
+use super::close::LiveThreads;
+use super::losses::AbandonedSegments;
+use crate::batch_builder::Batch;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::committer::{Committer, Done, Failure, Step};
@@ -13,18 +14,17 @@ use crate::env::{Env, Event, Observer};
 use crate::error::OpenError;
 use crate::executor::Executor;
 use crate::format::segment::SegmentHeader;
-use crate::gather::Batch;
 use crate::io::{File, IoBuf, Storage};
-use crate::marks::Marks;
 use crate::prepare;
 use crate::recovery::{self, Report};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::watcher::Teller;
+use crate::watcher::WatermarkPublisher;
+use crate::watermark::Watermarks;
 use crate::workers::Watch;
 
 /// A complaint that stays the same is told again after so long.
-const COMPLAINT_NS: u64 = 60_000_000_000;
+const REPEATED_EVENT_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// What the threads share.
 pub(crate) struct Shared {
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) work: Condvar,
     /// No job begins any more: it is closed, cleanly or not.
     pub(super) ended: Condvar,
-    pub(super) marks: Teller,
+    pub(super) watermarks: WatermarkPublisher,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
@@ -40,17 +40,17 @@ pub(crate) struct Shared {
     pub(crate) first_own: u64,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
-    pub(super) crew: Mutex<Crew>,
+    pub(super) live_threads: Mutex<LiveThreads>,
     /// A thread of the journal has ended.
     pub(super) gone: Condvar,
     /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
     pub(crate) at_disk: AtomicUsize,
     /// What was told last of a segment that cannot be prepared, and when (boot time).
-    complaint: Mutex<(String, u64)>,
+    last_segment_failure: Mutex<(String, u64)>,
     /// Segments that were used again.
     pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
-    pub(super) given_up: Mutex<GivenUp>,
+    pub(super) abandoned: Mutex<AbandonedSegments>,
     /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
     pub(super) lock: Mutex<Option<Arc<dyn File>>>,
 }
@@ -77,15 +77,15 @@ impl Shared {
     }
 
     /// What is tried five times a second is told when it is another, and every minute.
-    pub(crate) fn tell_once_a_while(&self, reason: String) {
+    pub(crate) fn emit_rate_limited(&self, reason: String) {
         let now = self.env().clock.boot_ns();
-        let mut told = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.0 == reason && now.saturating_sub(told.1) < COMPLAINT_NS {
+        let mut reported = self.last_segment_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.0 == reason && now.saturating_sub(reported.1) < REPEATED_EVENT_INTERVAL_NS {
             return;
         }
-        *told = (reason.clone(), now);
-        drop(told);
-        self.env().tell(Event::SegmentFailed { reason });
+        *reported = (reason.clone(), now);
+        drop(reported);
+        self.env().emit(Event::SegmentFailed { reason });
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -109,8 +109,8 @@ impl Shared {
         *self.retention.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn marks(&self) -> Marks {
-        self.core().committer.marks()
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        self.core().committer.watermarks()
     }
 
     pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
@@ -151,10 +151,10 @@ impl Shared {
         }
     }
 
-    /// Tells the newest marks.
+    /// Tells the newest watermarks.
     pub(crate) fn publish(&self) {
-        let marks = self.with(Committer::marks_anew);
-        self.marks.tell(marks);
+        let watermarks = self.with(Committer::next_watermarks);
+        self.watermarks.publish(watermarks);
     }
 
     /// Waits for one tick; `true` when the journal closes.
@@ -182,7 +182,7 @@ impl Shared {
         let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
         let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
         let mut core = self.core();
-        let (first, epoch) = (core.committer.failure().is_none(), core.committer.marks().epoch);
+        let (first, epoch) = (core.committer.failure().is_none(), core.committer.watermarks().epoch);
         let replies = match &result {
             Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
             _ => Vec::new(),
@@ -191,11 +191,11 @@ impl Shared {
         let known = core.active_header.take();
         core.active_header = core.committer.active_header(known);
         let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
-        let (marks, ended) = (core.committer.marks(), core.committer.is_over());
+        let (watermarks, ended) = (core.committer.watermarks(), core.committer.is_over());
         drop(core);
-        self.marks.tell(marks);
+        self.watermarks.publish(watermarks);
         if ended {
-            self.marks.end();
+            self.watermarks.end();
             self.ended.notify_all();
         }
         if new_segment {
@@ -203,10 +203,10 @@ impl Shared {
         }
         if !replies.is_empty() {
             let last = self.catalog.all().last().cloned();
-            let told = last.and_then(|s| Some((s.number, s.summary(self.storage().as_ref()).ok()??)));
-            let told = told.map(|(number, s)| (number, s.first_offset, s.end_offset));
+            let reported = last.and_then(|s| Some((s.number, s.summary(self.storage().as_ref()).ok()??)));
+            let reported = reported.map(|(number, s)| (number, s.first_offset, s.end_offset));
             for reply in replies {
-                let _ = reply.send(Ok(told));
+                let _ = reply.send(Ok(reported));
             }
         }
         if failed.is_some() {
@@ -214,9 +214,9 @@ impl Shared {
             self.wake_all();
         }
         match failed {
-            Some((reason, true)) => self.env().tell(Event::RecoveryFailed { reason, retry_in }),
+            Some((reason, true)) => self.env().emit(Event::RecoveryFailed { reason, retry_in }),
             Some((reason, false)) if first => {
-                self.env().tell(Event::Failed { reason });
+                self.env().emit(Event::Failed { reason });
                 // As well as the disk still can: a start after this must not believe `written`. A recovery that was
                 // quicker has raised the epoch, and with it taken back what is to be said here.
                 let _ = self.env().meta.update_both(|m| m.latched |= m.epoch() == epoch);
@@ -254,36 +254,36 @@ pub(crate) fn open_shared(
     let executor = Executor::new(env.clone(), catalog.clone(), r.before);
     let now = env.clock.boot_ns();
     let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
-    let spare = prepare::spare_segments(&env).map_err(OpenError::io("look at the free space"))?;
-    committer.begin_with(spare, env.storage.block_size());
+    let free_segments = prepare::free_segment_count(&env).map_err(OpenError::io("look at the free space"))?;
+    committer.begin_with(free_segments, env.storage.block_size());
     if let Some(prepared) = left_over {
         committer.adopt(prepared);
     }
     if let Some(mut active) = r.in_use {
         active.files = prepare::open_all(&env, active.number).map_err(OpenError::io("open the segment in use"))?;
-        committer.go_on_in(active, env.now());
+        committer.resume_in(active, env.now());
     }
-    let marks = committer.marks();
+    let watermarks = committer.watermarks();
     let active_header = committer.active_header(None);
     let core = Core { committer, watch: Watch::default(), failed: None, active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
         ended: Condvar::new(),
-        marks: Teller::new(marks).with(config.faults),
+        watermarks: WatermarkPublisher::new(watermarks).with(config.faults),
         executor,
         catalog,
         retention: Mutex::new(config.retention),
         first_own,
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
-        crew: Mutex::new(Crew::default()),
+        live_threads: Mutex::new(LiveThreads::default()),
         gone: Condvar::new(),
         at_disk: AtomicUsize::new(0),
-        complaint: Mutex::new((String::new(), 0)),
+        last_segment_failure: Mutex::new((String::new(), 0)),
         recycled: AtomicU64::new(0),
         report,
-        given_up: Mutex::new(GivenUp::default()),
+        abandoned: Mutex::new(AbandonedSegments::default()),
         lock: Mutex::new(Some(r.lock)),
     });
     shared.open_first();
@@ -298,7 +298,7 @@ fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<prepare::
     let found = prepare::find_left_over(env, next).map_err(OpenError::io("look at the prepared segment"))?;
     let keep = found.as_ref().map(|p| p.header.number);
     let (meta, faults) = (env.meta.get(), env.config.faults);
-    let aside = recovery::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
-    report.unknown(aside.map_err(OpenError::io("remove unused segments"))?);
+    let quarantined = recovery::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
+    report.unknown(quarantined.map_err(OpenError::io("remove unused segments"))?);
     Ok(found)
 }

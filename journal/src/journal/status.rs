@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::Journal;
 use crate::catalog::Sealed;
 use crate::io::{EngineReport, Storage};
-use crate::marks::Marks;
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
+use crate::watermark::Watermarks;
 
 /// Why a journal does not get on by itself any more, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub struct Status {
     /// The log's id.
     pub log_id: [u8; 16],
     /// The watermarks.
-    pub marks: Marks,
+    pub watermarks: Watermarks,
     /// Offsets below this were removed by retention.
     pub lowest_offset: u64,
     /// Segments in the folder, the prepared one included.
@@ -65,7 +65,7 @@ pub struct Status {
 }
 
 /// Owners that a status shows.
-const SHOWN_OWNERS: usize = 16;
+const STATUS_OWNERS_MAX: usize = 16;
 
 /// One segment, for a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Journal {
         let since = |then| Duration::from_nanos(now.saturating_sub(then));
         Status {
             log_id: meta.log_id,
-            marks: c.marks(),
+            watermarks: c.watermarks(),
             lowest_offset: meta.lowest_offset,
             segments: sealed + c.segments_held(),
             bytes: sealed_bytes + c.segments_held() as u64 * capacity,
@@ -142,7 +142,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
             disk_busy: c.disk_busy_since_boot_ns().map(since),
             producers: c.producers_len(),
-            owners: c.quota.held.largest(SHOWN_OWNERS),
+            owners: c.quota.held.largest(STATUS_OWNERS_MAX),
             space,
             engine,
             inline_batches: shared.executor.inline_batches(),
@@ -161,7 +161,7 @@ impl Journal {
         let mut all: Vec<_> = self.shared.catalog().all().iter().map(|s| summary(s, storage.as_ref())).collect();
         let core = self.shared.core();
         if let Some((number, first_offset, pos, _)) = core.committer.active_summary() {
-            let end_offset = core.committer.marks().written.max(first_offset);
+            let end_offset = core.committer.watermarks().written.max(first_offset);
             let active = SegmentSummary {
                 number,
                 first_offset,

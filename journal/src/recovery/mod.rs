@@ -13,20 +13,20 @@
 //! - The work is bounded by the first segment without a footer: everything below is proven by its footer, and only
 //!   the newest of these is read.
 
-mod aside;
-mod carry_out;
-mod foresee;
+mod dry_run;
+mod execute;
 pub(crate) mod header;
 pub mod plan;
+mod quarantine;
 mod report;
 pub mod scan;
 mod survey;
 
 use std::sync::Arc;
 
-pub(crate) use aside::{clear_above, set_name_aside};
-pub(crate) use carry_out::{Ending, end, end_at};
-pub(crate) use foresee::foresee;
+pub(crate) use dry_run::dry_run;
+pub(crate) use execute::{Ending, end, end_at};
+pub(crate) use quarantine::{clear_above, quarantine_name};
 pub use report::Report;
 
 use crate::active::Active;
@@ -94,17 +94,8 @@ pub(crate) fn start(
             let meta = MetaFile::open_with(storage, said, slot, meta).map_err(OpenError::io("write clad.meta"))?;
             survey::tidy_up(storage, &meta.get(), &entries, Half::Unsealed)?;
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
-            let mut recovered = carry_out::carry_out(
-                storage,
-                clock.boot_id(),
-                now,
-                config,
-                meta,
-                lock,
-                survey,
-                greatest_epoch,
-                observer,
-            )?;
+            let mut recovered =
+                execute::execute(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?;
             // It has written that slot anew.
             recovered.report.meta_slot = !whole;
             recovered

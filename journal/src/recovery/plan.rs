@@ -140,8 +140,8 @@ impl Said {
 pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Plan {
     let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
     let footers = segments.iter().filter_map(|s| s.footer_end);
-    let vouched = all().map(|(_, b)| b.header.durable).chain(footers).max().unwrap_or(0);
-    let durable = vouched.max(start).max(said.durable);
+    let claimed_durable = all().map(|(_, b)| b.header.durable).chain(footers).max().unwrap_or(0);
+    let durable = claimed_durable.max(start).max(said.durable);
     let here = all().filter(|(s, _)| s.same_boot).map(|(_, b)| b.header.written).max().unwrap_or(0);
     let written = if latched { 0 } else { here.max(said.written) };
     let said = said.durable.max(if latched { 0 } else { said.written });
@@ -221,7 +221,7 @@ fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::batch::{BatchHeader, KIND_DATA, KIND_VOUCH};
+    use crate::format::batch::{BatchHeader, KIND_COMMIT_MARKER, KIND_DATA};
     use crate::format::meta::{EpochStart, Proof, example};
 
     /// A batch of one record; its checksum is its first offset plus one.
@@ -257,9 +257,9 @@ mod tests {
         }
     }
 
-    fn vouch(at: u64, durable: u64) -> Found {
+    fn commit_marker(at: u64, durable: u64) -> Found {
         let mut f = data(at, durable, durable);
-        f.header.kind = KIND_VOUCH;
+        f.header.kind = KIND_COMMIT_MARKER;
         f.header.count = 0;
         f
     }
@@ -283,7 +283,7 @@ mod tests {
                     for latched in [false, true] {
                         let mut batches: Vec<_> =
                             (0..5).filter(|i| present >> i & 1 == 1).map(|i| data(i, 0, 0)).collect();
-                        let mut proof = vouch(40, if by_written { 0 } else { proven });
+                        let mut proof = commit_marker(40, if by_written { 0 } else { proven });
                         proof.header.written = proven;
                         batches.push(proof);
                         let s = Unsealed { same_boot: by_written, ..segment(batches.clone()) };
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_to_be_lost_does_not_come_back() {
+    fn what_was_reported_lost_does_not_come_back() {
         let batches = || vec![data(0, 0, 0), data(1, 0, 0), data(2, 0, 0), data(3, 0, 0)];
         let lost = |from, to| Unsealed { lost: [Damage { from, to }].into(), ..segment(batches()) };
         for (from, to, kept, damage) in
@@ -429,9 +429,13 @@ mod tests {
             }
         }
         // What vouches does so all the same.
-        let vouching = vec![data(0, 0, 0), data(1, 3, 3), data(2, 0, 0)];
-        let got =
-            plan(0, durable(2), &[Unsealed { lost: [Damage { from: 1, to: 2 }].into(), ..segment(vouching) }], false);
+        let with_markers = vec![data(0, 0, 0), data(1, 3, 3), data(2, 0, 0)];
+        let got = plan(
+            0,
+            durable(2),
+            &[Unsealed { lost: [Damage { from: 1, to: 2 }].into(), ..segment(with_markers) }],
+            false,
+        );
         assert_eq!((got.kept[0].batches.as_slice(), got.proven_end), (&[0, 2][..], 3));
     }
 

@@ -26,9 +26,9 @@ pub struct Report {
     /// Bytes that were written again.
     pub rewritten_bytes: u64,
     /// Bytes that were set aside.
-    pub set_aside_bytes: u64,
+    pub quarantined_bytes: u64,
     /// The files in `quarantine/` that hold them.
-    pub set_aside: Vec<String>,
+    pub quarantined: Vec<String>,
     /// Segments whose tails stay in them, for want of room to set them aside, and how many bytes.
     pub left_in_place: Vec<(u64, u64)>,
     /// Where the log was cut.
@@ -40,7 +40,7 @@ pub struct Report {
     /// Segments whose header cannot be read.
     pub unreadable: Vec<u64>,
     /// Segments that were sealed once and whose footers are gone: nothing proves where they ended.
-    pub footless: Vec<u64>,
+    pub missing_footer: Vec<u64>,
     /// Files of segments that `clad.meta` does not know, which are not empty: in `quarantine/`, whole.
     pub unknown: Vec<String>,
     /// One of the two slots of `clad.meta` did not hold; it was written anew from the other.
@@ -58,11 +58,11 @@ impl Report {
     }
 
     /// Notes segments that were moved to `quarantine/`: names and bytes.
-    pub(crate) fn unknown(&mut self, aside: Vec<(String, u64)>) {
-        for (name, bytes) in aside {
-            self.set_aside_bytes += bytes;
+    pub(crate) fn unknown(&mut self, quarantined: Vec<(String, u64)>) {
+        for (name, bytes) in quarantined {
+            self.quarantined_bytes += bytes;
             self.unknown.push(name.clone());
-            self.set_aside.push(name);
+            self.quarantined.push(name);
         }
     }
 
@@ -73,7 +73,7 @@ impl Report {
 
     /// Whether acknowledged records were lost, or may have been.
     pub fn is_damaged(&self) -> bool {
-        self.has_lost() || !self.footless.is_empty()
+        self.has_lost() || !self.missing_footer.is_empty()
     }
 }
 
@@ -103,8 +103,8 @@ impl fmt::Display for Report {
         write!(f, "; {} segments scanned, {} bytes read", self.scanned, self.bytes_read)?;
         write!(f, "; {} records ({} bytes) written again", self.rewritten_records, self.rewritten_bytes)?;
         match self.cut_at {
-            Some(at) => write!(f, "; cut at offset {at}, {} bytes set aside in quarantine/", self.set_aside_bytes)?,
-            None => write!(f, "; {} bytes set aside", self.set_aside_bytes)?,
+            Some(at) => write!(f, "; cut at offset {at}, {} bytes set aside in quarantine/", self.quarantined_bytes)?,
+            None => write!(f, "; {} bytes set aside", self.quarantined_bytes)?,
         }
         for (segment, bytes) in &self.left_in_place {
             write!(f, "; no room to set {bytes} bytes aside: they stay in segment {segment}, behind its end")?;
@@ -118,7 +118,7 @@ impl fmt::Display for Report {
         for n in &self.unreadable {
             write!(f, "; DAMAGE: the header of segment {n} cannot be read")?;
         }
-        for n in &self.footless {
+        for n in &self.missing_footer {
             write!(f, "; DAMAGE: segment {n} has lost its footer, and may have lost records at its end")?;
         }
         if self.latched {

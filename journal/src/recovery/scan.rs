@@ -190,12 +190,12 @@ fn whole_footer(window: &mut Window, seed: &Seed, block: u64, pos: u64) -> io::R
 mod tests {
     use super::*;
     use crate::active::Active;
+    use crate::batch_builder::Batch;
     use crate::clock::Moment;
     use crate::format::segment::{Former, example};
-    use crate::gather::Batch;
     use crate::io::{Access, Durability, IoBuf, OsStorage, Storage};
-    use crate::marks::Marks;
     use crate::recovery::plan::{Said, Unsealed, plan};
+    use crate::watermark::Watermarks;
 
     const CAPACITY: usize = 256 << 10;
 
@@ -210,8 +210,8 @@ mod tests {
             let body = body.into();
             let batch =
                 Arc::new(Batch { epoch: header.epoch, first_offset: offset, count: 1, body, ..Batch::default() });
-            let marks = Marks { written: offset, durable: offset, ..Marks::default() };
-            let placed = active.place(&batch, false, &marks, Moment::default());
+            let watermarks = Watermarks { written: offset, durable: offset, ..Watermarks::default() };
+            let placed = active.place(&batch, false, &watermarks, Moment::default());
             let bytes = placed.encode(IoBuf::with_capacity(0));
             image[placed.pos as usize..][..bytes.len()].copy_from_slice(&bytes);
         }

@@ -109,11 +109,11 @@ pub(crate) fn check_no_remains(storage: &dyn Storage, dir: &str, entries: &[Entr
     // What a recovery in the process writes elsewhere may be all there is of some records.
     let half = |entry: &Entry| entry.name.strip_suffix(".tmp").is_some_and(|name| parse_segment_name(name).is_some());
     let is_quarantine = |entry: &Entry| entry.kind == EntryKind::Dir && entry.name == QUARANTINE;
-    let aside = match entries.iter().any(is_quarantine) {
+    let in_quarantine = match entries.iter().any(is_quarantine) {
         true => storage.list(QUARANTINE).map_err(OpenError::io(QUARANTINE))?,
         false => Vec::new(),
     };
-    match aside.is_empty() && !entries.iter().any(half) {
+    match in_quarantine.is_empty() && !entries.iter().any(half) {
         true => Ok(()),
         false => Err(OpenError::Remains { dir: dir.to_owned() }),
     }

@@ -27,7 +27,7 @@ impl Repair<'_> {
     pub(super) fn meta(&mut self, found: Option<Said>) -> io::Result<Meta> {
         match found {
             Some(said) => self.take_over(said),
-            None => self.make_anew(),
+            None => self.rebuild(),
         }
     }
 
@@ -56,12 +56,12 @@ impl Repair<'_> {
         Ok(meta)
     }
 
-    fn make_anew(&mut self) -> io::Result<Meta> {
+    fn rebuild(&mut self) -> io::Result<Meta> {
         let meta = self.meta_from_segments()?;
         if !self.dry() {
             let entries = self.storage.list("")?;
             if entries.iter().any(|entry| entry.name == META_NAME) {
-                self.move_aside(META_NAME)?;
+                self.quarantine(META_NAME)?;
             }
             MetaFile::make(self.storage, meta.clone())?;
         }

@@ -74,8 +74,8 @@ pub fn repair_storage(
     };
     repair.refuse_newer(dir)?;
     let meta = repair.whose(dir)?;
-    repair.set_foreign_aside().map_err(OpenError::io("set foreign names aside"))?;
-    repair.set_unreadable_aside().map_err(OpenError::io("set unreadable segments aside"))?;
+    repair.quarantine_foreign().map_err(OpenError::io("set foreign names aside"))?;
+    repair.quarantine_unreadable().map_err(OpenError::io("set unreadable segments aside"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     let lost = repair.reseal(&meta)?;
@@ -171,20 +171,20 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn set_foreign_aside(&mut self) -> std::io::Result<()> {
+    fn quarantine_foreign(&mut self) -> std::io::Result<()> {
         for entry in self.storage.list("")? {
             if !recovery::is_ours(&entry) {
-                self.move_aside(&entry.name)?;
-                self.report.actions.push(Action::SetAsideForeign { name: entry.name });
+                self.quarantine(&entry.name)?;
+                self.report.actions.push(Action::QuarantinedForeign { name: entry.name });
             }
         }
         Ok(())
     }
 
-    fn set_unreadable_aside(&mut self) -> std::io::Result<()> {
+    fn quarantine_unreadable(&mut self) -> std::io::Result<()> {
         for segment in std::mem::take(&mut self.unreadable) {
-            self.move_aside(&segment_name(segment))?;
-            self.report.actions.push(Action::SetAsideUnreadable { segment });
+            self.quarantine(&segment_name(segment))?;
+            self.report.actions.push(Action::QuarantinedUnreadable { segment });
         }
         Ok(())
     }
@@ -216,8 +216,8 @@ impl Repair<'_> {
             && !votes.contains_key(&meta.log_id)
         {
             let log_id = meta.log_id;
-            self.move_aside(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
-            self.report.actions.push(Action::SetAsideOtherMeta { log_id });
+            self.quarantine(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
+            self.report.actions.push(Action::QuarantinedOtherMeta { log_id });
             said = None;
         }
         let most = votes.values().max().copied();
@@ -243,9 +243,9 @@ impl Repair<'_> {
             if let Ok(SegmentHeader { log_id, .. }) = seen.header
                 && log_id != self.report.log_id
             {
-                self.move_aside(&segment_name(number))?;
+                self.quarantine(&segment_name(number))?;
                 self.files.remove(&number);
-                self.report.actions.push(Action::SetAsideOtherLog { segment: number, log_id });
+                self.report.actions.push(Action::QuarantinedOtherLog { segment: number, log_id });
             }
         }
         loop {
@@ -273,14 +273,14 @@ impl Repair<'_> {
         match self.files.get(&to) {
             Some(there) if there.is_misplaced(to) => return Ok(false),
             Some(Seen { header: Ok(_), .. }) => {
-                self.move_aside(&segment_name(number))?;
+                self.quarantine(&segment_name(number))?;
                 self.files.remove(&number);
-                self.report.actions.push(Action::SetAsideCopy { segment: named, of: to });
+                self.report.actions.push(Action::QuarantinedCopy { segment: named, of: to });
                 return Ok(true);
             }
             Some(Seen { header: Err(_), .. }) => {
-                self.move_aside(&segment_name(to))?;
-                self.report.actions.push(Action::SetAsideNoHeader { segment: to });
+                self.quarantine(&segment_name(to))?;
+                self.report.actions.push(Action::QuarantinedNoHeader { segment: to });
             }
             None => {}
         }
@@ -377,8 +377,8 @@ impl Repair<'_> {
                 _ => None,
             });
             let open: Vec<_> = open.collect();
-            let foreseen = recovery::foresee(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
-            (foreseen.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
+            let predicted = recovery::dry_run(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
+            (predicted.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
         } else {
             let now = Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() };
             let mut producers = recovery::table(&JournalConfig::default());
@@ -412,11 +412,11 @@ impl Repair<'_> {
     }
 
     /// Moves a name to `quarantine/`, under a name that is free there.
-    fn move_aside(&self, name: &str) -> std::io::Result<()> {
+    fn quarantine(&self, name: &str) -> std::io::Result<()> {
         if self.dry() {
             return Ok(());
         }
-        recovery::set_name_aside(self.storage, name).map(|_| ())
+        recovery::quarantine_name(self.storage, name).map(|_| ())
     }
 }
 

@@ -9,31 +9,31 @@ use crate::format::{META_NAME, QUARANTINE, segment_name};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A name that is no part of a log was moved to `quarantine/`.
-    SetAsideForeign {
+    QuarantinedForeign {
         /// The name.
         name: String,
     },
     /// A segment of another log was moved to `quarantine/`.
-    SetAsideOtherLog {
+    QuarantinedOtherLog {
         /// The number in its name.
         segment: u64,
         /// The id of the log that it belongs to.
         log_id: [u8; 16],
     },
     /// A copy of one segment, under the name of another, was moved to `quarantine/`.
-    SetAsideCopy {
+    QuarantinedCopy {
         /// The number in its name.
         segment: u64,
         /// The number in its header.
         of: u64,
     },
     /// A segment without a header that can be believed was moved to `quarantine/`: another file is that segment, whole.
-    SetAsideNoHeader {
+    QuarantinedNoHeader {
         /// The number in its name.
         segment: u64,
     },
     /// A segment whose header the device does not give was moved to `quarantine/`: a start refuses to go on beside it.
-    SetAsideUnreadable {
+    QuarantinedUnreadable {
         /// The number in its name.
         segment: u64,
     },
@@ -52,7 +52,7 @@ pub enum Action {
         byte: usize,
     },
     /// A `clad.meta` of another log than all segments was moved to `quarantine/`.
-    SetAsideOtherMeta {
+    QuarantinedOtherMeta {
         /// The id of the log that it belongs to.
         log_id: [u8; 16],
     },
@@ -109,12 +109,12 @@ pub struct RepairReport {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SetAsideForeign { name } => write!(f, "`{name}` is no part of a log: moved to {QUARANTINE}/"),
-            Self::SetAsideOtherLog { segment, log_id } => {
+            Self::QuarantinedForeign { name } => write!(f, "`{name}` is no part of a log: moved to {QUARANTINE}/"),
+            Self::QuarantinedOtherLog { segment, log_id } => {
                 let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
                 write!(f, "segment {segment} belongs to the log {id}: moved to {QUARANTINE}/")
             }
-            Self::SetAsideOtherMeta { log_id } => {
+            Self::QuarantinedOtherMeta { log_id } => {
                 let id: String = log_id.iter().map(|b| format!("{b:02x}")).collect();
                 write!(f, "{META_NAME} belongs to the log {id}, and all segments to another: moved to {QUARANTINE}/")
             }
@@ -128,14 +128,14 @@ impl fmt::Display for Action {
                 }
                 write!(f, ", and they are in use up to segment {highest}: they count")
             }
-            Self::SetAsideCopy { segment, of } => {
+            Self::QuarantinedCopy { segment, of } => {
                 write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
             }
-            Self::SetAsideNoHeader { segment } => write!(
+            Self::QuarantinedNoHeader { segment } => write!(
                 f,
                 "segment {segment} has no header that can be believed, and lies elsewhere too: moved to {QUARANTINE}/"
             ),
-            Self::SetAsideUnreadable { segment } => write!(
+            Self::QuarantinedUnreadable { segment } => write!(
                 f,
                 "the header of segment {segment} cannot be read, and so none of its records: moved to {QUARANTINE}/; if \
                  the device gives it again, put it back"

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::{Append, AppendError, Event, Item, Journal, JournalConfig, Level, Policy, Sender};
 
-use super::{PATIENCE, append, config, open, read_all, wait};
+use super::{TEST_TIMEOUT, append, config, open, read_all, wait};
 
 /// Records of the batches so far.
 fn batches(events: &Mutex<Vec<Event>>) -> Vec<u32> {
@@ -51,7 +51,7 @@ fn group_commit_changes_while_it_runs() {
     wait(&journal, Level::Durable, sequence);
     let sizes = batches(&events)[before..].to_vec();
     assert!(sizes.iter().all(|&records| records <= 10), "ten of 100 KiB fit 1 MiB: {sizes:?}");
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
     let until = |what: &str, holds: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !holds() {
-            assert!(began.elapsed() < PATIENCE, "{what} never came");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what} never came");
             pause();
         }
     };
@@ -125,7 +125,7 @@ fn nobody_comes_between_the_appends_of_a_burst() {
         for producer in 1..=3u8 {
             let (journal, start) = (&journal, &start);
             scope.spawn(move || {
-                let from = Sender { producer: [producer; 16], owner: 1000, producer_epoch: 1, vouch: b"v" };
+                let from = Sender { producer: [producer; 16], owner: 1000, producer_epoch: 1, peer_meta: b"v" };
                 let payload = [producer];
                 start.wait();
                 for burst in 0..BURSTS {
@@ -153,13 +153,13 @@ fn nobody_comes_between_the_appends_of_a_burst() {
     wait(&journal, Level::Durable, end);
     let all = read_all(&journal);
     assert!(all.iter().map(|(offset, _)| *offset).eq(0..end), "dense");
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// What is asked of the table of producers beside an append: whether the next one would be refused for its producer, and
 /// whether a record is there.
 #[test]
-fn a_producers_place_is_told_as_an_append_would_find_it() {
+fn a_producers_state_is_returned_as_an_append_would_find_it() {
     let dir = tempfile::tempdir().unwrap();
     let config = JournalConfig { max_producers: 1, ..config(Policy::PerMessage) };
     let (journal, _) = open(dir.path(), config);
@@ -196,13 +196,13 @@ fn what_waits_for_a_later_sync_is_as_old_as_the_record_and_no_fault_of_the_disk(
         wait(&journal, Level::Written, 1);
         journal.append(append(1, b"second", Level::Written)).unwrap();
         wait(&journal, Level::Written, 2);
-        let told = journal.status();
-        let age = told.oldest_undurable.expect("not synced");
+        let status = journal.status();
+        let age = status.oldest_undurable.expect("not synced");
         assert!(age <= began.elapsed(), "{age:?} of {:?}", began.elapsed());
-        assert_eq!((told.disk_busy, told.marks.durable), (None, 0));
+        assert_eq!((status.disk_busy, status.watermarks.durable), (None, 0));
         let target = journal.request_sync();
         wait(&journal, Level::Durable, target);
         assert_eq!(journal.status().oldest_undurable, None);
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
     }
 }

@@ -13,7 +13,7 @@ use clad_journal::io::EngineWish;
 use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn config(policy: Policy) -> JournalConfig {
     JournalConfig {
@@ -43,7 +43,7 @@ fn append(sequence: u64, payload: &[u8], level: Level) -> Append<'_> {
         level,
         min_time_ns: 1,
         max_time_ns: 2,
-        vouch: b"v",
+        peer_meta: b"v",
         payload,
         payload_checksum: clad_journal::format::checksum::plain(payload),
         permit: None,
@@ -52,8 +52,8 @@ fn append(sequence: u64, payload: &[u8], level: Level) -> Append<'_> {
 
 fn wait(journal: &Journal, level: Level, offset: u64) {
     let began = Instant::now();
-    while journal.marks().of(level) < offset {
-        assert!(began.elapsed() < PATIENCE, "{:?} never came to {offset}", journal.marks());
+    while journal.watermarks().of(level) < offset {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?} never came to {offset}", journal.watermarks());
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -85,7 +85,7 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
         let mut next = 0;
         for round in 0..3 {
             let (journal, events) = open(dir.path(), JournalConfig { io_engine: engine, ..config(policy) });
-            assert_eq!(journal.marks().received, next, "{policy:?} {engine:?}");
+            assert_eq!(journal.watermarks().received, next, "{policy:?} {engine:?}");
             let n = if matches!(policy, Policy::PerMessage) { 300 } else { 4000 };
             for i in 0..n {
                 let level = [Level::Received, Level::Written, Level::Durable][(i % 3) as usize];
@@ -116,7 +116,7 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
                 std::thread::spawn(move || drop(journal)).join().unwrap();
                 continue;
             }
-            assert!(journal.close(PATIENCE), "{policy:?}");
+            assert!(journal.close(TEST_TIMEOUT), "{policy:?}");
         }
     }
 }
@@ -167,7 +167,7 @@ fn no_segment_grows_beyond_its_size() {
             journal.append(append(sequence, &payload, Level::Received)).unwrap();
         }
         wait(&journal, Level::Written, 200);
-        assert!(journal.close(PATIENCE), "{policy:?}");
+        assert!(journal.close(TEST_TIMEOUT), "{policy:?}");
         let segments = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
         let sizes: Vec<u64> = segments
             .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "clog"))

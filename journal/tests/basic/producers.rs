@@ -2,7 +2,7 @@
 
 use clad_journal::{Append, AppendError, Journal, JournalConfig, Level, Policy};
 
-use crate::{PATIENCE, append, config, open, wait};
+use crate::{TEST_TIMEOUT, append, config, open, wait};
 
 const OWNER: u64 = 1000;
 const POLICIES: [Policy; 3] =
@@ -26,7 +26,7 @@ fn comes_and_goes(journal: &Journal, id: [u8; 16], owner: u64) -> Result<(), App
 
 fn forgotten(journal: &Journal, id: &[u8; 16]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let waited = runtime.block_on(async { tokio::time::timeout(PATIENCE, journal.forgotten(id)).await });
+    let waited = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, journal.forgotten(id)).await });
     waited.expect("the log says so in time");
 }
 
@@ -42,7 +42,7 @@ fn who_said_goodbye_is_forgotten_and_nobody_else() {
             comes_and_goes(&journal, id(number), OWNER + 1).unwrap_or_else(|e| panic!("{number}: {e}"));
             assert_eq!(journal.status().producers, 1, "{number}");
         }
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
         drop(journal);
         for file in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
             assert!(file.metadata().unwrap().len() <= config.segment_bytes, "{:?} has outgrown its room", file.path());
@@ -53,7 +53,7 @@ fn who_said_goodbye_is_forgotten_and_nobody_else() {
         assert_eq!(stays, Some((0, 0)), "{policy:?}");
         assert_eq!(journal.producer(&id(5), OWNER + 1), Ok(None));
         comes_and_goes(&journal, id(5), OWNER + 2).expect("it is nobody's");
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
     }
 }
 
@@ -76,8 +76,10 @@ fn an_id_comes_back_when_the_log_has_forgotten_it() {
             wait(&journal, Level::Written, accepted.first_offset + 1);
             journal.disconnect(&id(1), true);
             assert_eq!(journal.connect(&id(1), OWNER, 1, OWNER), Err(AppendError::Forgetting), "not yet");
+            let without_session = Append { producer: id(1), ..append(0, b"again", Level::Written) };
+            assert_eq!(journal.append(without_session).err(), Some(AppendError::Forgetting), "nor an append");
         }
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
     }
 }
 
@@ -101,14 +103,14 @@ fn a_log_at_rest_says_who_was_forgotten() {
         loop {
             let copy = copied(dir.path());
             let (crashed, _) = open(copy.path(), config(policy));
-            let (known, next) = (crashed.producer(&id(1), OWNER).unwrap(), crashed.marks().received);
+            let (known, next) = (crashed.producer(&id(1), OWNER).unwrap(), crashed.watermarks().received);
             drop(crashed);
             if (known, next) == (None, 1) {
                 break;
             }
-            assert!(began.elapsed() < PATIENCE, "{policy:?}: {known:?}");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{policy:?}: {known:?}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
     }
 }

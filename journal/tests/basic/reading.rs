@@ -2,7 +2,7 @@
 
 use clad_journal::{Append, Found, JournalConfig, Level, Policy, ReadError};
 
-use super::{PATIENCE, append, config, open, payload, wait};
+use super::{TEST_TIMEOUT, append, config, open, payload, wait};
 
 /// Segments that hold nothing of the asked time are passed over, however many: none of them counts as damaged.
 #[test]
@@ -20,7 +20,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         wait(&journal, Level::Durable, n + 1);
         assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
     // Nothing of them is in memory now.
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     journal.append(timed(SEGMENTS, b"the newest")).unwrap();
@@ -33,7 +33,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
         assert!(reader.next_batch().unwrap().is_none(), "behind {wanted}");
         assert_eq!(reader.position(), SEGMENTS + 1);
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// Who looks for a time range that nothing is of comes back again and again, each time a bounded way further.
@@ -41,7 +41,7 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
 fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
     const BATCHES: u64 = 64;
     const BYTES: usize = 64 << 10;
-    const LOOK: usize = 4 * BYTES;
+    const READ_BUDGET_BYTES: usize = 4 * BYTES;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
     let body = vec![b't'; BYTES];
@@ -52,7 +52,7 @@ fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
     let mut reader = journal.reader(0, Level::Durable).within(100, 200);
     let mut looks = 0;
     loop {
-        let (before, mut left) = (reader.position(), LOOK);
+        let (before, mut left) = (reader.position(), READ_BUDGET_BYTES);
         match reader.look(&mut left).unwrap() {
             Found::NotYet => {
                 let passed = reader.position() - before;
@@ -66,13 +66,13 @@ fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
     assert_eq!(reader.position(), BATCHES);
     assert!(looks >= BATCHES / 4, "{looks} looks");
     // What is given is counted as well.
-    let (mut reader, mut left) = (journal.reader(0, Level::Durable), LOOK);
+    let (mut reader, mut left) = (journal.reader(0, Level::Durable), READ_BUDGET_BYTES);
     let mut given = 0;
     while let Found::Batch(_) = reader.look(&mut left).unwrap() {
         given += 1;
     }
     assert_eq!(given, 4);
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// A segment that is cut short, at whatever length, costs what it held and nothing else.
@@ -87,7 +87,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             journal.rotate().blocking_recv().unwrap().unwrap();
         }
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let whole = std::fs::read(&second).unwrap();
     for len in [0, 1, 100, 4096, 4097, 5000, whole.len() - 4096, whole.len() - 1] {
@@ -109,6 +109,6 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
             }
         }
         assert_eq!((seen + lost, seen >= 200), (300, true), "cut to {len}");
-        assert!(journal.close(PATIENCE));
+        assert!(journal.close(TEST_TIMEOUT));
     }
 }

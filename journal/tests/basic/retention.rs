@@ -8,10 +8,10 @@ use clad_journal::clock::{Clock, SystemClock};
 use clad_journal::io::OsStorage;
 use clad_journal::{Event, Journal, JournalConfig, Level, Policy, ReadError, Retention};
 
-use super::{PATIENCE, append, config, open, payload, wait};
+use super::{TEST_TIMEOUT, append, config, open, payload, wait};
 
 #[test]
-fn a_reader_behind_retention_is_told_the_gap() {
+fn a_reader_behind_retention_is_given_the_gap() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut c = config(Policy::GROUP_COMMIT);
     c.retention.max_bytes = 1;
@@ -25,7 +25,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     wait(&journal, Level::Durable, 20_000);
     let began = Instant::now();
     while !events.lock().unwrap().iter().any(|e| matches!(e, Event::Removed { .. })) {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut reader = journal.reader(0, Level::Durable);
@@ -43,7 +43,7 @@ fn a_reader_behind_retention_is_told_the_gap() {
     };
     assert!(end > 0);
     assert_eq!(batch.first_offset, end);
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// The operator's word against the rule holds from then on: of many segments that were to go, no further one goes.
@@ -74,13 +74,13 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
     let began = Instant::now();
     while removed.load(Ordering::SeqCst) == 0 {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(5));
     }
     // Who removes goes on at once, or not at all: these seals take longer.
     seal();
     assert_eq!(removed.load(Ordering::SeqCst), 1);
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// Who reads the files beside a daemon is overtaken by its retention, and by its rotation: what is gone is a gap by that
@@ -101,7 +101,7 @@ fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
         journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
         let began = Instant::now();
         while journal.segments().iter().filter(|segment| segment.sealed).count() > segments {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < TEST_TIMEOUT);
             std::thread::sleep(Duration::from_millis(5));
         }
         journal.set_retention(Retention::default());
@@ -145,7 +145,7 @@ fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
             assert!(log.faults().is_empty() && log.damage().is_empty(), "{:?} {:?}", log.faults(), log.damage());
         }
     });
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 struct Synchronised(Arc<dyn Clock>);
@@ -176,7 +176,7 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
         wait(&journal, Level::Durable, i + 1);
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
     let second = dir.path().join(clad_journal::format::segment_name(1));
     let mut bytes = std::fs::read(&second).unwrap();
     bytes[..4096].fill(0);
@@ -185,18 +185,18 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
     by_age.retention.max_age = Duration::from_millis(1);
     // On the clock of a host that something synchronises: this one may have none.
     let (events, storage) = (Arc::new(Mutex::new(Vec::new())), OsStorage::open(dir.path(), 4096, true).unwrap());
-    let told = events.clone();
-    let observer = Arc::new(move |event: &Event| told.lock().unwrap().push(event.clone()));
+    let observed = events.clone();
+    let observer = Arc::new(move |event: &Event| observed.lock().unwrap().push(event.clone()));
     let shown = dir.path().display().to_string();
     let clock = Arc::new(Synchronised(SystemClock::shared()));
     let journal = Journal::open(Arc::new(storage), &shown, clock, by_age, observer).unwrap();
     let began = Instant::now();
     // The newest stays.
     while journal.meta().lowest_offset < SEGMENTS - 1 {
-        assert!(began.elapsed() < PATIENCE, "stopped: {:?}", events.lock().unwrap());
+        assert!(began.elapsed() < TEST_TIMEOUT, "stopped: {:?}", events.lock().unwrap());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }
 
 /// It may have much to remove: that is the next start's, and no end waits for it.
@@ -206,12 +206,12 @@ fn an_end_leaves_the_rest_of_retention_to_the_next_start() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // Whoever removes the first one waits there until the end has begun.
     let (first, removed) = std::sync::mpsc::sync_channel(SEGMENTS as usize);
-    let (go_on, goes_on) = std::sync::mpsc::sync_channel::<()>(1);
-    let goes_on = Mutex::new(goes_on);
+    let (resume_tx, resume_rx) = std::sync::mpsc::sync_channel::<()>(1);
+    let resume_rx = Mutex::new(resume_rx);
     let observer = move |event: &Event| {
         if matches!(event, Event::Removed { .. }) {
             first.send(()).expect("it is waited for");
-            let _ = goes_on.lock().unwrap().recv_timeout(PATIENCE);
+            let _ = resume_rx.lock().unwrap().recv_timeout(TEST_TIMEOUT);
         }
     };
     let small = JournalConfig { segment_bytes: 256 << 10, max_append_bytes: 64 << 10, ..config(Policy::GROUP_COMMIT) };
@@ -222,18 +222,18 @@ fn an_end_leaves_the_rest_of_retention_to_the_next_start() {
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
     journal.set_retention(Retention { max_bytes: 1, ..Retention::default() });
-    removed.recv_timeout(PATIENCE).expect("a segment goes");
+    removed.recv_timeout(TEST_TIMEOUT).expect("a segment goes");
     journal.begin_close();
-    drop(go_on);
-    assert!(journal.close(PATIENCE));
+    drop(resume_tx);
+    assert!(journal.close(TEST_TIMEOUT));
     assert_eq!(removed.try_iter().count(), 0, "no further one went");
     let (journal, events) =
         open(dir.path(), JournalConfig { retention: Retention { max_bytes: 1, ..Retention::default() }, ..small });
     let gone = || events.lock().unwrap().iter().filter(|e| matches!(e, Event::Removed { .. })).count() as u64;
     let began = Instant::now();
     while gone() < SEGMENTS - 2 {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(journal.close(PATIENCE));
+    assert!(journal.close(TEST_TIMEOUT));
 }

@@ -13,7 +13,7 @@ fn typed(error: &std::io::Error) -> &Error {
 }
 
 #[test]
-fn a_device_that_is_full_is_told_at_the_sync_and_stays() {
+fn a_full_device_is_reported_at_the_sync_and_stays() {
     for engine in [Engine::Ring, Engine::Threads] {
         let mut writer = Options::new().engine(engine).buffer_bytes(4096).open("/dev/full").expect("a writer");
         // It fits the buffer: nothing has happened yet.
@@ -46,8 +46,12 @@ fn an_error_in_flight_meets_the_writer_before_long() {
         let options = Options::new().engine(engine).buffers(2).buffer_bytes(4096);
         let mut writer = options.open("/dev/full").expect("a writer");
         let block = [0; 4096];
-        let told = (0..4).find_map(|_| writer.write_all(&block).err()).expect("two buffers hold two blocks");
-        assert_eq!((typed(&told).position, typed(&told).kind()), (0, ErrorKind::StorageFull), "the first in the file");
+        let error = (0..4).find_map(|_| writer.write_all(&block).err()).expect("two buffers hold two blocks");
+        assert_eq!(
+            (typed(&error).position, typed(&error).kind()),
+            (0, ErrorKind::StorageFull),
+            "the first in the file"
+        );
         assert_eq!(writer.stats().free_buffers, 2, "every buffer came back");
     }
 }
@@ -118,13 +122,13 @@ fn dropped_without_a_sync_it_hands_over_what_it_holds() {
 }
 
 #[test]
-fn an_error_that_nobody_was_told_is_said_when_it_is_dropped() {
-    let said = |told: bool| {
+fn an_unreported_error_is_logged_when_the_writer_is_dropped() {
+    let said = |reported: bool| {
         let log = Log::default();
         tracing::subscriber::with_default(log.clone(), || {
             let mut writer = Options::new().open("/dev/full").expect("a writer");
             writer.write_all(b"abc").expect("gathered");
-            assert!(!told || writer.flush().is_err());
+            assert!(!reported || writer.flush().is_err());
         });
         let events = log.0.lock().expect("unpoisoned");
         events.clone()

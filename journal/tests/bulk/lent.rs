@@ -151,14 +151,14 @@ fn pieces_that_are_no_blocks_are_for_the_page_cache_only() {
 }
 
 #[test]
-fn a_failure_is_told_with_its_place_and_nothing_is_asked_of_the_file_again() {
+fn a_failure_is_reported_with_its_place_and_nothing_is_asked_of_the_file_again() {
     let world = World::new(Access::WriteDirect, 16384);
     let mut writer = world.writer();
     let failed = writer.write_all(&pattern(0, 40960)).and_then(|()| writer.flush()).expect_err("it is full");
     assert_eq!(failed.kind(), ErrorKind::StorageFull);
-    let told = failed.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).expect("the typed one");
-    assert_eq!((told.op, told.position, told.length), (Op::Write, 16384, 8192));
-    assert!(told.to_string().contains("byte 16384 of its name"), "{told}");
+    let error = failed.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).expect("the typed one");
+    assert_eq!((error.op, error.position, error.length), (Op::Write, 16384, 8192));
+    assert!(error.to_string().contains("byte 16384 of its name"), "{error}");
     let asked = world.file.asked();
     assert_eq!(asked.last(), Some(&write(16384, 8192)), "{asked:?}");
     assert!(writer.sync().is_err() && writer.flush().is_err());

@@ -135,7 +135,7 @@ proptest! {
 
 /// What each call costs, counted.
 #[test]
-fn writes_are_gathered_and_nothing_is_written_twice() {
+fn writes_are_merged_and_nothing_is_written_twice() {
     for options in every_way() {
         let folder = folder();
         let path = file(folder.path());

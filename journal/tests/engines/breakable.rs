@@ -40,7 +40,7 @@ impl Writes {
         self.held.0.lock().unwrap().waiting
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         *self.held.0.lock().unwrap() = Held::default();
         self.held.1.notify_all();
     }

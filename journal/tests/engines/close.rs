@@ -11,7 +11,7 @@ use clad_journal::clock::SystemClock;
 use clad_journal::io::{Access, EngineWish, Lock, Storage};
 use clad_journal::{Closed, Event, Journal, Level, OpenError, Wants};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::breakable::Writes;
 use super::journal::{World, config};
 use super::open;
@@ -25,7 +25,7 @@ fn without_the_disk<T: Send>(hanging: &Writes, what: &str, act: impl FnOnce() ->
         let (done, is_done) = mpsc::sync_channel(1);
         scope.spawn(move || done.send(act()));
         is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| {
-            hanging.let_go();
+            hanging.release();
             panic!("{what}: it waits for the disk")
         })
     })
@@ -55,7 +55,7 @@ fn when_free(dir: &Path) -> Journal {
     journal.expect("it was opened")
 }
 
-/// Whether the marks do not move any more.
+/// Whether the watermarks do not move any more.
 fn has_ended(journal: &Journal) -> bool {
     let mut watcher = journal.watcher();
     let never = pin!(watcher.reached(Wants { written: u64::MAX, durable: u64::MAX }));
@@ -70,7 +70,7 @@ fn a_segment_that_cannot_be_prepared_holds_up_no_end() {
         world.zeroes.hold_one();
         let body = payload(0, 0);
         let first = world.journal.append(append(0, 0, Level::Durable, &body)).unwrap().first_offset;
-        world.until("durable", |w| w.journal.marks().durable == 1);
+        world.until("durable", |w| w.journal.watermarks().durable == 1);
         world.journal.rotate().blocking_recv().unwrap().unwrap();
         world.until("zeroes at the disk", |w| w.zeroes.are_held() == 1);
         let World { journal, dir, zeroes, events, .. } = world;
@@ -86,17 +86,17 @@ fn a_segment_that_cannot_be_prepared_holds_up_no_end() {
         without_the_disk(&zeroes, "drop", || drop(journal));
         assert!(is_locked(dir.path()), "{wish:?}");
 
-        zeroes.let_go();
+        zeroes.release();
         let journal = when_free(dir.path());
         assert!(journal.report().clean, "{wish:?}");
         check(&journal, 1, &[vec![first]]);
-        assert!(journal.close(PATIENCE), "{wish:?}");
+        assert!(journal.close(TEST_TIMEOUT), "{wish:?}");
         drop(reader);
     }
 }
 
 #[test]
-fn an_end_that_is_given_up_waits_for_no_write() {
+fn an_abandoned_close_waits_for_no_write() {
     for wish in ENGINES {
         let world = World::new(wish);
         world.until("the next segment", |w| w.journal.status().prepared);
@@ -110,11 +110,11 @@ fn an_end_that_is_given_up_waits_for_no_write() {
         without_the_disk(&writes, "drop", || drop(journal));
         assert!(is_locked(dir.path()), "{wish:?}: the write is under way");
 
-        writes.let_go();
+        writes.release();
         let journal = when_free(dir.path());
         assert!(!journal.report().clean, "{wish:?}");
         // It was never acknowledged, and it reached the disk.
         check(&journal, 1, &[vec![first]]);
-        assert!(journal.close(PATIENCE), "{wish:?}");
+        assert!(journal.close(TEST_TIMEOUT), "{wish:?}");
     }
 }

@@ -11,7 +11,7 @@ use clad_journal::io::{EngineWish, OsStorage, Storage};
 use clad_journal::{Accepting, Append, AppendError, Event, Journal, JournalConfig, Level, Policy};
 
 use super::breakable::{Breakable, Writes};
-use super::{PATIENCE, folder, open};
+use super::{TEST_TIMEOUT, folder, open};
 
 pub(crate) struct World {
     pub(crate) journal: Journal,
@@ -23,7 +23,7 @@ pub(crate) struct World {
     pub(crate) zeroes: Arc<Writes>,
     pub(crate) storage: Arc<OsStorage>,
     /// Held, the thread that tells of a failure waits.
-    told: Arc<Mutex<()>>,
+    observer_gate: Arc<Mutex<()>>,
     next: u64,
     pub(crate) dir: tempfile::TempDir,
 }
@@ -61,8 +61,8 @@ impl World {
         };
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = events.clone();
-        let told = Arc::new(Mutex::new(()));
-        let gate = told.clone();
+        let observer_gate = Arc::new(Mutex::new(()));
+        let gate = observer_gate.clone();
         let observer = Arc::new(move |e: &Event| {
             seen.lock().unwrap().push(e.clone());
             if matches!(e, Event::Failed { .. }) {
@@ -71,7 +71,7 @@ impl World {
         });
         let clock = SystemClock::shared();
         let journal = Journal::open(Arc::new(breakable), "test", clock, config, observer).unwrap();
-        Self { journal, events, broken, full, writes, zeroes, storage, told, next: 0, dir }
+        Self { journal, events, broken, full, writes, zeroes, storage, observer_gate, next: 0, dir }
     }
 
     /// One append; `false` where the journal does not take any.
@@ -87,7 +87,7 @@ impl World {
             level: Level::Durable,
             min_time_ns: 1,
             max_time_ns: 1,
-            vouch: &[],
+            peer_meta: &[],
             payload: &payload,
             payload_checksum: clad_journal::format::checksum::plain(&payload),
             permit: None,
@@ -105,17 +105,17 @@ impl World {
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
-            assert!(began.elapsed() < PATIENCE, "{what} never came: {:?}", self.journal.status());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what} never came: {:?}", self.journal.status());
             std::thread::sleep(Duration::from_micros(500));
         }
     }
 
     fn until_durable(&self) {
-        self.until("durable", |w| w.journal.marks().durable >= w.journal.marks().received);
+        self.until("durable", |w| w.journal.watermarks().durable >= w.journal.watermarks().received);
     }
 
     /// So much at once that several writes are worth being in flight.
-    fn crowd(&mut self) {
+    fn busy_appends(&mut self) {
         for _ in 0..60 {
             if !self.append(20_000) {
                 break;
@@ -148,7 +148,7 @@ fn payload(sequence: u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
+fn a_single_append_is_written_inline_and_many_are_written_concurrently() {
     for wish in [EngineWish::Blocking, EngineWish::Uring] {
         let mut world = World::new(wish);
         // A log that is idle for 100 ms is vouched for; who is not run for as long finds that under way, and is not alone.
@@ -160,7 +160,7 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
                 assert!(world.append(100));
                 world.until("durable", |w| {
                     look();
-                    w.journal.marks().durable >= w.journal.marks().received
+                    w.journal.watermarks().durable >= w.journal.watermarks().received
                 });
             }
             look();
@@ -174,7 +174,7 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
         assert_eq!(begun, 0, "{wish:?}: nothing of it went to the ring");
         // A disk may be quicker than what fills it; not always.
         for round in 0..100 {
-            world.crowd();
+            world.busy_appends();
             world.until_durable();
             let several = world.storage.ring().is_none_or(|ring| ring.most_in_flight() >= 2);
             if round >= 4 && several && world.count(|e| matches!(e, Event::Batch { inline: false, .. })) > 0 {
@@ -192,7 +192,7 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
             assert!(ring.most_in_flight() >= 2, "several in flight");
         }
         world.check();
-        assert!(world.journal.close(PATIENCE), "{wish:?}");
+        assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}");
     }
 }
 
@@ -202,7 +202,7 @@ fn a_lone_append_is_written_inline_and_a_crowd_beside_each_other() {
 fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() {
     for ordered in [false, true] {
         let mut world = World::with(EngineWish::Blocking, JournalConfig { segment_bytes: 1 << 20, ..config() });
-        world.crowd();
+        world.busy_appends();
         world.until_durable();
         world.full.store(true, Ordering::SeqCst);
         let (began, mut taken) = (Instant::now(), 0);
@@ -212,7 +212,7 @@ fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() 
             if ordered && taken == 3 {
                 drop(world.journal.rotate());
             }
-            assert!(began.elapsed() < PATIENCE, "{:?}", world.journal.status());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", world.journal.status());
             std::thread::sleep(Duration::from_millis(5));
         }
         // For some looks at the disk, which come each 200 ms.
@@ -229,7 +229,7 @@ fn what_has_an_offset_has_a_segment_where_the_disk_only_says_that_it_has_room() 
         assert!(world.append(100_000));
         world.until_durable();
         world.check();
-        assert!(world.journal.close(PATIENCE));
+        assert!(world.journal.close(TEST_TIMEOUT));
     }
 }
 
@@ -239,22 +239,22 @@ fn a_segment_whose_zeroes_cannot_be_written_is_one_all_the_same() {
     let mut world = World::with(EngineWish::Blocking, JournalConfig { segment_bytes: 1 << 20, ..config() });
     world.zeroes.fail.store(true, Ordering::SeqCst);
     for _ in 0..40 {
-        world.until("room", |w| w.journal.marks().accepting == Accepting::Yes);
+        world.until("room", |w| w.journal.watermarks().accepting == Accepting::Yes);
         assert!(world.append(100_000), "{:?}", world.journal.status());
         world.until_durable();
     }
     assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 3, "four segments were filled");
     assert!(!world.zeroes.by.lock().unwrap().is_empty(), "it was tried with zeroes");
     world.check();
-    assert!(world.journal.close(PATIENCE));
+    assert!(world.journal.close(TEST_TIMEOUT));
 }
 
 /// The thread that met the failure may be slower than the one that recovers: it does not say again what is over.
 #[test]
 fn a_failure_that_is_over_is_not_latched_any_more() {
     let mut world = World::new(EngineWish::Blocking);
-    let told = world.told.clone();
-    let held = told.lock().unwrap();
+    let observer_gate = world.observer_gate.clone();
+    let held = observer_gate.lock().unwrap();
     world.broken.store(true, Ordering::SeqCst);
     world.append(100);
     world.until("the failure", |w| w.count(|e| matches!(e, Event::Failed { .. })) == 1);
@@ -262,7 +262,7 @@ fn a_failure_that_is_over_is_not_latched_any_more() {
     world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
     world.until("health", |w| w.journal.status().failure.is_none());
     drop(held);
-    assert!(world.journal.close(PATIENCE));
+    assert!(world.journal.close(TEST_TIMEOUT));
     let World { journal, dir, .. } = world;
     drop(journal); // and its threads
     let bytes = std::fs::read(dir.path().join("clad.meta")).unwrap();
@@ -275,14 +275,14 @@ fn a_failure_that_is_over_is_not_latched_any_more() {
 #[test]
 fn a_failed_write_latches_and_the_journal_recovers_in_the_process() {
     for wish in [EngineWish::Blocking, EngineWish::Uring] {
-        for lone in [true, false] {
+        for alone in [true, false] {
             let mut world = World::new(wish);
-            world.crowd();
+            world.busy_appends();
             world.until_durable();
             world.broken.store(true, Ordering::SeqCst);
-            let before = world.journal.marks();
+            let before = world.journal.watermarks();
             let ring_before = world.storage.ring().map_or(0, Ring::begun);
-            if lone {
+            if alone {
                 world.append(100);
             } else {
                 // Worth a write of its own at once: the ring's, where there is one.
@@ -290,37 +290,37 @@ fn a_failed_write_latches_and_the_journal_recovers_in_the_process() {
             }
             world.until("the failure", |w| w.count(|e| matches!(e, Event::Failed { .. })) == 1);
             assert!(world.journal.status().failure.is_some());
-            assert_eq!(world.journal.marks().durable, before.durable, "{wish:?}: nothing is released");
-            if let (Some(ring), false) = (world.storage.ring(), lone) {
+            assert_eq!(world.journal.watermarks().durable, before.durable, "{wish:?}: nothing is released");
+            if let (Some(ring), false) = (world.storage.ring(), alone) {
                 assert!(ring.begun() > ring_before, "the failure went through the ring");
             }
             world.broken.store(false, Ordering::SeqCst);
             world.until("the recovery", |w| w.count(|e| matches!(e, Event::Recovered { .. })) == 1);
             world.until("health", |w| w.journal.status().failure.is_none());
-            world.until("an append", |w| w.journal.marks().accepting == Accepting::Yes);
-            world.crowd();
+            world.until("an append", |w| w.journal.watermarks().accepting == Accepting::Yes);
+            world.busy_appends();
             world.until_durable();
             world.check();
-            assert!(world.journal.close(PATIENCE), "{wish:?}");
+            assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}");
         }
     }
 }
 
 #[test]
-fn both_engines_rotate_and_close_under_a_crowd() {
+fn both_engines_rotate_and_close_under_load() {
     for wish in [EngineWish::Blocking, EngineWish::Uring] {
         let mut world = World::new(wish);
         for _ in 0..12 {
-            world.crowd();
+            world.busy_appends();
             let answer = world.journal.rotate();
-            world.crowd();
+            world.busy_appends();
             answer.blocking_recv().unwrap().unwrap();
         }
         world.until_durable();
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) >= 12, "{wish:?}");
         world.check();
-        world.crowd();
-        assert!(world.journal.close(PATIENCE), "{wish:?}: what was taken is drained");
-        assert_eq!(world.journal.marks().durable, world.next, "{wish:?}");
+        world.busy_appends();
+        assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}: what was taken is drained");
+        assert_eq!(world.journal.watermarks().durable, world.next, "{wish:?}");
     }
 }

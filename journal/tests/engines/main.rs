@@ -9,8 +9,8 @@
 
 mod breakable;
 mod close;
+mod deferred;
 mod journal;
-mod owed;
 mod refused;
 mod storage;
 mod waiting;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use clad_journal::io::{EngineOptions, EngineWish, Fallback, OsStorage, device};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder on a real file system.
 fn folder() -> tempfile::TempDir {
@@ -31,10 +31,10 @@ fn folder() -> tempfile::TempDir {
 
 /// Opens a folder with an engine; and what it had to do without.
 fn open(dir: &Path, wish: EngineWish, in_flight: usize) -> (Arc<OsStorage>, Arc<Mutex<Vec<Fallback>>>) {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let its = told.clone();
+    let fallbacks = Arc::new(Mutex::new(Vec::new()));
+    let its = fallbacks.clone();
     let on_fallback = Arc::new(move |f: &Fallback| its.lock().unwrap().push(f.clone()));
     let options = EngineOptions { wish, in_flight, write_bytes: 1 << 20, on_fallback };
     let block = device::discover(dir).block_size;
-    (Arc::new(OsStorage::open_with(dir, block, true, &options).unwrap()), told)
+    (Arc::new(OsStorage::open_with(dir, block, true, &options).unwrap()), fallbacks)
 }

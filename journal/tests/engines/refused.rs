@@ -11,7 +11,7 @@ use clad_journal::io::{Access, Durability, Engine, EngineWish, Fallback, Fallbac
 use clad_journal::{Append, Event, Journal, JournalConfig, Level, Policy};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use super::{PATIENCE, folder, open};
+use super::{TEST_TIMEOUT, folder, open};
 
 /// Runs with a kernel that answers one call with an error.
 fn without(call: libc::c_long, errno: i32, case: impl FnOnce(&Path) + Send + 'static) {
@@ -47,23 +47,23 @@ fn append(journal: &Journal, sequence: u64) {
         level: Level::Durable,
         min_time_ns: 1,
         max_time_ns: 1,
-        vouch: &[],
+        peer_meta: &[],
         payload: &payload,
         payload_checksum: clad_journal::format::checksum::plain(&payload),
         permit: None,
     };
     let accepted = journal.append(append).unwrap();
     let began = Instant::now();
-    while journal.marks().durable <= accepted.first_offset {
-        assert!(began.elapsed() < PATIENCE, "{:?}", journal.marks());
+    while journal.watermarks().durable <= accepted.first_offset {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", journal.watermarks());
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
 /// A journal that asks for a ring, works all the same, and says what it had to do without.
 fn journal_without(dir: &Path, config: JournalConfig) -> (Journal, Vec<Fallback>) {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let its = told.clone();
+    let fallbacks = Arc::new(Mutex::new(Vec::new()));
+    let its = fallbacks.clone();
     let observer = Arc::new(move |event: &Event| {
         if let Event::Fallback(fallback) = event {
             its.lock().unwrap().push(fallback.clone());
@@ -72,9 +72,9 @@ fn journal_without(dir: &Path, config: JournalConfig) -> (Journal, Vec<Fallback>
     let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 64 << 10, reserve_free: 0, ..config };
     let journal = Journal::open_dir(dir, config, observer).unwrap();
     (0..5).for_each(|i| append(&journal, i));
-    let told = told.lock().unwrap().clone();
-    assert_eq!(journal.status().engine.fallbacks, told, "what was told is what the status says");
-    (journal, told)
+    let fallbacks = fallbacks.lock().unwrap().clone();
+    assert_eq!(journal.status().engine.fallbacks, fallbacks, "what was told is what the status says");
+    (journal, fallbacks)
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn a_ring_that_is_refused_is_done_without_and_said() {
     ] {
         without(call, errno, move |dir| {
             let config = JournalConfig { io_engine: EngineWish::Uring, ..JournalConfig::default() };
-            let (journal, told) = journal_without(dir, config);
-            assert_eq!(told.iter().map(|f| f.reason).collect::<Vec<_>>(), [reason], "{call} {errno}");
+            let (journal, fallbacks) = journal_without(dir, config);
+            assert_eq!(fallbacks.iter().map(|f| f.reason).collect::<Vec<_>>(), [reason], "{call} {errno}");
             let engine = journal.status().engine;
             assert_eq!(engine.engine, Engine::Blocking);
-            assert!(engine.why.contains(&told[0].text), "{}", engine.why);
-            assert!(told[0].text.contains("threads write instead"), "{}", told[0].text);
-            assert!(journal.close(PATIENCE));
+            assert!(engine.why.contains(&fallbacks[0].text), "{}", engine.why);
+            assert!(fallbacks[0].text.contains("threads write instead"), "{}", fallbacks[0].text);
+            assert!(journal.close(TEST_TIMEOUT));
         });
     }
 }
@@ -106,14 +106,14 @@ fn a_ring_that_is_refused_is_done_without_and_said() {
 fn engines_that_do_not_want_a_ring_do_not_ask_for_one() {
     for io_engine in [EngineWish::Blocking, EngineWish::Auto] {
         without(libc::SYS_io_uring_setup, libc::EPERM, move |dir| {
-            let (journal, told) = journal_without(dir, JournalConfig { io_engine, ..JournalConfig::default() });
-            assert_eq!((told, journal.status().engine.engine), (vec![], Engine::Blocking));
+            let (journal, fallbacks) = journal_without(dir, JournalConfig { io_engine, ..JournalConfig::default() });
+            assert_eq!((fallbacks, journal.status().engine.engine), (vec![], Engine::Blocking));
         });
     }
     without(libc::SYS_io_uring_setup, libc::EPERM, |dir| {
-        let (journal, told) =
+        let (journal, fallbacks) =
             journal_without(dir, JournalConfig { policy: Policy::PerMessage, ..JournalConfig::default() });
-        assert_eq!((told, journal.status().engine.engine), (vec![], Engine::Blocking));
+        assert_eq!((fallbacks, journal.status().engine.engine), (vec![], Engine::Blocking));
     });
 }
 
@@ -121,13 +121,13 @@ fn engines_that_do_not_want_a_ring_do_not_ask_for_one() {
 fn a_write_that_cannot_sync_itself_is_followed_by_a_sync() {
     for errno in [libc::EOPNOTSUPP, libc::ENOSYS] {
         without(libc::SYS_pwritev2, errno, |dir| {
-            let (storage, told) = open(dir, EngineWish::Blocking, 1);
+            let (storage, fallbacks) = open(dir, EngineWish::Blocking, 1);
             let file = LatchedFile::new(storage.create("a", Access::WriteDirect).unwrap());
-            assert_eq!(*told.lock().unwrap(), []);
+            assert_eq!(*fallbacks.lock().unwrap(), []);
             for i in 0..3u64 {
                 file.write_at_sync(IoBuf::zeroed(4096), i * 4096).1.unwrap();
             }
-            let reasons: Vec<_> = told.lock().unwrap().iter().map(|f| f.reason).collect();
+            let reasons: Vec<_> = fallbacks.lock().unwrap().iter().map(|f| f.reason).collect();
             assert_eq!(reasons, [FallbackReason::WriteSync], "said once");
             assert_eq!(Storage::engine(storage.as_ref()).fallbacks.len(), 1);
         });
@@ -214,10 +214,10 @@ fn with_little_memlock() {
     };
     set_capabilities(None, none).unwrap();
     let dir = folder();
-    let (storage, told) = open(dir.path(), EngineWish::Uring, 2);
-    let told = told.lock().unwrap().clone();
-    assert_eq!(told.iter().map(|f| f.reason).collect::<Vec<_>>(), [FallbackReason::Memlock], "{told:?}");
-    assert!(told[0].text.contains("LimitMEMLOCK="), "{}", told[0].text);
+    let (storage, fallbacks) = open(dir.path(), EngineWish::Uring, 2);
+    let fallbacks = fallbacks.lock().unwrap().clone();
+    assert_eq!(fallbacks.iter().map(|f| f.reason).collect::<Vec<_>>(), [FallbackReason::Memlock], "{fallbacks:?}");
+    assert!(fallbacks[0].text.contains("LimitMEMLOCK="), "{}", fallbacks[0].text);
     let ring = storage.ring().expect("a ring without registered buffers");
     assert!(!ring.is_registered());
     let file = storage.create("a", Access::WriteDirect).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clad_journal::io::uring::{MAX_IN_FLIGHT, Next, Operation, Source, Ticket};
 use clad_journal::io::{Access, Durability, Engine, EngineWish, File, IoBuf, Latched, LatchedFile, OsStorage, Storage};
 
-use super::{PATIENCE, folder, open};
+use super::{TEST_TIMEOUT, folder, open};
 
 const BLOCK: usize = 4096;
 
@@ -72,9 +72,9 @@ fn in_every_way(case: impl Fn(&Bench)) {
     for (way, wish) in [(Way::Call, EngineWish::Blocking), (Way::Ring, EngineWish::Uring)] {
         for access in [Access::WriteDirect, Access::WriteCached] {
             let dir = folder();
-            let (storage, told) = open(dir.path(), wish, 4);
+            let (storage, fallbacks) = open(dir.path(), wish, 4);
             let engine = if way == Way::Ring { Engine::Uring } else { Engine::Blocking };
-            assert_eq!(storage.engine().engine, engine, "{:?}", told.lock().unwrap());
+            assert_eq!(storage.engine().engine, engine, "{:?}", fallbacks.lock().unwrap());
             assert_eq!(storage.ring().is_some(), way == Way::Ring);
             case(&Bench { way, storage, access });
         }
@@ -198,7 +198,7 @@ fn a_ring_that_rests_does_not_wake() {
             now if now == before => break,
             now => before = now,
         }
-        assert!(began.elapsed() < PATIENCE, "it never comes to rest");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it never comes to rest");
     }
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(ring.wakes(), before, "nothing was asked of it");
@@ -240,7 +240,7 @@ fn a_source_is_asked_when_it_is_woken_and_when_an_operation_ends() {
     let source = Arc::new(Counting { asked: AtomicUsize::new(0), left: AtomicUsize::new(5), file, ended });
     let ring = storage.ring().unwrap();
     ring.attach(source.clone());
-    let mut all: Vec<_> = (0..5).map(|_| ends.recv_timeout(PATIENCE).unwrap()).collect();
+    let mut all: Vec<_> = (0..5).map(|_| ends.recv_timeout(TEST_TIMEOUT).unwrap()).collect();
     all.sort_unstable();
     assert_eq!(all, [1, 2, 3, 4, 5]);
     let asked = source.asked.load(Ordering::Relaxed);
@@ -251,7 +251,7 @@ fn a_source_is_asked_when_it_is_woken_and_when_an_operation_ends() {
 }
 
 #[test]
-fn what_is_in_flight_when_the_ring_goes_is_told_all_the_same() {
+fn what_is_in_flight_when_the_ring_goes_is_completed_all_the_same() {
     let dir = folder();
     let (storage, _) = open(dir.path(), EngineWish::Uring, 2);
     let bench = Bench { way: Way::Ring, storage: storage.clone(), access: Access::WriteDirect };

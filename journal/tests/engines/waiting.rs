@@ -1,5 +1,5 @@
 //! Threads that append, make the write that they owe, and wait: what they are told, and that the journal's own threads keep
-//! the time. (Who writes: `owed`.)
+//! the time. (Who writes: `deferred`.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use clad_journal::io::uring::Ring;
 use clad_journal::io::{EngineWish, Storage};
-use clad_journal::{Accepted, Append, AppendError, Event, Hand, Journal, JournalConfig, Level, Wants};
+use clad_journal::{Accepted, Append, AppendError, Event, Journal, JournalConfig, Level, Wants, WriteBuffer};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::journal::{World, config};
 
 /// Why an append that was waited for has not reached its level.
@@ -23,31 +23,31 @@ pub(crate) enum NotReached {
 /// Appends one thing after the other, as a thread of the daemon does: it makes the write that it owes, and waits.
 pub(crate) struct Waiting<'a> {
     journal: &'a Journal,
-    hand: Hand,
+    buffer: WriteBuffer,
     runtime: tokio::runtime::Runtime,
 }
 
 impl<'a> Waiting<'a> {
     pub(crate) fn on(journal: &'a Journal) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        Self { journal, hand: Hand::default(), runtime }
+        Self { journal, buffer: WriteBuffer::default(), runtime }
     }
 
     pub(crate) fn append(&mut self, append: Append<'_>) -> Result<Accepted, NotReached> {
         let level = append.level;
-        let taken = self.journal.append_owing(append, self.journal.now());
-        let (accepted, mut owed) = taken.map_err(NotReached::Refused)?;
-        while let Some(due) = owed {
-            owed = due.write(&mut self.hand);
+        let taken = self.journal.append_deferred(append, self.journal.now());
+        let (accepted, mut deferred) = taken.map_err(NotReached::Refused)?;
+        while let Some(due) = deferred {
+            deferred = due.write(&mut self.buffer);
         }
         let end = accepted.first_offset + u64::from(accepted.count);
         let mut watcher = self.journal.watcher();
         loop {
-            let marks = watcher.now();
-            if marks.failures > accepted.failures {
+            let watermarks = watcher.now();
+            if watermarks.failures > accepted.failures {
                 return Err(NotReached::Failed);
             }
-            if marks.of(level) >= end {
+            if watermarks.of(level) >= end {
                 return Ok(accepted);
             }
             let (written, durable) = if level == Level::Written { (end, u64::MAX) } else { (u64::MAX, end) };
@@ -72,7 +72,7 @@ pub(crate) fn append<'a>(producer: u8, sequence: u64, level: Level, payload: &'a
         level,
         min_time_ns: 1,
         max_time_ns: 1,
-        vouch: &[],
+        peer_meta: &[],
         payload,
         payload_checksum: clad_journal::format::checksum::plain(payload),
         permit: None,
@@ -100,15 +100,15 @@ pub(crate) fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
         for chunk in batch.chunks() {
             let (offset, chunk) = chunk.unwrap();
             let (producer, sequence) = (chunk.header.producer[0], chunk.header.first_sequence);
-            let told = &offsets[usize::from(producer)];
+            let expected = &offsets[usize::from(producer)];
             assert_eq!(sequence, next[usize::from(producer)], "producer {producer}");
-            assert_eq!(told[sequence as usize], offset, "append {sequence} of {producer}");
+            assert_eq!(expected[sequence as usize], offset, "append {sequence} of {producer}");
             assert!(chunk.payload == payload(producer, sequence), "append {sequence} of {producer}");
             next[usize::from(producer)] += 1;
         }
     }
-    for (next, told) in next.iter().zip(offsets) {
-        assert_eq!(*next, told.len() as u64);
+    for (next, expected) in next.iter().zip(offsets) {
+        assert_eq!(*next, expected.len() as u64);
     }
 }
 
@@ -134,7 +134,7 @@ fn many_threads_at_every_level_over_rotations() {
                             .map(|sequence| {
                                 let (level, payload) = (levels[(sequence % 4) as usize], payload(producer, sequence));
                                 let accepted = appender.append(append(producer, sequence, level, &payload)).unwrap();
-                                assert!(journal.marks().of(level) > accepted.first_offset);
+                                assert!(journal.watermarks().of(level) > accepted.first_offset);
                                 rotate(sequence, producer);
                                 accepted.first_offset
                             })
@@ -144,14 +144,14 @@ fn many_threads_at_every_level_over_rotations() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        world.until("durable", |w| w.journal.marks().durable == u64::from(THREADS) * 300);
+        world.until("durable", |w| w.journal.watermarks().durable == u64::from(THREADS) * 300);
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) > 0, "{wish:?}: nothing was rotated");
         check(&world.journal, THREADS, &offsets);
         // What is there already is told where, at its level.
         let payload = payload(5, 298);
         let again = Waiting::on(&world.journal).append(append(5, 298, Level::Durable, &payload)).unwrap();
         assert!(again.duplicate && again.first_offset == offsets[5][298], "{wish:?}");
-        assert!(world.journal.close(PATIENCE), "{wish:?}");
+        assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}");
     }
 }
 
@@ -161,10 +161,10 @@ fn many_threads_at_every_level_over_rotations() {
 fn a_slow_write_holds_up_nobody_else() {
     let rotate_after = Duration::from_secs(3600);
     let world = World::with(EngineWish::Blocking, JournalConfig { rotate_after, ..config() });
-    let lone = payload(0, 0);
+    let alone = payload(0, 0);
     world.until("the next segment", |w| w.journal.status().prepared);
-    Waiting::on(&world.journal).append(append(0, 0, Level::Durable, &lone)).unwrap();
-    vouches(&world, 2);
+    Waiting::on(&world.journal).append(append(0, 0, Level::Durable, &alone)).unwrap();
+    wait_commit_marker(&world, 2);
     world.writes.hold_one();
     let written = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -183,42 +183,42 @@ fn a_slow_write_holds_up_nobody_else() {
         assert_eq!(world.writes.are_held(), 1, "the slow one is still under way");
         // `durable` is in the order of offsets: it waits for the slow one.
         assert_eq!(written.load(Ordering::SeqCst), 0);
-        world.writes.let_go();
+        world.writes.release();
     });
     assert_eq!(written.load(Ordering::SeqCst), 2);
-    assert!(world.journal.close(PATIENCE));
+    assert!(world.journal.close(TEST_TIMEOUT));
 }
 
 /// Waits until so many writes were made, the last of them a vouch, by whomever.
-fn vouches(world: &World, writes: u64) {
+fn wait_commit_marker(world: &World, writes: u64) {
     let by_ring = || world.storage.ring().map_or(0, Ring::begun);
     until("the vouch", || world.writes.by.lock().unwrap().len() as u64 + by_ring() == writes);
 }
 
 /// An idle log vouches for its end, though none of the journal's own threads has written, and all were asleep for good.
 #[test]
-fn an_idle_log_vouches() {
+fn an_idle_log_writes_a_commit_marker() {
     for wish in ENGINES {
         let world = World::new(wish);
         world.until("the next segment", |w| w.journal.status().prepared);
         for sequence in 0..6 {
             let payload = payload(0, sequence);
             Waiting::on(&world.journal).append(append(0, sequence, Level::Durable, &payload)).unwrap();
-            vouches(&world, 2 * sequence + 2);
+            wait_commit_marker(&world, 2 * sequence + 2);
         }
-        assert!(world.journal.close(PATIENCE), "{wish:?}");
+        assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}");
     }
 }
 
 #[test]
-fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
+fn a_failure_is_reported_as_maybe_stored_and_the_next_append_works() {
     for wish in ENGINES {
         let world = World::new(wish);
         let payloads: Vec<Vec<u8>> = (0..2).map(|sequence| payload(0, sequence)).collect();
         let mut appender = Waiting::on(&world.journal);
         world.until("the next segment", |w| w.journal.status().prepared);
         appender.append(append(0, 0, Level::Durable, &payloads[0])).unwrap();
-        vouches(&world, 2); // from here on nobody would wake by himself
+        wait_commit_marker(&world, 2); // from here on nobody would wake by himself
         world.broken.store(true, Ordering::SeqCst);
         let failed = appender.append(append(0, 1, Level::Durable, &payloads[1]));
         assert_eq!(failed.unwrap_err(), NotReached::Failed, "{wish:?}");
@@ -234,12 +234,12 @@ fn a_failure_is_told_as_maybe_stored_and_the_next_append_works() {
         });
         check(&world.journal, 1, &[vec![0, again.unwrap().first_offset]]);
         drop(appender);
-        assert!(world.journal.close(PATIENCE), "{wish:?}");
+        assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}");
     }
 }
 
 #[test]
-fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
+fn the_end_is_reported_to_who_waits_and_waits_for_who_writes() {
     for wish in ENGINES {
         let world = World::new(wish);
         thread::scope(|scope| {
@@ -257,34 +257,38 @@ fn the_end_is_told_to_who_waits_and_waits_for_who_writes() {
                     })
                 })
                 .collect();
-            world.until("some appends", |w| w.journal.marks().durable > 200);
-            assert!(world.journal.close(PATIENCE), "{wish:?}: a clean end");
+            world.until("some appends", |w| w.journal.watermarks().durable > 200);
+            assert!(world.journal.close(TEST_TIMEOUT), "{wish:?}: a clean end");
             for thread in threads {
                 let why = thread.join().unwrap();
                 assert!(matches!(why, NotReached::Refused(AppendError::Closing)), "{wish:?}: {why:?}");
             }
         });
-        let marks = world.journal.marks();
-        assert_eq!((marks.durable, marks.written), (marks.received, marks.received), "{wish:?}: nothing was dropped");
+        let watermarks = world.journal.watermarks();
+        assert_eq!(
+            (watermarks.durable, watermarks.written),
+            (watermarks.received, watermarks.received),
+            "{wish:?}: nothing was dropped"
+        );
     }
 }
 
 /// An end that is given up is told as well, though the disk never answered.
 #[test]
-fn an_end_that_is_given_up_is_told_to_who_waits() {
+fn an_abandoned_close_is_reported_to_who_waits() {
     let world = World::new(EngineWish::Blocking);
     world.until("the next segment", |w| w.journal.status().prepared);
     Waiting::on(&world.journal).append(append(0, 0, Level::Durable, &payload(0, 0))).unwrap();
-    vouches(&world, 2);
+    wait_commit_marker(&world, 2);
     world.writes.hold_one();
     thread::scope(|scope| {
         let held = scope.spawn(|| Waiting::on(&world.journal).append(append(0, 1, Level::Durable, &payload(0, 1))));
         until("the held write", || world.writes.are_held() == 1);
         let beside = scope.spawn(|| Waiting::on(&world.journal).append(append(1, 0, Level::Durable, &payload(1, 0))));
-        until("one behind it", || world.journal.marks().received == 3);
+        until("one behind it", || world.journal.watermarks().received == 3);
         assert!(!world.journal.close(Duration::ZERO), "it cannot end cleanly");
         assert_eq!(beside.join().unwrap(), Err(NotReached::Closed));
-        world.writes.let_go();
+        world.writes.release();
         assert_eq!(held.join().unwrap(), Err(NotReached::Closed));
     });
 }

@@ -158,7 +158,7 @@ pub(crate) struct Chunk {
     pub(crate) owner: u64,
     pub(crate) first_sequence: u64,
     pub(crate) producer_epoch: u32,
-    pub(crate) vouched: Vec<u8>,
+    pub(crate) peer_meta: Vec<u8>,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -318,7 +318,7 @@ fn chunks(mut body: &[u8], mut offset: u64) -> Result<Vec<Chunk>, String> {
             owner: u64_at(body, 32),
             first_sequence: u64_at(body, 40),
             producer_epoch: u32_at(body, 48),
-            vouched: body[52..head].to_vec(),
+            peer_meta: body[52..head].to_vec(),
             payload: body[head..len].to_vec(),
         });
         offset += u64::from(count);
@@ -422,7 +422,7 @@ pub(crate) struct Around<'a> {
 /// What of the last, unsealed segment is in the log, by the rules of the document: the indices of the batches that are
 /// kept, the offset where the log goes on, and the offsets that are lost.
 pub(crate) fn believe(s: &Segment, around: Around<'_>) -> (Vec<usize>, u64, Vec<(u64, u64)>) {
-    let Around { start, epochs, same_boot, latched, proof, lost: told } = around;
+    let Around { start, epochs, same_boot, latched, proof, lost: reported_lost } = around;
     let begun = epochs.last().map_or(0, |e| e.1);
     let limit = epochs.iter().filter(|e| e.0 > s.header.epoch).map(|e| e.1).min().unwrap_or(u64::MAX);
     let durable = s.batches.iter().map(|b| b.durable).max().unwrap_or(0).max(start).max(begun).max(proof.0);
@@ -431,7 +431,7 @@ pub(crate) fn believe(s: &Segment, around: Around<'_>) -> (Vec<usize>, u64, Vec<
     let (mut expected, mut chain, mut kept, mut lost) = (start, 0, Vec::new(), Vec::new());
     for (i, b) in s.batches.iter().enumerate().filter(|(_, b)| b.kind == 0 && b.count > 0) {
         let end = b.first_offset + u64::from(b.count);
-        if end > limit || told.iter().any(|(from, to)| b.first_offset < *to && *from < end) {
+        if end > limit || reported_lost.iter().any(|(from, to)| b.first_offset < *to && *from < end) {
             continue;
         }
         let continues = b.first_offset == expected && b.previous == chain;

@@ -1,4 +1,4 @@
-//! The ingest threads' queue: who leads, who rests, and who wakes whom (`daemon/src/ingest/crew/queue.rs`, compiled here by
+//! The ingest threads' queue: who leads, who rests, and who wakes whom (`daemon/src/ingest/reactor/queue.rs`, compiled here by
 //! itself), over a modelled poll.
 //!
 //! Two threads or three serve three clients, each of whom waits for his answer before he goes on. The first asks by a socket, and is
@@ -10,7 +10,7 @@
 //! `build.rs` makes the wrong versions, which must be found.
 
 mod poll;
-#[path = "../../../daemon/src/ingest/crew/queue.rs"]
+#[path = "../../../daemon/src/ingest/reactor/queue.rs"]
 mod queue;
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use shuttle::thread;
 
-use self::poll::{BELL, Events, Pace, Poll};
+use self::poll::{BELL, Backoff, Events, Poll};
 
 /// With three of them two may rest beside a leader.
 const THREADS: [usize; 2] = [2, 3];
@@ -89,7 +89,7 @@ macro_rules! threads {
                 tasks.pop_front()
             }
             fn rest(&self, events: &mut Events, tell: impl FnOnce(&Events)) -> bool {
-                self.rest(&mut Pace, events, tell)
+                self.rest(&mut Backoff, events, tell)
             }
             fn glance(&self, events: &mut Events, tell: impl FnOnce(&Events)) {
                 self.glance(events, tell);
@@ -125,8 +125,8 @@ struct State {
     unread: [usize; 4],
     answered: [usize; 4],
     /// Questions that wait for a write, and whether one is owed or under way.
-    gathered: usize,
-    owed: bool,
+    pending: usize,
+    deferred: bool,
 }
 
 struct World<Q> {
@@ -142,16 +142,16 @@ impl<Q: Threads> World<Q> {
 
     /// As the daemon's threads do.
     fn work(&self) {
-        let (mut events, mut owed) = (Events::new(), false);
+        let (mut events, mut deferred) = (Events::new(), false);
         loop {
-            match (self.queue.pop(), owed) {
+            match (self.queue.pop(), deferred) {
                 (Some(task), _) => {
-                    owed |= self.run(task);
+                    deferred |= self.run(task);
                     if thread_rng().gen_bool(0.25) {
                         self.queue.glance(&mut events, |events| self.tell(events));
                     }
                 }
-                (None, true) => owed = self.write(),
+                (None, true) => deferred = self.write(),
                 (None, false) => {
                     if !self.queue.rest(&mut events, |events| self.tell(events)) {
                         return;
@@ -175,8 +175,8 @@ impl<Q: Threads> World<Q> {
                 let mut state = self.state();
                 let asked = std::mem::take(&mut state.unread[client as usize]);
                 if client == Client::Writes {
-                    state.gathered += asked;
-                    return asked > 0 && !std::mem::replace(&mut state.owed, true);
+                    state.pending += asked;
+                    return asked > 0 && !std::mem::replace(&mut state.deferred, true);
                 }
                 drop(state);
                 (0..asked).for_each(|_| self.queue.push(Task::Answer(client), At::Task));
@@ -195,15 +195,15 @@ impl<Q: Threads> World<Q> {
     fn write(&self) -> bool {
         let others = |state: &State| state.answered[Client::Asks as usize] + state.answered[Client::Outside as usize];
         let mut state = self.state();
-        let (taken, before) = (std::mem::take(&mut state.gathered), others(&state));
+        let (taken, before) = (std::mem::take(&mut state.pending), others(&state));
         while others(&state) == before && before < 2 * QUESTIONS {
             state = self.answer.wait(state).expect("whole");
         }
-        state.owed = state.gathered > 0;
-        let owed = state.owed;
+        state.deferred = state.pending > 0;
+        let deferred = state.deferred;
         drop(state);
         self.answer(Client::Writes, taken);
-        owed
+        deferred
     }
 
     fn ask(&self, client: Client) {

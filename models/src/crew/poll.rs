@@ -1,4 +1,4 @@
-//! What `daemon/src/ingest/crew/poll.rs` is, with a scheduler's threads asleep in it instead of the kernel's.
+//! What `daemon/src/ingest/reactor/poll.rs` is, with a scheduler's threads asleep in it instead of the kernel's.
 //!
 //! Events come on edges, and are taken by one who waits; a bell that is rung often rings once. Who watches another poll is
 //! woken once by what is there, or comes, and takes none of it; where it was taken meanwhile, nobody is woken.
@@ -112,10 +112,10 @@ impl Poll {
 }
 
 /// Looks again or sleeps, as the scheduler has it.
-pub(super) struct Pace;
+pub(super) struct Backoff;
 
-impl Pace {
-    pub(super) fn looks(&self, _: Duration) -> bool {
+impl Backoff {
+    pub(super) fn should_spin(&self, _: Duration) -> bool {
         thread_rng().gen_bool(0.25)
     }
     pub(super) fn waited(&mut self, _: Duration) {}

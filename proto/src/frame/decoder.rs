@@ -19,7 +19,7 @@ use crate::limits::{FRAME_HEADER_BYTES, MAX_APPEND_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// How much is set aside for a frame on the word of its header alone.
-const RESERVE_STEP: usize = 64 * 1024;
+const RESERVE_STEP_BYTES: usize = 64 * 1024;
 
 /// A frame of any type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl FrameDecoder {
         if let Some(header) = header {
             let total = FRAME_HEADER_BYTES + header.body_len as usize;
             // Sixteen bytes of a peer do not make us set aside more than a step; what has come is doubled then.
-            buf.reserve(total.saturating_sub(buf.len()).min(RESERVE_STEP.max(buf.len())));
+            buf.reserve(total.saturating_sub(buf.len()).min(RESERVE_STEP_BYTES.max(buf.len())));
         }
     }
 }

@@ -183,7 +183,7 @@ impl Welcome {
     /// Everything that was given in an epoch from this offset on has been given up since, as far as is told; `None` while
     /// it is that epoch. More may have been given up where the epochs that are told do not reach back so far, never less.
     #[must_use]
-    pub fn given_up_since(&self, epoch: u32) -> Option<u64> {
+    pub fn abandoned_since(&self, epoch: u32) -> Option<u64> {
         let later = self.earlier.iter().filter(|later| later.epoch > epoch).map(|later| later.first_offset);
         (epoch < self.epoch).then(|| later.fold(self.epoch_first_offset, u64::min))
     }

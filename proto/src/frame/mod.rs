@@ -26,10 +26,10 @@ mod decoder;
 mod error_body;
 mod handshake;
 mod header;
+mod peer_meta;
 mod read;
 mod records;
 mod ring;
-mod vouched;
 
 pub use answer::{Accepted, Refused, Watermark};
 pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
@@ -37,10 +37,10 @@ pub use decoder::{Frame, FrameDecoder, RawFrame, peek, peek_known};
 pub use error_body::ErrorFrame;
 pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
+pub use peer_meta::{PeerMeta, Transport};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
 pub use ring::{RingAppendTrailer, RingGiven, RingId, RingWanted};
-pub use vouched::{Transport, Vouched};
 
 use bytes::BytesMut;
 

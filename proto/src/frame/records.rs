@@ -9,13 +9,13 @@
 
 use super::{
     header::{FrameError, FrameHeader, FrameType},
-    vouched::Vouched,
+    peer_meta::PeerMeta,
 };
 use crate::{
     checksum::{crc32c, payload_checksum},
     fault::Fault,
     ids::ProducerId,
-    limits::{BODY_CRC_BYTES, FRAME_HEADER_BYTES, MAX_VOUCHED_BYTES, RECORDS_FIXED_BYTES},
+    limits::{BODY_CRC_BYTES, FRAME_HEADER_BYTES, MAX_PEER_META_BYTES, RECORDS_FIXED_BYTES},
     wire::Reader,
 };
 use bytes::{BufMut, Bytes, BytesMut};
@@ -55,7 +55,7 @@ pub struct Records {
     /// What stands before the payload.
     pub head: RecordsHead,
     /// The vouched fields, encoded.
-    pub vouched: Bytes,
+    pub peer_meta: Bytes,
     /// Group and records.
     pub payload: Bytes,
 }
@@ -66,13 +66,13 @@ pub struct RecordsView<'a> {
     /// What stands before the payload.
     pub head: RecordsHead,
     /// The vouched fields, encoded.
-    pub vouched: &'a [u8],
+    pub peer_meta: &'a [u8],
     /// Group and records.
     pub payload: &'a [u8],
 }
 
 impl RecordsHead {
-    fn put(&self, buf: &mut BytesMut, vouched_len: u16) {
+    fn put(&self, buf: &mut BytesMut, peer_meta_len: u16) {
         buf.put_u32_le(self.epoch);
         buf.put_u32_le(self.count);
         buf.put_u64_le(self.first_offset);
@@ -83,7 +83,7 @@ impl RecordsHead {
         buf.put_u64_le(self.first_seq);
         buf.put_u32_le(self.skip);
         buf.put_u32_le(self.take);
-        buf.put_u16_le(vouched_len);
+        buf.put_u16_le(peer_meta_len);
         buf.put_u16_le(0);
     }
 
@@ -114,12 +114,12 @@ impl<'a> RecordsView<'a> {
         let short = FrameError::TooShort { kind: KIND, len: body.len() as u32 };
         let malformed = |what| FrameError::Malformed { kind: KIND, what };
         let mut reader = Reader(body);
-        let (head, vouched_len, reserved) = RecordsHead::take(&mut reader).ok_or(short.clone())?;
-        if usize::from(vouched_len) > MAX_VOUCHED_BYTES {
+        let (head, peer_meta_len, reserved) = RecordsHead::take(&mut reader).ok_or(short.clone())?;
+        if usize::from(peer_meta_len) > MAX_PEER_META_BYTES {
             return Err(malformed("its vouched fields are too long"));
         }
-        let vouched = reader.take(vouched_len.into()).ok_or(short.clone())?;
-        let before = body.get(..RECORDS_FIXED_BYTES + vouched.len()).unwrap_or_default();
+        let peer_meta = reader.take(peer_meta_len.into()).ok_or(short.clone())?;
+        let before = body.get(..RECORDS_FIXED_BYTES + peer_meta.len()).unwrap_or_default();
         if reader.u32().ok_or(short)? != crc32c(before) {
             return Err(FrameError::BodyChecksum(KIND));
         }
@@ -129,7 +129,7 @@ impl<'a> RecordsView<'a> {
         if head.skip.checked_add(head.take).is_none_or(|end| end > head.count) || head.take == 0 {
             return Err(malformed("skip and take are not within its records"));
         }
-        Ok(Self { head, vouched, payload: reader.0 })
+        Ok(Self { head, peer_meta, payload: reader.0 })
     }
 
     /// Whether the payload fits the client's checksum.
@@ -142,10 +142,10 @@ impl<'a> RecordsView<'a> {
 impl Records {
     pub(super) fn decode(request_id: u32, mut body: Bytes) -> Result<Self, FrameError> {
         let view = RecordsView::parse(&body)?;
-        let (head, vouched_len, payload_len) = (view.head, view.vouched.len(), view.payload.len());
+        let (head, peer_meta_len, payload_len) = (view.head, view.peer_meta.len(), view.payload.len());
         let payload = body.split_off(body.len() - payload_len);
-        let vouched = body.split_off(RECORDS_FIXED_BYTES).split_to(vouched_len);
-        Ok(Self { request_id, head, vouched, payload })
+        let peer_meta = body.split_off(RECORDS_FIXED_BYTES).split_to(peer_meta_len);
+        Ok(Self { request_id, head, peer_meta, payload })
     }
 
     /// Whether the payload fits the client's checksum.
@@ -158,33 +158,33 @@ impl Records {
     ///
     /// # Errors
     /// Says what is wrong with them.
-    pub fn vouched(&self) -> Result<Vouched, Fault> {
-        Vouched::decode(&self.vouched)
+    pub fn peer_meta(&self) -> Result<PeerMeta, Fault> {
+        PeerMeta::decode(&self.peer_meta)
     }
 
     /// Writes the frame.
     pub fn encode(&self, buf: &mut BytesMut) {
-        encode_records(buf, self.request_id, &self.head, &self.vouched, &self.payload);
+        encode_records(buf, self.request_id, &self.head, &self.peer_meta, &self.payload);
     }
 }
 
-/// All of a RECORDS frame that stands before the payload, for who writes it and the payload from two buffers. Vouched
-/// fields beyond [`MAX_VOUCHED_BYTES`] are left out.
-pub fn records_prefix(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, vouched: &[u8], payload_len: u32) {
-    let vouched = if vouched.len() <= MAX_VOUCHED_BYTES { vouched } else { &[] };
-    let fixed = RECORDS_FIXED_BYTES + vouched.len();
+/// All of a RECORDS frame that stands before the payload, for who writes it and the payload from two buffers. Peer metadata
+/// fields beyond [`MAX_PEER_META_BYTES`] are left out.
+pub fn records_prefix(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, peer_meta: &[u8], payload_len: u32) {
+    let peer_meta = if peer_meta.len() <= MAX_PEER_META_BYTES { peer_meta } else { &[] };
+    let fixed = RECORDS_FIXED_BYTES + peer_meta.len();
     let body_len = payload_len.saturating_add((fixed + BODY_CRC_BYTES) as u32);
     buf.put_slice(&FrameHeader { kind: KIND, body_len, request_id }.encode());
     let start = buf.len();
-    head.put(buf, vouched.len() as u16);
-    buf.put_slice(vouched);
+    head.put(buf, peer_meta.len() as u16);
+    buf.put_slice(peer_meta);
     let crc = crc32c(buf.get(start..).unwrap_or_default());
     buf.put_u32_le(crc);
 }
 
 /// Writes a RECORDS frame.
-pub fn encode_records(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, vouched: &[u8], payload: &[u8]) {
-    buf.reserve(FRAME_HEADER_BYTES + RECORDS_FIXED_BYTES + vouched.len() + BODY_CRC_BYTES + payload.len());
-    records_prefix(buf, request_id, head, vouched, u32::try_from(payload.len()).unwrap_or(u32::MAX));
+pub fn encode_records(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, peer_meta: &[u8], payload: &[u8]) {
+    buf.reserve(FRAME_HEADER_BYTES + RECORDS_FIXED_BYTES + peer_meta.len() + BODY_CRC_BYTES + payload.len());
+    records_prefix(buf, request_id, head, peer_meta, u32::try_from(payload.len()).unwrap_or(u32::MAX));
     buf.put_slice(payload);
 }

@@ -3,7 +3,7 @@
 use super::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{Accepted, GapReason, LastStored, Refused, Transport, Vouched, Watermark},
+    frame::{Accepted, GapReason, LastStored, PeerMeta, Refused, Transport, Watermark},
     ids::{Cursor, LogId},
     level::{AckLevel, DurabilityPolicy},
 };
@@ -172,14 +172,14 @@ impl From<LastStored> for v1::LastStored {
     }
 }
 
-impl From<&Vouched> for v1::Vouched {
-    fn from(vouched: &Vouched) -> Self {
+impl From<&PeerMeta> for v1::PeerMeta {
+    fn from(peer_meta: &PeerMeta) -> Self {
         Self {
-            transport: vouched.transport.map(Transport::code),
-            pid: vouched.pid,
-            pid_start: vouched.pid_start,
-            uid: vouched.uid,
-            gid: vouched.gid,
+            transport: peer_meta.transport.map(Transport::code),
+            pid: peer_meta.pid,
+            pid_start: peer_meta.pid_start,
+            uid: peer_meta.uid,
+            gid: peer_meta.gid,
         }
     }
 }

@@ -242,7 +242,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         Frame::Append(Append { head, payload: payload.bytes.clone() })
     };
     let (plain, full) = (plain_payload(), full_payload());
-    let vouched = Vouched {
+    let peer_meta = PeerMeta {
         transport: Some(Transport::Unix),
         pid: Some(4711),
         pid_start: Some(123_456),
@@ -264,7 +264,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
             skip: 1,
             take: 1,
         },
-        vouched: vouched.to_bytes().into(),
+        peer_meta: peer_meta.to_bytes().into(),
         payload: plain.bytes.clone(),
     };
     let read = Read {

@@ -8,13 +8,15 @@ use clad_shm::{Producer, clock};
 use crate::{DATA, GROUP, PROCESSES, Variant, limit, open, payload, sdk};
 
 pub(crate) fn run(args: &[String]) {
-    let [index, ring, board, limit, memory, shared, own, daemon @ ..] = args else { panic!("seven arguments") };
+    let [index, ring, completion_page, limit, memory, shared, own, daemon @ ..] = args else {
+        panic!("seven arguments")
+    };
     let mut sdk = daemon.first().map(|address| sdk::Sdk::connect(address));
     let index: usize = index.parse().expect("a number");
     // The drain never sleeps here: any descriptor does as a waker.
     let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    let board = File::open(board).expect("the board").into();
-    let producer = Producer::attach(&open(ring), &board, waker).expect("attached");
+    let completion_page = File::open(completion_page).expect("the board").into();
+    let producer = Producer::attach(&open(ring), &completion_page, waker).expect("attached");
     let limit = limit::Ring::attach(open(limit), DATA as usize);
     let memory = limit::Ring::attach(open(memory), PROCESSES * DATA as usize);
     let appending = |path| OpenOptions::new().append(true).create(true).open(path).expect("a file");

@@ -187,7 +187,7 @@ fn writer(index: usize, folder: &Path, shared: &Path, memory: &limit::Ring, daem
         .arg("--child")
         .arg(index.to_string())
         .arg(path(fds.ring.as_raw_fd()))
-        .arg(path(fds.board.as_raw_fd()))
+        .arg(path(fds.completion_page.as_raw_fd()))
         .arg(path(limit.file().as_raw_fd()))
         .arg(path(memory.file().as_raw_fd()))
         .args([shared, own.as_path()])

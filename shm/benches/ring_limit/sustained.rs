@@ -134,26 +134,26 @@ pub(crate) fn run(program: &Path, folder: &Path, set: Option<&str>, rounds: usiz
     let daemon = Daemon::start(program, &folder, RING, set);
     let loaders = (0..PROCESSES).map(|index| Loader::start(index, &daemon, &folder)).collect();
     let mut world = World { daemon, loaders, millis: if timed { 1000 } else { 30 } };
-    let mut told = Told::default();
+    let mut measurements = Measurements::default();
     let mut logged = 0;
     for _ in 0..rounds {
         for records in BATCHES {
             for kind in ["socket", "ring"] {
                 let (kept, all) = world.sustain(kind, records);
-                told.kept.entry((kind, records)).or_default().push(kept);
+                measurements.kept.entry((kind, records)).or_default().push(kept);
                 logged += all;
             }
         }
         let (slices, _) = world.slices("flood", 1, PROCESSES);
         logged += slices.iter().map(|slice| slice.records).sum::<u64>();
-        told.floods.push(slices);
+        measurements.floods.push(slices);
         if set.is_some_and(|set| set.ends_with("fire_and_forget")) {
             continue; // it promises no more than `written`
         }
         let bare = world.slices("bare", 1, 1).0[0];
         let durable = world.slices("durable", 1, 1).0[0];
         logged += durable.records;
-        told.durable.push((bare.percentiles, durable.percentiles));
+        measurements.durable.push((bare.percentiles, durable.percentiles));
     }
     for loader in &mut world.loaders {
         drop(loader.child.stdin.take());
@@ -163,7 +163,7 @@ pub(crate) fn run(program: &Path, folder: &Path, set: Option<&str>, rounds: usiz
         read_back(&world.daemon, logged);
         println!("{logged} records of the sustained load are in the log as they were acknowledged");
     }
-    told.text()
+    measurements.text()
 }
 
 /// Every record that was acknowledged is in the log once, whole, and each process's in its order.
@@ -193,7 +193,7 @@ fn read_back(daemon: &Daemon, logged: u64) {
 }
 
 #[derive(Default)]
-struct Told {
+struct Measurements {
     kept: std::collections::BTreeMap<(&'static str, u64), Vec<Kept>>,
     floods: Vec<Vec<Slice>>,
     durable: Vec<([u64; 3], [u64; 3])>,
@@ -210,7 +210,7 @@ fn list([low, mid, high]: [f64; 3]) -> String {
     format!("{mid:.2} ({low:.2} to {high:.2})")
 }
 
-impl Told {
+impl Measurements {
     fn best(&self, kind: &'static str, round: usize) -> f64 {
         BATCHES.iter().map(|records| self.kept[&(kind, *records)][round].per_second).fold(0.0, f64::max)
     }

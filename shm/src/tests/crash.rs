@@ -8,17 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::steps::{Died, Gate, Step, Steps, Then};
-use crate::allowance::{Allowance, Patience};
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Entry, Peek, Reader};
+use crate::stall_budget::{StallBudget, StallLimits};
 use crate::tail::Stored;
 use crate::writer::Content;
 use crate::{PushError, checksum, writer};
 
 const SHAPE: Shape = Shape::tiny(1024, 16);
-const LATER: u64 = u64::MAX / 2;
+const AFTER_ALL_TIMESTAMPS_NS: u64 = u64::MAX / 2;
 /// Appends of a lap: three of the longest fit beside a stopped one.
 const LAPS: u64 = 40;
 
@@ -40,13 +40,14 @@ fn push(ring: &Steps, n: u64) -> Result<Option<u64>, PushError> {
 
 fn reader(ring: &Steps) -> Reader {
     let mut reader = Reader::create(ring, SHAPE, 100);
-    reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
+    reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
     reader
 }
 
 fn take(ring: &Steps, reader: &mut Reader) -> Vec<(Entry, Vec<u8>)> {
     let mut taken = Vec::new();
-    while let Peek::Ready { .. } = reader.peek(ring, LATER).expect("an honest ring is never corrupt") {
+    while let Peek::Ready { .. } = reader.peek(ring, AFTER_ALL_TIMESTAMPS_NS).expect("an honest ring is never corrupt")
+    {
         let mut bytes = Vec::new();
         let entry = reader.take(ring, &mut bytes).expect("an honest ring is never corrupt").expect("it was seen");
         taken.push((entry, bytes));
@@ -55,7 +56,7 @@ fn take(ring: &Steps, reader: &mut Reader) -> Vec<(Entry, Vec<u8>)> {
 }
 
 /// Pushes, takes and gives back, for laps; says what was taken.
-fn go_on(ring: &Steps, reader: &mut Reader, from: u64) -> Vec<Vec<u8>> {
+fn resume(ring: &Steps, reader: &mut Reader, from: u64) -> Vec<Vec<u8>> {
     let mut taken = Vec::new();
     for n in from..from + LAPS {
         assert!(push(ring, n).expect("there is space").is_some(), "given up, though it was never stopped");
@@ -93,7 +94,7 @@ fn a_writer_dies_at_every_step() {
     for steps in 0.. {
         let ring = Steps::ring(SHAPE);
         let mut reader = reader(&ring);
-        assert_eq!(go_on(&ring, &mut reader, 0), expected(0..LAPS));
+        assert_eq!(resume(&ring, &mut reader, 0), expected(0..LAPS));
         let victim = ring.user(steps, Then::Die);
         let died = until_death(|| push(&victim, 1000)).is_none();
         let there = committed(&victim.trace());
@@ -105,13 +106,13 @@ fn a_writer_dies_at_every_step() {
         assert_eq!(taken, [own, expected(40..43)].concat(), "died after {steps} steps");
         reader.release(&ring, reader.next());
         // Its threads may be stopped only: the ring goes on around where it was.
-        assert_eq!(go_on(&ring, &mut reader, 43), expected(43..43 + LAPS), "died after {steps} steps");
+        assert_eq!(resume(&ring, &mut reader, 43), expected(43..43 + LAPS), "died after {steps} steps");
         // Now it is known to be dead, and so are the others: what is reserved is given up at once.
         let second = ring.user(1, Then::Die);
         assert!(until_death(|| push(&second, 1001)).is_none());
-        assert_eq!(reader.peek(&ring, LATER), Ok(Peek::Empty));
+        assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
         reader.set_gone();
-        assert_eq!(reader.peek(&ring, LATER), Ok(Peek::Empty));
+        assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
         if !died {
             assert!(steps > 10, "a push has more steps than {steps}");
             return;
@@ -124,7 +125,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
     for steps in 0.. {
         let ring = Steps::ring(SHAPE);
         let mut reader = reader(&ring);
-        assert_eq!(go_on(&ring, &mut reader, 0), expected(0..LAPS));
+        assert_eq!(resume(&ring, &mut reader, 0), expected(0..LAPS));
         let gate = Arc::new(Gate::default());
         let victim = ring.user(steps, Then::Stop(Arc::clone(&gate)));
         let (ended, last, pushed) = std::thread::scope(|threads| {
@@ -139,7 +140,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
             });
             gate.stopped();
             let ended = stopped.is_finished() || committed(&victim.trace());
-            let taken = go_on(&ring, &mut reader, 40);
+            let taken = resume(&ring, &mut reader, 40);
             let own = if ended { vec![payload(1000)] } else { Vec::new() };
             assert_eq!(taken, [own, expected(40..40 + LAPS)].concat(), "stopped after {steps} steps");
             // It goes on while all other space is full of what nobody has taken yet.
@@ -156,8 +157,12 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
         let late = if !ended && matches!(pushed, Ok(Some(_))) { vec![payload(1000)] } else { Vec::new() };
         assert_eq!(now, [expected(80..last), late].concat(), "stopped after {steps} steps");
         reader.release(&ring, reader.next());
-        assert_eq!(go_on(&ring, &mut reader, last), expected(last..last + LAPS), "stopped after {steps} steps");
-        assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0, "an island is left, stopped after {steps} steps");
+        assert_eq!(resume(&ring, &mut reader, last), expected(last..last + LAPS), "stopped after {steps} steps");
+        assert_eq!(
+            ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed),
+            0,
+            "an island is left, stopped after {steps} steps"
+        );
         if victim.trace().len() < steps as usize {
             return;
         }
@@ -165,12 +170,12 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
 }
 
 #[test]
-fn as_many_stopped_writers_as_there_are_islands_hold_nobody_up() {
+fn as_many_stopped_writers_as_there_are_abandoned_regions_hold_nobody_up() {
     let shape = Shape::tiny(64 << 10, 256);
     let ring = Steps::ring(shape);
     let mut reader = Reader::create(&ring, shape, 0);
-    reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
-    let stopped: Vec<_> = (0..crate::ISLANDS)
+    reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
+    let stopped: Vec<_> = (0..crate::ABANDONED_REGIONS_MAX)
         .map(|n| {
             let reserved = writer::reserve(&ring, shape, 100, 0).expect("there is space");
             push_once(&ring, shape, Content::Parts(&[&payload(n as u64)]), 1, 0).expect("there is space");
@@ -185,7 +190,7 @@ fn as_many_stopped_writers_as_there_are_islands_hold_nobody_up() {
         count += take(&ring, &mut reader).len();
         reader.release(&ring, reader.next());
     }
-    assert_eq!(count, 5000 + crate::ISLANDS);
+    assert_eq!(count, 5000 + crate::ABANDONED_REGIONS_MAX);
     for reserved in stopped {
         writer::fill(&ring, shape, reserved, Content::Parts(&[&[0xEE; 100]]), 1);
         assert!(!writer::commit(&ring, shape, reserved), "given up");
@@ -195,7 +200,7 @@ fn as_many_stopped_writers_as_there_are_islands_hold_nobody_up() {
         .expect("it was not stopped");
     assert_eq!(take(&ring, &mut reader).len(), 1);
     reader.release(&ring, reader.next());
-    assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0);
+    assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0);
 }
 
 /// Where lies what the drain of before gave back.
@@ -218,11 +223,11 @@ fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u
 }
 
 /// A ring with a history: six appends of which the third was reserved and never filled.
-fn with_a_hole() -> (Steps, Reader, writer::Reserved) {
+fn with_uncommitted_slot() -> (Steps, Reader, writer::Reserved) {
     let ring = Steps::ring(SHAPE);
     let mut reader = reader(&ring);
     reader.note_stored(BEFORE);
-    go_on(&ring, &mut reader, 0);
+    resume(&ring, &mut reader, 0);
     let push_all = |numbers: std::ops::Range<u64>| {
         numbers.for_each(|n| assert!(push(&ring, n).expect("there is space").is_some()));
     };
@@ -234,18 +239,18 @@ fn with_a_hole() -> (Steps, Reader, writer::Reserved) {
 
 #[test]
 fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
-    let (ring, mut reader, _) = with_a_hole();
+    let (ring, mut reader, _) = with_uncommitted_slot();
     let all = work(&ring, &mut reader, &mut 0);
     assert_eq!(all.len(), 6);
     let mut unknown = 0;
     for steps in 0.. {
-        let (ring, mut reader, _) = with_a_hole();
+        let (ring, mut reader, _) = with_uncommitted_slot();
         let first = reader.released();
         let dying = ring.user(steps, Then::Die);
         let mut asked = first;
         let died = until_death(|| work(&dying, &mut reader, &mut asked)).is_none();
         let mut next = Reader::adopt(&ring, SHAPE).expect("the tail is whole at every step");
-        next.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
+        next.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
         let tail = next.released();
         assert!(first <= tail && tail <= asked.max(first), "tail {tail} after {steps} steps");
         let stored = next.stored();
@@ -261,7 +266,7 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
         }
         assert_eq!(again, rest, "died after {steps} steps");
         next.release(&ring, next.next());
-        assert_eq!(go_on(&ring, &mut next, 46), expected(46..46 + LAPS), "died after {steps} steps");
+        assert_eq!(resume(&ring, &mut next, 46), expected(46..46 + LAPS), "died after {steps} steps");
         if !died {
             assert!(steps > 40, "a drain has more steps than {steps}");
             assert!(stored.is_some() && (1..25).contains(&unknown), "said once, for {unknown} steps");
@@ -272,7 +277,7 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
 
 /// The names of the points that a push (summed before, as the SDK's) and a drain come past, and how often.
 pub(super) fn points() -> [Vec<(&'static str, u64)>; 2] {
-    let (ring, mut reader, reserved) = with_a_hole();
+    let (ring, mut reader, reserved) = with_uncommitted_slot();
     let writer = ring.user(u64::MAX, Then::Die);
     push(&writer, 47).expect("there is space").expect("it was not stopped");
     let drain = ring.user(u64::MAX, Then::Die);
@@ -295,7 +300,7 @@ pub(super) fn points() -> [Vec<(&'static str, u64)>; 2] {
 
 #[test]
 fn there_is_a_point_between_any_two_stores() {
-    let (ring, mut reader, reserved) = with_a_hole();
+    let (ring, mut reader, reserved) = with_uncommitted_slot();
     let user = ring.user(u64::MAX, Then::Die);
     push(&user, 46).expect("there is space").expect("it was not stopped");
     work(&user, &mut reader, &mut 0);

@@ -15,7 +15,7 @@ use crate::error::{Corrupt, OpenError};
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, VERSION, at};
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering::Relaxed};
-use crate::reader::{Entry, LOOK};
+use crate::reader::{Entry, PEEK_SLOTS_MAX};
 use crate::{Drain, Peek, Producer, clock, drain};
 
 const SHAPE: Shape = match Shape::new(4096, 32) {
@@ -48,7 +48,7 @@ fn pair() -> (Drain, Producer, Mapped) {
     let drain = Drain::create(SHAPE, 1, [0; 16], 1).expect("a ring");
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-    let producer = Producer::attach(&own(fds.ring), &own(fds.board), own(fds.waker)).expect("attached");
+    let producer = Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached");
     let memory = drain::map_ring(&own(fds.ring)).expect("the ring").0;
     (drain, producer, memory)
 }
@@ -56,12 +56,19 @@ fn pair() -> (Drain, Producer, Mapped) {
 /// Writes nonsense somewhere: over the whole file, or where it hurts, with values that nearly make sense.
 fn scribble(ring: &Mapped, chance: &mut Chance, next: u64) {
     let anywhere = chance.below(SHAPE.ring_bytes() as u64 / 8) as usize * 8;
-    let places =
-        [at::HEAD, at::TAIL, at::RELEASED, at::SLEEP, at::ISLAND_COUNT, at::CHECKPOINTS[0], at::CHECKPOINTS[1]];
+    let places = [
+        at::HEAD,
+        at::TAIL,
+        at::RELEASED,
+        at::SLEEP,
+        at::ABANDONED_REGION_COUNT,
+        at::CHECKPOINTS[0],
+        at::CHECKPOINTS[1],
+    ];
     let near = next + chance.below(6);
     let place = match chance.below(5) {
         0 => places[chance.below(places.len() as u64) as usize],
-        1 => at::ISLANDS + chance.below(48) as usize * 8,
+        1 => at::ABANDONED_REGIONS + chance.below(48) as usize * 8,
         2 | 3 => SHAPE.slot_at(near),
         _ => anywhere,
     };
@@ -95,7 +102,7 @@ impl Rules {
 }
 
 /// One pass over the ring; `false`: it is corrupt.
-fn pass(drain: &mut Drain, rules: &mut Rules) -> bool {
+fn drain_cycle(drain: &mut Drain, rules: &mut Rules) -> bool {
     let before = clock::now_before_looking();
     let mut bytes = Vec::new();
     let mut calls = 0;
@@ -115,7 +122,7 @@ fn pass(drain: &mut Drain, rules: &mut Rules) -> bool {
                     }
                 }
             }
-            Ok(Peek::Later { .. } | Peek::Empty | Peek::Held { .. }) => return true,
+            Ok(Peek::Later { .. } | Peek::Empty | Peek::Blocked { .. }) => return true,
             Err(_) => return false,
         }
     }
@@ -150,7 +157,7 @@ fn history(seed: u64) -> (bool, u64) {
         if step > 10 && chance.below(noisy) == 0 {
             scribble(&memory, &mut chance, drain.next());
         }
-        if chance.below(2) == 0 && !pass(&mut drain, &mut rules) {
+        if chance.below(2) == 0 && !drain_cycle(&mut drain, &mut rules) {
             drain.cut_off(1);
             return (true, drain.next());
         }
@@ -202,7 +209,7 @@ fn a_client_that_scribbles_all_the_time_costs_itself_alone() {
             let _stop = Stop(&stop);
             while Instant::now() < deadline {
                 assert!(producer.push(&[&count.to_le_bytes()], 1).is_ok(), "the honest ring has space");
-                let sound = pass(&mut bad, &mut Rules::default());
+                let sound = drain_cycle(&mut bad, &mut Rules::default());
                 let mut bytes = Vec::new();
                 let seen = good.peek(clock::now_before_looking() + 1).expect("the honest ring is sound");
                 assert!(matches!(seen, Peek::Ready { .. }), "{seen:?}");
@@ -241,7 +248,7 @@ impl Drop for Stop<'_> {
 fn no_row_of_abandoned_slots_is_longer_than_the_ring() {
     let (mut drain, _, memory) = pair();
     // More and more appends are said to be given up, in the very slots that are looked at.
-    for n in 0..10 * LOOK {
+    for n in 0..10 * PEEK_SLOTS_MAX {
         memory.store(SHAPE.slot_at(n), Slot::abandoned(n).0, Relaxed);
         memory.store(at::HEAD, Cursor::new(n + 1, 0).0, Relaxed);
         drain.peek(1).expect("not corrupt, only silly");
@@ -261,18 +268,18 @@ fn a_doorbell_that_the_client_made_blocking_holds_up_nobody() {
         let mut fds = [PollFd::new(waker, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
     };
-    let (told, hears) = std::sync::mpsc::sync_channel(4);
+    let (rung_tx, hears) = std::sync::mpsc::sync_channel(4);
     // Without an end it would not come back: then the thread is left behind.
     std::thread::spawn(move || {
         drain.awake(); // nobody has rung
-        told.send(rung(&waker)).expect("somebody hears");
+        rung_tx.send(rung(&waker)).expect("somebody hears");
         assert!(drain.sleep());
         producer.push(&[b"it rings"], 1).expect("pushed");
-        told.send(rung(&waker)).expect("somebody hears");
+        rung_tx.send(rung(&waker)).expect("somebody hears");
         drain.awake();
-        told.send(rung(&waker)).expect("somebody hears");
+        rung_tx.send(rung(&waker)).expect("somebody hears");
         drop(Drain::adopt(ring, waker, [0; 16], 2).expect("adopted")); // the next daemon
-        told.send(false).expect("somebody hears");
+        rung_tx.send(false).expect("somebody hears");
     });
     for (at, wanted) in [false, true, false, false].into_iter().enumerate() {
         assert_eq!(hears.recv_timeout(Duration::from_secs(30)), Ok(wanted), "step {at}");
@@ -304,7 +311,7 @@ fn what_cannot_be_adopted_now_can_be_later() {
     assert_eq!(producer.push(&[b"posted"], 1), Ok(0));
     let refused = |ring, waker| Drain::adopt(ring, waker, [0; 16], 2).expect_err("not now");
     let path = format!("/proc/self/fd/{}", drain.client_fds().ring.as_raw_fd());
-    let [ring, waker] = drain.into_kept();
+    let [ring, waker] = drain.into_fds();
     // What the kernel refuses now.
     let read_only = std::fs::File::open(path).expect("it is there").into();
     let not = refused(read_only, waker);

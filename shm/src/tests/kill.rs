@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::crash::points;
-use crate::allowance::{Allowance, Patience};
 use crate::layout::Shape;
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader};
+use crate::stall_budget::{StallBudget, StallLimits};
 use crate::writer::Content;
 use crate::{Drain, Level, Stored, checksum, clock, drain};
 
@@ -73,7 +73,7 @@ impl Memory for Deadly<'_> {
         }
         self.left.set(self.left.get().wrapping_sub(1));
         if self.left.get() == 0 {
-            tell(&format!("at {name}"));
+            report(&format!("at {name}"));
             if self.stop {
                 loop {
                     std::thread::park();
@@ -85,7 +85,7 @@ impl Memory for Deadly<'_> {
     }
 }
 
-fn tell(line: &str) {
+fn report(line: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     // The test harness has begun a line of its own.
@@ -116,18 +116,18 @@ fn child() {
             threads.spawn(move || {
                 std::thread::sleep(std::time::Duration::from_millis(5));
                 (1000..1000 + OTHERS).for_each(|n| push(&others, shape, n));
-                tell("the others are done");
+                report("the others are done");
                 // The thread that stopped never ends.
                 #[allow(clippy::disallowed_methods)]
                 std::process::exit(0);
             });
             push(&ring, shape, BEFORE);
-            tell("did not stop");
+            report("did not stop");
         }),
         "others" => (0..OTHERS).for_each(|n| push(&ring, shape, n)),
         "drain" => {
             let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
-            reader.set_allowance(Allowance::new(Patience { each_ns: 100_000, percent: 100 }));
+            reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 100_000, percent: 100 }));
             work(&ring, &mut reader);
         }
         role => panic!("{role}?"),
@@ -157,7 +157,7 @@ fn work(ring: &Deadly<'_>, reader: &mut Reader) {
         while let Peek::Ready { .. } = reader.peek(ring, before).expect("a sound ring") {
             bytes.clear();
             let entry = reader.take(ring, &mut bytes).expect("a sound ring").expect("seen");
-            tell(&format!("{} {} {bytes:?}", entry.append, entry.sequence));
+            report(&format!("{} {} {bytes:?}", entry.append, entry.sequence));
         }
         reader.note_stored(Stored { log_id: [9; 16], epoch: 1, end: reader.next() });
         reader.release(ring, reader.next());
@@ -182,7 +182,7 @@ fn is_killed(status: ExitStatus) -> bool {
 }
 
 /// Lines that a process told, to its end.
-fn told(child: &mut Child) -> Vec<String> {
+fn report_lines(child: &mut Child) -> Vec<String> {
     let mut all = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut all).expect("text");
     all.lines().filter_map(|line| line.strip_prefix("> ")).map(str::to_owned).collect()
@@ -244,7 +244,7 @@ fn a_writer_is_killed_at_every_point_while_another_process_logs_on() {
         let mut victim = start("kill", rings[0].client_fds().ring, point, BEFORE * times + 1);
         let status = take_until_end(&mut rings, &mut taken, &mut victim);
         assert!(is_killed(status), "not killed {point}: {status}");
-        assert_eq!(told(&mut victim), [format!("at {point}")]);
+        assert_eq!(report_lines(&mut victim), [format!("at {point}")]);
         rings[0].client_gone();
         taken[0].extend(take(&mut rings[0]));
         assert_eq!(rings[0].peek(clock::now()), Ok(Peek::Empty), "{point}");
@@ -260,11 +260,11 @@ fn a_writer_is_killed_at_every_point_while_another_process_logs_on() {
 fn a_thread_stops_for_ever_at_every_point_while_others_of_its_process_log_on() {
     for (point, times) in points()[0].clone() {
         let mut rings = [ring()];
-        rings[0].set_patience(Patience { each_ns: 1_000_000, percent: 10 });
+        rings[0].set_stall_limits(StallLimits { each_ns: 1_000_000, percent: 10 });
         let mut taken = [Vec::new()];
         let mut process = start("stop", rings[0].client_fds().ring, point, BEFORE * times + 1);
         let status = take_until_end(&mut rings, &mut taken, &mut process);
-        let lines = told(&mut process);
+        let lines = report_lines(&mut process);
         assert!(status.success(), "{point}: {status}, {lines:?}");
         assert_eq!(lines, [format!("at {point}"), "the others are done".to_owned()]);
         let own = BEFORE + u64::from(point == "push: committed");
@@ -304,8 +304,8 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let fds = ring.client_fds();
         let own = |fd: BorrowedFd<'_>| fd.as_fd().try_clone_to_owned().expect("a descriptor");
         ring = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2).expect("a sound ring");
-        ring.set_patience(Patience { each_ns: 100_000, percent: 100 });
-        assert_eq!(ring.marks().of(Level::Written), ring.released());
+        ring.set_stall_limits(StallLimits { each_ns: 100_000, percent: 100 });
+        assert_eq!(ring.watermarks().of(Level::Written), ring.released());
         loop {
             let ended = writer.try_wait().expect("a child");
             let before = clock::now_before_looking() + 1;
@@ -357,8 +357,8 @@ fn lines_until(out: &mut impl BufRead, count: u64, found: &mut std::collections:
         if out.read_line(&mut line).expect("text") == 0 {
             return;
         }
-        let Some(told) = line.trim_end().strip_prefix("> ") else { continue };
-        if let Some((append, rest)) = told.split_once(' ').filter(|(append, _)| *append != "at") {
+        let Some(reported) = line.trim_end().strip_prefix("> ") else { continue };
+        if let Some((append, rest)) = reported.split_once(' ').filter(|(append, _)| *append != "at") {
             add(found, append.parse().expect("a number"), rest.to_owned());
         }
     }

@@ -3,29 +3,29 @@
 use std::collections::VecDeque;
 
 use super::steps::Steps;
-use crate::allowance::{Allowance, Patience};
 use crate::clock;
 use crate::layout::{Cursor, Shape, at};
 use crate::memory::{Memory, Ordering::Relaxed};
 use crate::producer::push_once;
-use crate::reader::{Peek, Reader, Stamps};
+use crate::reader::{Peek, Reader, TimestampSource};
+use crate::stall_budget::{StallBudget, StallLimits};
 use crate::writer::{self, Content, Reserved};
 
 const SHAPE: Shape = Shape::tiny(1 << 16, 1 << 10);
 
-fn ring(patience: Patience) -> (Steps, Reader) {
+fn ring(stall_limits: StallLimits) -> (Steps, Reader) {
     let ring = Steps::ring(SHAPE);
     let mut reader = Reader::create(&ring, SHAPE, 0);
-    reader.set_allowance(Allowance::new(patience));
+    reader.set_stall_budget(StallBudget::new(stall_limits));
     (ring, reader)
 }
 
-fn push(ring: &Steps, stamp: u64) {
-    push_once(ring, SHAPE, Content::Parts(&[b"x"]), 1, stamp).expect("there is space").expect("it was not stopped");
+fn push(ring: &Steps, timestamp: u64) {
+    push_once(ring, SHAPE, Content::Parts(&[b"x"]), 1, timestamp).expect("there is space").expect("it was not stopped");
 }
 
-fn hole(ring: &Steps, stamp: u64) -> Reserved {
-    writer::reserve(ring, SHAPE, 1, stamp).expect("there is space")
+fn reserve_uncommitted(ring: &Steps, timestamp: u64) -> Reserved {
+    writer::reserve(ring, SHAPE, 1, timestamp).expect("there is space")
 }
 
 fn take(ring: &Steps, reader: &mut Reader) -> u64 {
@@ -34,12 +34,12 @@ fn take(ring: &Steps, reader: &mut Reader) -> u64 {
     entry.time
 }
 
-const STERN: Patience = Patience { each_ns: 1000, percent: 100 };
+const STERN: StallLimits = StallLimits { each_ns: 1000, percent: 100 };
 
 #[test]
 fn times_never_fall_and_only_what_is_older_is_taken() {
     let (ring, mut reader) = ring(STERN);
-    [50, 20, 60].into_iter().for_each(|stamp| push(&ring, stamp));
+    [50, 20, 60].into_iter().for_each(|timestamp| push(&ring, timestamp));
     assert_eq!(reader.peek(&ring, 50), Ok(Peek::Later { time: 50 }));
     assert_eq!(reader.peek(&ring, 51), Ok(Peek::Ready { time: 50 }));
     assert_eq!(take(&ring, &mut reader), 50);
@@ -49,10 +49,10 @@ fn times_never_fall_and_only_what_is_older_is_taken() {
 }
 
 #[test]
-fn a_hole_with_nothing_committed_behind_holds_nobody_and_is_left_alone() {
+fn an_uncommitted_slot_with_nothing_committed_behind_holds_nobody_and_is_left_alone() {
     let (ring, mut reader) = ring(STERN);
-    let reserved = hole(&ring, 10);
-    hole(&ring, 11);
+    let reserved = reserve_uncommitted(&ring, 10);
+    reserve_uncommitted(&ring, 11);
     for now in (0..1_000_000).step_by(10_000) {
         assert_eq!(reader.peek(&ring, now), Ok(Peek::Empty));
     }
@@ -62,17 +62,17 @@ fn a_hole_with_nothing_committed_behind_holds_nobody_and_is_left_alone() {
 }
 
 #[test]
-fn a_hole_holds_back_what_is_not_older_than_those_behind_it_and_not_for_long() {
+fn an_uncommitted_slot_holds_back_what_is_not_older_than_those_behind_it_and_not_for_long() {
     let (ring, mut reader) = ring(STERN);
     push(&ring, 50);
-    hole(&ring, 55);
+    reserve_uncommitted(&ring, 55);
     push(&ring, 70);
     push(&ring, 60);
     assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Ready { time: 50 }));
     take(&ring, &mut reader);
     // What has a time below 70 elsewhere may go; what lies behind the hole was not over before that.
-    assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Held { bound: 70 }));
-    assert_eq!(reader.peek(&ring, 2999), Ok(Peek::Held { bound: 70 }));
+    assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Blocked { bound: 70 }));
+    assert_eq!(reader.peek(&ring, 2999), Ok(Peek::Blocked { bound: 70 }));
     assert_eq!(reader.peek(&ring, 3000), Ok(Peek::Ready { time: 70 }), "given up after 1000 ns");
     take(&ring, &mut reader);
     assert_eq!(reader.peek(&ring, 3000), Ok(Peek::Ready { time: 70 }));
@@ -81,21 +81,21 @@ fn a_hole_holds_back_what_is_not_older_than_those_behind_it_and_not_for_long() {
 }
 
 #[test]
-fn what_lies_behind_a_hole_and_is_not_old_enough_yet_gives_nobody_up() {
-    let (ring, mut reader) = ring(Patience { each_ns: 0, percent: 0 });
-    let reserved = hole(&ring, 5);
+fn what_lies_behind_an_uncommitted_slot_and_is_not_old_enough_yet_abandons_nobody() {
+    let (ring, mut reader) = ring(StallLimits { each_ns: 0, percent: 0 });
+    let reserved = reserve_uncommitted(&ring, 5);
     push(&ring, 5000);
-    assert_eq!(reader.peek(&ring, 4000), Ok(Peek::Held { bound: 5000 }));
+    assert_eq!(reader.peek(&ring, 4000), Ok(Peek::Blocked { bound: 5000 }));
     writer::fill(&ring, SHAPE, reserved, Content::Parts(&[b"x"]), 1);
     assert!(writer::commit(&ring, SHAPE, reserved), "nothing waits for it yet");
 }
 
 #[test]
-fn who_makes_holes_all_the_time_holds_up_others_for_a_share_of_it() {
+fn who_leaves_uncommitted_slots_all_the_time_holds_up_others_for_a_share_of_it() {
     const END: u64 = 10_000_000;
     const STEP: u64 = 100;
-    let patience = Patience { each_ns: 2000, percent: 10 };
-    let (ring, mut reader) = ring(patience);
+    let stall_limits = StallLimits { each_ns: 2000, percent: 10 };
+    let (ring, mut reader) = ring(stall_limits);
     let (mut held, mut stopped) = (0, None);
     for now in (0..END).step_by(STEP as usize) {
         loop {
@@ -106,30 +106,30 @@ fn who_makes_holes_all_the_time_holds_up_others_for_a_share_of_it() {
                     }
                     take(&ring, &mut reader);
                 }
-                Peek::Held { .. } => {
+                Peek::Blocked { .. } => {
                     held += STEP;
                     break;
                 }
                 Peek::Later { .. } | Peek::Empty => {
-                    stopped = Some(hole(&ring, now));
+                    stopped = Some(reserve_uncommitted(&ring, now));
                     push(&ring, now);
                     break;
                 }
             }
         }
     }
-    let share = END * patience.percent / 100;
+    let share = END * stall_limits.percent / 100;
     // The steps of this clock are coarse: a hold ends one step late.
-    assert!(held > share / 4 && held < share * 3 / 2 + patience.each_ns, "held up for {held} of {END}");
+    assert!(held > share / 4 && held < share * 3 / 2 + stall_limits.each_ns, "held up for {held} of {END}");
 }
 
 #[test]
 fn the_dead_hold_nobody() {
-    let (ring, mut reader) = ring(Patience { each_ns: u64::MAX, percent: 100 });
-    hole(&ring, 1);
+    let (ring, mut reader) = ring(StallLimits { each_ns: u64::MAX, percent: 100 });
+    reserve_uncommitted(&ring, 1);
     push(&ring, 2);
-    hole(&ring, 3);
-    assert_eq!(reader.peek(&ring, 100), Ok(Peek::Held { bound: 2 }));
+    reserve_uncommitted(&ring, 3);
+    assert_eq!(reader.peek(&ring, 100), Ok(Peek::Blocked { bound: 2 }));
     reader.set_gone();
     assert_eq!(reader.peek(&ring, 100), Ok(Peek::Ready { time: 2 }));
     take(&ring, &mut reader);
@@ -140,8 +140,8 @@ fn the_dead_hold_nobody() {
 #[test]
 fn a_foreign_clock_is_not_believed() {
     let (ring, mut reader) = ring(STERN);
-    reader.set_stamps(Stamps::Drain);
-    [u64::MAX, 3].into_iter().for_each(|stamp| push(&ring, stamp));
+    reader.set_timestamp_source(TimestampSource::Drain);
+    [u64::MAX, 3].into_iter().for_each(|timestamp| push(&ring, timestamp));
     assert_eq!(reader.peek(&ring, 500), Ok(Peek::Ready { time: 499 }));
     take(&ring, &mut reader);
     assert_eq!(reader.peek(&ring, 700), Ok(Peek::Ready { time: 699 }));
@@ -149,17 +149,17 @@ fn a_foreign_clock_is_not_believed() {
 
 /// What was not there at a look is no older than that look, whatever it says; and what is seen now is not to come.
 #[test]
-fn a_stamp_is_believed_within_what_the_drain_has_seen_itself() {
+fn a_timestamp_is_believed_within_what_the_drain_has_seen_itself() {
     let (ring, mut reader) = ring(STERN);
     push(&ring, 900);
     assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Ready { time: 900 }));
     take(&ring, &mut reader);
     assert_eq!(reader.peek(&ring, 1000), Ok(Peek::Empty));
-    let late = hole(&ring, 0);
+    let late = reserve_uncommitted(&ring, 0);
     assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Empty), "reserved, and nothing there");
     push(&ring, 0);
-    assert_eq!(reader.peek(&ring, 2500), Ok(Peek::Held { bound: 1999 }));
-    assert_eq!(reader.peek(&ring, 2600), Ok(Peek::Held { bound: 1999 }), "what was there then is not younger now");
+    assert_eq!(reader.peek(&ring, 2500), Ok(Peek::Blocked { bound: 1999 }));
+    assert_eq!(reader.peek(&ring, 2600), Ok(Peek::Blocked { bound: 1999 }), "what was there then is not younger now");
     writer::fill(&ring, SHAPE, late, Content::Parts(&[b"x"]), 1);
     assert!(writer::commit(&ring, SHAPE, late));
     for _ in 0..2 {
@@ -170,24 +170,24 @@ fn a_stamp_is_believed_within_what_the_drain_has_seen_itself() {
 
 /// One push with a stamp that is to come must not keep a drain looking until then, nor behind a hole.
 #[test]
-fn a_stamp_that_is_to_come_is_now() {
-    let (ring, mut reader) = ring(Patience { each_ns: u64::MAX, percent: 100 });
+fn a_timestamp_that_is_to_come_is_now() {
+    let (ring, mut reader) = ring(StallLimits { each_ns: u64::MAX, percent: 100 });
     let now = clock::now();
     push(&ring, now + 900_000_000);
     let Ok(Peek::Later { time }) = reader.peek(&ring, now) else { panic!("it is not older than the pass") };
     assert!(time > now && time <= clock::now());
     assert_eq!(reader.peek(&ring, time + 1), Ok(Peek::Ready { time }), "the next pass takes it");
     take(&ring, &mut reader);
-    hole(&ring, now);
+    reserve_uncommitted(&ring, now);
     push(&ring, now + 900_000_000);
-    let Ok(Peek::Held { bound }) = reader.peek(&ring, clock::now()) else { panic!("it is held") };
+    let Ok(Peek::Blocked { bound }) = reader.peek(&ring, clock::now()) else { panic!("it is held") };
     let next = clock::now() + 1;
     assert!(bound < next);
-    assert_eq!(reader.peek(&ring, next), Ok(Peek::Held { bound }), "from here on it is spent what may be");
+    assert_eq!(reader.peek(&ring, next), Ok(Peek::Blocked { bound }), "from here on it is spent what may be");
 }
 
 #[test]
-fn what_is_begun_anew_has_the_times_that_it_had_or_older_ones() {
+fn what_is_read_again_has_the_times_that_it_had_or_older_ones() {
     let (ring, mut reader) = ring(STERN);
     let taken = |reader: &mut Reader| reader.take(&ring, &mut Vec::new()).expect("sound").expect("seen").time;
     push(&ring, 500);
@@ -215,7 +215,7 @@ fn what_is_begun_anew_has_the_times_that_it_had_or_older_ones() {
 
 /// The ring is never empty, and every stamp says 0: its entries get older than what is there by two laps at most.
 #[test]
-fn a_flood_with_old_stamps_does_not_come_before_all_others_for_ever() {
+fn a_flood_with_old_timestamps_does_not_come_before_all_others_for_ever() {
     for payload in [1, 4000] {
         let (ring, mut reader) = ring(STERN);
         let bytes = vec![0; payload];
@@ -244,30 +244,30 @@ fn many_rings_hold_up_others_no_longer_than_one() {
     const END: u64 = 100_000_000;
     const STEP: u64 = 10_000;
     let waits = |rings: u64, users: u64| {
-        let patience = Patience { each_ns: 200_000, percent: 10 };
-        let all = Allowance::new(Patience { percent: 50, ..patience });
-        let users: Vec<_> = (0..users).map(|_| all.part(patience, 0)).collect();
+        let stall_limits = StallLimits { each_ns: 200_000, percent: 10 };
+        let all = StallBudget::new(StallLimits { percent: 50, ..stall_limits });
+        let users: Vec<_> = (0..users).map(|_| all.part(stall_limits, 0)).collect();
         let mut rings: Vec<_> = (0..rings)
             .map(|n| {
-                let (ring, mut reader) = ring(patience);
-                reader.set_allowance(users[n as usize % users.len()].clone());
+                let (ring, mut reader) = ring(stall_limits);
+                reader.set_stall_budget(users[n as usize % users.len()].clone());
                 (ring, reader)
             })
             .collect();
-        let period = 20 * patience.each_ns;
+        let period = 20 * stall_limits.each_ns;
         let phase = period / rings.len() as u64;
         let mut held = 0;
         for now in (1..END).step_by(STEP as usize) {
             let mut frontier = now;
             for ((ring, reader), at) in rings.iter_mut().zip(0..) {
                 if (now + at * phase) % period < STEP {
-                    hole(ring, 0);
+                    reserve_uncommitted(ring, 0);
                     push(ring, 0);
                 }
                 loop {
                     match reader.peek(ring, now).expect("a sound ring") {
                         Peek::Ready { .. } => drop(take(ring, reader)),
-                        Peek::Held { bound } => break frontier = frontier.min(bound),
+                        Peek::Blocked { bound } => break frontier = frontier.min(bound),
                         _ => break,
                     }
                 }
@@ -284,20 +284,20 @@ fn many_rings_hold_up_others_no_longer_than_one() {
 
 #[test]
 fn a_ring_that_ends_spends_nothing_more() {
-    let all = Allowance::new(Patience { each_ns: 1000, percent: 100 });
+    let all = StallBudget::new(StallLimits { each_ns: 1000, percent: 100 });
     let held = || {
         let (ring, mut reader) = ring(STERN);
-        reader.set_allowance(all.clone());
-        hole(&ring, 0);
+        reader.set_stall_budget(all.clone());
+        reserve_uncommitted(&ring, 0);
         push(&ring, 0);
-        assert_eq!(reader.peek(&ring, 10_000), Ok(Peek::Held { bound: 0 }));
+        assert_eq!(reader.peek(&ring, 10_000), Ok(Peek::Blocked { bound: 0 }));
         (ring, reader)
     };
     drop(held());
     let (_ring, mut gone) = held();
     gone.set_gone();
-    let (_other, mut anew) = held();
-    anew.rewind_to(0);
+    let (_other, mut restarted) = held();
+    restarted.rewind_to(0);
     assert!(all.lasts(1_000_000), "no hole is held any more");
     let _held = held();
     assert!(!all.lasts(2_000_000));
@@ -319,7 +319,7 @@ fn counts_go_on_past_the_width_of_their_words() {
         ring.store(at::CHECKPOINTS[0] + 8, append, Relaxed);
         ring.store(at::RELEASED, append, Relaxed);
         let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
-        reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
+        reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
         let (mut expected, mut stopped) = (append, None);
         for n in 0..200_u64 {
             if n % 7 == 3 {
@@ -341,12 +341,12 @@ fn counts_go_on_past_the_width_of_their_words() {
             expected += 1;
             if n % 50 == 49 {
                 reader = Reader::adopt(&ring, shape).expect("a sound tail");
-                reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
+                reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
             }
         }
         let last = stopped.expect("the last push was beside one");
         assert!(!writer::commit(&ring, shape, last), "it was given up");
         reader.release(&ring, reader.next());
-        assert_eq!(ring.load(at::ISLAND_COUNT, Relaxed), 0, "an island without a writer");
+        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Relaxed), 0, "an island without a writer");
     }
 }

@@ -109,7 +109,7 @@ impl Disk {
             inode.content.cut_power(sizes, |seq, sector| choice.survives(seq, sector, rng));
             inode.locks.clear();
             inode.errors = 0;
-            inode.told = true;
+            inode.error_reported = true;
             let mode_survives = rng.chance(survival.names(), 4);
             if !mode_survives {
                 inode.sealed = inode.sealed_durable;

@@ -48,7 +48,7 @@ impl Disk {
             shared: false,
             locks: Vec::new(),
             errors: 0,
-            told: true,
+            error_reported: true,
             counters: Counters::default(),
             name: name.to_owned(),
         };

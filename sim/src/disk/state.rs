@@ -35,7 +35,7 @@ pub(super) struct Inode {
     pub(super) locks: Vec<(u64, Lock)>,
     /// Write-back errors so far, and whether anybody was told of the last.
     pub(super) errors: u64,
-    pub(super) told: bool,
+    pub(super) error_reported: bool,
     pub(super) counters: Counters,
     /// What it is called now, for rules and traces.
     pub(super) name: String,
@@ -276,7 +276,7 @@ impl Inode {
     pub(super) fn note_error(&mut self, lost_in_the_page_cache: bool) {
         if lost_in_the_page_cache {
             self.errors += 1;
-            self.told = false;
+            self.error_reported = false;
         }
     }
 }

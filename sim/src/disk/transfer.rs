@@ -242,7 +242,7 @@ impl Disk {
             return Ok(());
         }
         handle.errors_seen = inode.errors;
-        inode.told = true;
+        inode.error_reported = true;
         Err(error(EIO))
     }
 

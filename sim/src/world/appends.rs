@@ -156,12 +156,12 @@ impl World {
 
     fn send_together(&mut self, burst: &[Sent]) -> Check<Vec<Option<(u64, u32)>>> {
         let (Some(stepper), Some(first)) = (&self.stepper, burst.first()) else { return Ok(Vec::new()) };
-        let accepting = stepper.marks().accepting;
+        let accepting = stepper.watermarks().accepting;
         let from = Sender {
             producer: first.append.producer,
             owner: owner_of(&first.append.producer),
             producer_epoch: first.append.producer_epoch,
-            vouch: b"sim",
+            peer_meta: b"sim",
         };
         let items: Vec<Item<'_>> = burst.iter().map(item).collect();
         let answers = stepper.append_burst(&from, &items);
@@ -173,7 +173,7 @@ impl World {
     pub(super) fn send(&mut self, sent: &Sent) -> Check<Option<(u64, u32)>> {
         let Some(stepper) = &self.stepper else { return Ok(None) };
         let a = &sent.append;
-        let accepting = stepper.marks().accepting;
+        let accepting = stepper.watermarks().accepting;
         let answer = stepper.append(Append {
             producer: a.producer,
             owner: owner_of(&a.producer),
@@ -184,7 +184,7 @@ impl World {
             level: sent.level,
             min_time_ns: 1,
             max_time_ns: 2,
-            vouch: b"sim",
+            peer_meta: b"sim",
             payload: &a.payload,
             payload_checksum: plain(&a.payload),
             permit: None,
@@ -203,9 +203,9 @@ impl World {
         let wrong = || {
             Violation(format!("{expected:?} expected, {answer:?} answered to {}@{}", a.first_sequence, a.producer[0]))
         };
-        let rotten = self.settings.rot && self.was_damaged();
+        let bit_rot = self.settings.bit_rot && self.was_damaged();
         let taken = match (&answer, expected) {
-            (Ok(given), _) if rotten => {
+            (Ok(given), _) if bit_rot => {
                 let right = self.model.may_answer(a, given.first_offset, given.duplicate);
                 ensure(right, || format!("{given:?} answered to {}@{}", a.first_sequence, a.producer[0]))?;
                 if !given.duplicate {
@@ -222,9 +222,9 @@ impl World {
                     | AppendError::Overlap { .. },
                 ),
                 _,
-            ) if rotten => None,
+            ) if bit_rot => None,
             // What it takes for new, as it has noticed that the first is gone.
-            (Err(AppendError::NoSpace | AppendError::NoSegment { .. }), _) if rotten && self.disturbed => None,
+            (Err(AppendError::NoSpace | AppendError::NoSegment { .. }), _) if bit_rot && self.disturbed => None,
             (Err(AppendError::Failed { .. }), _) => {
                 ensure(accepting == Accepting::Failed, || format!("refused though {accepting:?}"))?;
                 None

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use clad_journal::{Level, Marks};
+use clad_journal::{Level, Watermarks};
 
 use super::model::Found;
 use crate::Rng;
@@ -17,7 +17,7 @@ pub(super) struct Sent {
     pub(super) append: Found,
     pub(super) gap: bool,
     pub(super) level: Level,
-    /// [`Marks::failures`] and the process's life when it was last accepted; the answer is due under these.
+    /// [`Watermarks::failures`] and the process's life when it was last accepted; the answer is due under these.
     pub(super) due: Option<u32>,
 }
 
@@ -65,11 +65,11 @@ impl Client {
         self.unacked.iter().position(|s| s.due.is_none())
     }
 
-    /// Takes the answers that these marks give; says how many records were acknowledged.
-    pub(super) fn answered(&mut self, m: &Marks) -> u64 {
+    /// Takes the answers that these watermarks give; says how many records were acknowledged.
+    pub(super) fn answered(&mut self, m: &Watermarks) -> u64 {
         let mut records = 0;
         for sent in &mut self.unacked {
-            // A failure in between: "maybe written", whatever the marks say later.
+            // A failure in between: "maybe written", whatever the watermarks say later.
             sent.due = sent.due.filter(|failures| *failures == m.failures);
         }
         let mut at = 0;

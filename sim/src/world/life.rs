@@ -71,11 +71,11 @@ impl World {
     }
 
     fn one_thing(&mut self) -> Check {
-        if self.settings.rot && self.rng.chance(1, 24) {
-            self.rot();
+        if self.settings.bit_rot && self.rng.chance(1, 24) {
+            self.bit_rot();
         }
         if self.settings.write_back_fails && self.rng.chance(1, 48) {
-            self.lose_a_vouch()?;
+            self.lose_commit_marker()?;
         }
         if let Some(turnover) = &mut self.turnover
             && turnover.takes_its_turn()
@@ -94,7 +94,7 @@ impl World {
                 if !self.held.is_empty() {
                     let at = self.rng.index(self.held.len());
                     let job = self.held.swap_remove(at);
-                    self.carry_out(job)?;
+                    self.execute(job)?;
                 }
             }
             77..=85 => {
@@ -114,7 +114,7 @@ impl World {
                 }
                 self.looked();
                 if self.disk.is_alive() {
-                    self.told()?;
+                    self.check_events()?;
                 }
                 self.writing = self.disk.is_alive();
                 self.observe()?;
@@ -173,7 +173,7 @@ impl World {
     fn looked(&mut self) {
         let Some(stepper) = self.stepper.as_ref().filter(|_| self.unseen && self.disk.is_alive()) else { return };
         if !self.held.iter().any(is_moving) {
-            (self.unseen, self.squeezed) = (false, stepper.marks().received);
+            (self.unseen, self.squeezed) = (false, stepper.watermarks().received);
         }
     }
 
@@ -181,7 +181,7 @@ impl World {
     fn rest_while_full(&mut self) -> Check {
         let (mut waits, mut jobs) = (0, 0);
         while self.full && waits < 8 && jobs < 200 {
-            self.carry_out_all()?;
+            self.execute_all()?;
             let Some(stepper) = self.stepper.as_ref().filter(|_| self.disk.is_alive()) else { return Ok(()) };
             match stepper.begin() {
                 Next::Job(job) => {
@@ -195,18 +195,18 @@ impl World {
                     self.looked();
                     self.clock.step(Duration::from_millis(60));
                     if self.disk.is_alive() {
-                        self.told()?;
+                        self.check_events()?;
                     }
                     self.observe()?;
                 }
             }
         }
-        self.carry_out_all()?;
+        self.execute_all()?;
         let Some(stepper) = self.stepper.as_ref().filter(|_| self.full && self.disk.is_alive()) else { return Ok(()) };
-        let marks = stepper.marks();
-        let excused = self.planned || self.unseen || self.model.failed || marks.received <= self.squeezed;
-        ensure(excused || marks.written == marks.received, || {
-            format!("no segment can hold what has an offset: {marks:?}")
+        let watermarks = stepper.watermarks();
+        let excused = self.planned || self.unseen || self.model.failed || watermarks.received <= self.squeezed;
+        ensure(excused || watermarks.written == watermarks.received, || {
+            format!("no segment can hold what has an offset: {watermarks:?}")
         })
     }
 
@@ -221,12 +221,12 @@ impl World {
         self.held.push(job);
     }
 
-    fn carry_out(&mut self, job: Begun) -> Check {
+    fn execute(&mut self, job: Begun) -> Check {
         let kind = job.kind;
         self.model.maybe_clean |= kind == Kind::Close;
         self.writing = matches!(kind, Kind::Write);
         if let Some(stepper) = &self.stepper {
-            stepper.carry_out(job);
+            stepper.execute(job);
         }
         let alive = self.disk.is_alive();
         self.writing |= alive;
@@ -234,7 +234,7 @@ impl World {
         if !alive {
             return Ok(());
         }
-        self.told()?;
+        self.check_events()?;
         self.observe()?;
         match kind {
             Kind::Rotate | Kind::Recover | Kind::Close if !self.model.failed => self.check_sealed(),
@@ -242,17 +242,17 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out_all(&mut self) -> Check {
+    pub(super) fn execute_all(&mut self) -> Check {
         while !self.held.is_empty() {
             let at = self.rng.index(self.held.len());
             let job = self.held.swap_remove(at);
-            self.carry_out(job)?;
+            self.execute(job)?;
         }
         Ok(())
     }
 
     /// What the journal tells its operator.
-    fn told(&mut self) -> Check {
+    fn check_events(&mut self) -> Check {
         self.whole_segments();
         for event in self.take_events() {
             self.note(|| format!("{event:?}"));
@@ -289,15 +289,15 @@ impl World {
         Ok(())
     }
 
-    /// Everybody is shown the marks.
+    /// Everybody is shown the watermarks.
     pub(super) fn observe(&mut self) -> Check {
         let Some(stepper) = self.stepper.as_ref().filter(|_| self.disk.is_alive()) else { return Ok(()) };
-        let marks = stepper.marks();
-        self.model.observe(marks)?;
-        self.stats.acked += self.clients.iter_mut().map(|c| c.answered(&marks)).sum::<u64>();
-        let acked = self.guests().map(|c| c.answered(&marks)).sum::<u64>();
+        let watermarks = stepper.watermarks();
+        self.model.observe(watermarks)?;
+        self.stats.acked += self.clients.iter_mut().map(|c| c.answered(&watermarks)).sum::<u64>();
+        let acked = self.guests().map(|c| c.answered(&watermarks)).sum::<u64>();
         self.stats.acked += acked;
-        self.eat(&[marks.received, marks.written, marks.durable, u64::from(marks.epoch)]);
+        self.eat(&[watermarks.received, watermarks.written, watermarks.durable, u64::from(watermarks.epoch)]);
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl World {
         if self.model.failed {
             return Ok(());
         }
-        let end = stepper.marks().written;
+        let end = stepper.watermarks().written;
         let from = self.rng.below(end + 1);
         let (found, gaps) = self.read(from, Level::Written)?;
         if !self.disk.is_alive() {
@@ -315,9 +315,9 @@ impl World {
         }
         // What lies below has left, as it should; from there on all is given or told.
         let from_there = from.max(self.model.removed);
-        let is_told = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
+        let is_gap = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
         let Some(first) = found.first().map(|f| f.offset) else {
-            let lost = self.model.is_lost(from_there) || is_told(from_there) || end <= self.model.removed;
+            let lost = self.model.is_lost(from_there) || is_gap(from_there) || end <= self.model.removed;
             return ensure(from == end || lost, || format!("nothing is read from {from} to {end}"));
         };
         // What retention removed may still be in memory, and is right then.
@@ -326,11 +326,11 @@ impl World {
             .model
             .entries
             .iter()
-            .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset) && !is_told(e.offset))
+            .filter(|e| e.offset >= first && e.offset < end && !self.model.is_lost(e.offset) && !is_gap(e.offset))
             .filter(there)
             .cloned()
             .collect();
-        ensure(first <= from_there || self.model.is_lost(from_there) || is_told(from_there), || {
+        ensure(first <= from_there || self.model.is_lost(from_there) || is_gap(from_there), || {
             format!("read from {from}, got {first}")
         })?;
         ensure(found == known, || format!("a reader from {from} to {end} got {} of {}", found.len(), known.len()))
@@ -339,12 +339,12 @@ impl World {
     // ---- rest ---------------------------------------------------------------------------------------------------
 
     pub(super) fn settle_a_little(&mut self) -> Check {
-        self.carry_out_all()?;
+        self.execute_all()?;
         for _ in 0..4 {
             match self.stepper.as_ref().filter(|_| self.disk.is_alive()).map(|s| s.begin()) {
                 Some(Next::Job(job)) => {
                     self.begun(job);
-                    self.carry_out_all()?;
+                    self.execute_all()?;
                 }
                 _ => break,
             }
@@ -360,34 +360,35 @@ impl World {
         self.rest_while_full()?;
         self.make_room();
         for round in 0..600 {
-            if round == 200 && self.is_worn() {
+            if round == 200 && self.has_bad_sectors() {
                 self.exchange_the_device();
             }
-            self.carry_out_all()?;
+            self.execute_all()?;
             let Some(stepper) = self.stepper.as_ref().filter(|_| self.disk.is_alive()) else { return Ok(()) };
             match stepper.begin() {
                 Next::Job(job) => self.begun(job),
                 Next::Exit => return Ok(()),
                 Next::Wait(_) => {
-                    let marks = stepper.marks();
-                    if marks.durable == marks.received && marks.accepting == Accepting::Yes && round > 3 {
+                    let watermarks = stepper.watermarks();
+                    if watermarks.durable == watermarks.received && watermarks.accepting == Accepting::Yes && round > 3
+                    {
                         return Ok(());
                     }
                     stepper.request_sync();
                     stepper.retain();
                     stepper.prepare();
-                    let waits = self.settings.worn && marks.accepting != Accepting::Yes;
-                    let failed = marks.accepting == Accepting::Failed || waits;
+                    let waits = self.settings.failing_device && watermarks.accepting != Accepting::Yes;
+                    let failed = watermarks.accepting == Accepting::Failed || waits;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));
                     if self.disk.is_alive() {
-                        self.told()?; // what retention has removed, before somebody reads
+                        self.check_events()?; // what retention has removed, before somebody reads
                     }
                     self.observe()?;
                 }
             }
         }
-        let marks = self.stepper.as_ref().map(|s| s.marks());
-        Err(Violation(format!("it does not come to rest: {marks:?}")))
+        let watermarks = self.stepper.as_ref().map(|s| s.watermarks());
+        Err(Violation(format!("it does not come to rest: {watermarks:?}")))
     }
 }
 

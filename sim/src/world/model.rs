@@ -7,7 +7,7 @@
 //!    after a kill, below `durable` after a power cut, everything after a clean end.
 //! 3. What was found once, after a start, is durable: it is there after every later crash. What was not found never
 //!    comes back, unless it is sent again.
-//! 4. Marks are ordered, never fall, and stand still from a failure to the recovery from it.
+//! 4. Watermarks are ordered, never fall, and stand still from a failure to the recovery from it.
 //! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
 //!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose. It is greater by
 //!    two at least where something is lost that was given in the last of them: a watermark speaks for the epoch before, too.
@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use clad_journal::{Accepting, Marks};
+use clad_journal::{Accepting, Watermarks};
 
 /// A rule that was broken, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +114,10 @@ pub(super) struct Model {
     /// Ranges that it was about to say so of when it died.
     pub(super) maybe_lost: Vec<(u64, u64)>,
     /// Ranges whose bytes turned over on the media: they may be missing where that is told.
-    pub(super) rotten: Vec<(u64, u64)>,
+    pub(super) bit_rot: Vec<(u64, u64)>,
     /// Below this, retention has removed everything.
     pub(super) removed: u64,
-    /// Greatest marks that anybody was shown.
+    /// Greatest watermarks that anybody was shown.
     pub(super) written: u64,
     pub(super) durable: u64,
     /// The log reaches at least this far, now that the process is dead.
@@ -127,8 +127,8 @@ pub(super) struct Model {
     pub(super) maybe_clean: bool,
     /// A write or sync failed and was not recovered from.
     pub(super) failed: bool,
-    last: Option<Marks>,
-    /// How many of `lost` the marks have spoken of, or need not.
+    last: Option<Watermarks>,
+    /// How many of `lost` the watermarks have spoken of, or need not.
     lost_before: usize,
     epoch: u32,
     /// Where the last epoch began that anybody was shown.
@@ -180,7 +180,7 @@ impl Model {
     }
 
     /// A HELLO was answered: what was forgotten of this producer stays so.
-    pub(super) fn unknown_is_told(&mut self, id: &[u8; 16]) {
+    pub(super) fn reported_unknown(&mut self, id: &[u8; 16]) {
         self.forgotten.iter_mut().filter(|f| f.id == *id).for_each(|f| f.sure = true);
     }
 
@@ -189,7 +189,7 @@ impl Model {
         if let Some(last) = last {
             self.forgotten.retain(|f| f.id != *id || f.sure || f.at <= last);
         }
-        self.unknown_is_told(id);
+        self.reported_unknown(id);
     }
 
     pub(super) fn is_lost(&self, offset: u64) -> bool {
@@ -206,12 +206,12 @@ impl Model {
 
     /// A range that cannot be read: whether that was, or would have been, told.
     pub(super) fn may_be_lost(&mut self, from: u64, to: u64) -> bool {
-        let told = self.is_lost(from) && self.is_lost(to - 1);
-        if !told && self.maybe_lost.contains(&(from, to)) && from >= self.durable {
+        let reported = self.is_lost(from) && self.is_lost(to - 1);
+        if !reported && self.maybe_lost.contains(&(from, to)) && from >= self.durable {
             self.lost.push((from, to));
             return true;
         }
-        told
+        reported
     }
 
     /// Whether everything in a range may be missing: it is lost, or was hit by rot, or retention has removed it.
@@ -221,7 +221,7 @@ impl Model {
 
     /// The same, where an append at these offsets may be missing for another reason as well.
     pub(super) fn is_excused_or(&self, from: u64, to: u64, gone: impl Fn(u64) -> bool) -> bool {
-        let hit = |offset| self.rotten.iter().any(|(from, to)| *from <= offset && offset < *to);
+        let hit = |offset| self.bit_rot.iter().any(|(from, to)| *from <= offset && offset < *to);
         let within = self.entries.iter().filter(|e| e.end() > from && e.offset < to);
         within.into_iter().all(|e| e.end() <= self.removed || self.is_lost(e.offset) || hit(e.offset) || gone(e.offset))
     }
@@ -293,14 +293,14 @@ impl Model {
         Ok(())
     }
 
-    /// Rule 4. Somebody is shown these marks.
-    pub(super) fn observe(&mut self, m: Marks) -> Check {
-        ensure(m.received >= m.written && m.written >= m.durable, || format!("marks out of order: {m:?}"))?;
+    /// Rule 4. Somebody is shown these watermarks.
+    pub(super) fn observe(&mut self, m: Watermarks) -> Check {
+        ensure(m.received >= m.written && m.written >= m.durable, || format!("watermarks out of order: {m:?}"))?;
         ensure(m.received == self.end(), || format!("received is {}, {} were given", m.received, self.end()))?;
         if let Some(p) = self.last {
             let fell = m.received < p.received || m.written < p.written || m.durable < p.durable;
             ensure(!fell && m.version >= p.version && m.failures >= p.failures, || {
-                format!("marks fell: {p:?}, {m:?}")
+                format!("watermarks fell: {p:?}, {m:?}")
             })?;
             let moved = (m.received, m.written, m.durable) != (p.received, p.written, p.durable);
             let still_failed = p.accepting == Accepting::Failed && m.epoch == p.epoch;
@@ -310,7 +310,7 @@ impl Model {
                 ensure(by_recovery, || format!("the epoch moved: {p:?}, {m:?}"))?;
                 // A FLUSH is refused for it: neither in silence, nor where nothing was lost.
                 let lost = self.lost.len() > self.lost_before;
-                ensure((m.losses > p.losses) == lost, || format!("lost: {lost}, and the marks say {p:?}, {m:?}"))?;
+                ensure((m.losses > p.losses) == lost, || format!("lost: {lost}, and the watermarks say {p:?}, {m:?}"))?;
                 self.lost_before = self.lost.len();
             }
         } else {
@@ -350,8 +350,8 @@ impl Model {
     /// so far.
     pub(super) fn check_found(&self, found: &[Found], gaps: &[(u64, u64)], end: u64, floor: u64) -> Check {
         ensure(end >= floor, || format!("the log ends at {end}, records below {floor} were promised"))?;
-        let told = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
-        let there = |e: &&Found| e.offset >= self.removed && !self.is_lost(e.offset) && !told(e.offset);
+        let reported = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
+        let there = |e: &&Found| e.offset >= self.removed && !self.is_lost(e.offset) && !reported(e.offset);
         let mut expected = self.entries.iter().filter(there).take_while(|e| e.offset < end);
         for f in found {
             let Some(e) = expected.next() else {
@@ -367,19 +367,26 @@ impl Model {
         }
     }
 
-    /// A start succeeded and showed these marks. `cut`: where rot allows it to have cut the log. `holes`: what the files say
+    /// A start succeeded and showed these watermarks. `cut`: where rot allows it to have cut the log. `missing_ranges`: what the files say
     /// is lost.
-    pub(super) fn opened(&mut self, m: Marks, log_id: [u8; 16], cut: Option<u64>, holes: &[(u64, u64)]) -> Check {
+    pub(super) fn opened(
+        &mut self,
+        m: Watermarks,
+        log_id: [u8; 16],
+        cut: Option<u64>,
+        missing_ranges: &[(u64, u64)],
+    ) -> Check {
         ensure(self.log_id.is_none_or(|id| id == log_id), || "another log id".to_owned())?;
         let whole = self.clean || self.maybe_clean && m.received == self.end();
         let raised = if whole { m.epoch >= self.epoch } else { m.epoch > self.epoch };
         ensure(raised, || format!("epoch {} after {} (clean: {})", m.epoch, self.epoch, self.clean))?;
         let given = self.entries.iter().filter(|e| e.offset >= self.epoch_first);
-        let lost = given.into_iter().find(|e| holes.iter().any(|(from, to)| e.offset < *to && *from < e.end()));
+        let lost =
+            given.into_iter().find(|e| missing_ranges.iter().any(|(from, to)| e.offset < *to && *from < e.end()));
         let lost = lost.filter(|_| m.epoch <= self.epoch + 1).map(Found::name);
         ensure(lost.is_none(), || format!("epoch {} after {} speaks for what is lost: {lost:?}", m.epoch, self.epoch))?;
         let next = m.received;
-        ensure(m.written == next && m.durable == next, || format!("marks after a start: {m:?}"))?;
+        ensure(m.written == next && m.durable == next, || format!("watermarks after a start: {m:?}"))?;
         let cut = cut.is_some_and(|cut| next >= cut);
         ensure(cut || next >= self.floor, || {
             format!("the log goes on at {next}, records below {} were promised", self.floor)
@@ -389,7 +396,7 @@ impl Model {
         self.entries.retain(|e| e.offset < next);
         self.forgotten.iter_mut().for_each(|f| f.at = f.at.min(next));
         ensure(self.end() == next, || format!("the log goes on at {next}, which is inside of an append"))?;
-        for ranges in [&mut self.lost, &mut self.rotten] {
+        for ranges in [&mut self.lost, &mut self.bit_rot] {
             ranges.iter_mut().for_each(|(_, to)| *to = next.min(*to));
             ranges.retain(|(from, to)| from < to);
         }

@@ -26,10 +26,10 @@ pub struct Settings {
     /// No faults, no crash at an operation, no want of space; only the ends of lives that a test asks for.
     pub calm: bool,
     /// Bits turn over in what was acknowledged.
-    pub rot: bool,
+    pub bit_rot: bool,
     /// With that: blocks go bad for good, and `clad.meta` may lose both its slots.
-    pub worn: bool,
-    /// Now and then the last vouch of a log at rest cannot be written back, and its block is lost (`vouches.rs`).
+    pub failing_device: bool,
+    /// Now and then the last vouch of a log at rest cannot be written back, and its block is lost (`commit_markers.rs`).
     pub write_back_fails: bool,
     /// Producers come and go, and there are fewer places than producers (`turnover.rs`).
     pub turnover: bool,

@@ -9,8 +9,8 @@ use clad_journal::{Event, Level, Observer, OpenError, ReadError};
 
 use clad_journal::format::footer::Damage;
 
+use super::failing_device::REFUSALS;
 use super::model::{Check, Death, Found, Violation, ensure};
-use super::worn::REFUSALS;
 use super::{Tap, World};
 use crate::disk::{Fault, OpKind};
 
@@ -49,7 +49,7 @@ impl World {
             for job in held {
                 if self.rng.chance(3, 4) && matches!(job.kind, Kind::Write | Kind::Sync | Kind::SyncRange) {
                     self.tap.die_with(1);
-                    stepper.carry_out(job);
+                    stepper.execute(job);
                 }
             }
         }
@@ -77,8 +77,8 @@ impl World {
             let loss = |e: &Event| if let Event::Lost { from, to } = e { Some((*from, *to)) } else { None };
             self.model.maybe_lost.extend(events.iter().filter_map(loss));
             // A start that was cut had sealed what it was about to tell.
-            let holes = self.holes().into_iter().filter(|(from, _)| *from >= self.model.durable);
-            self.model.maybe_lost.extend(holes);
+            let missing_ranges = self.missing_ranges().into_iter().filter(|(from, _)| *from >= self.model.durable);
+            self.model.maybe_lost.extend(missing_ranges);
         }
         self.everybody_is_disconnected();
         self.model.died(how, self.shaken);
@@ -117,7 +117,7 @@ impl World {
         let Some(stepper) = &self.stepper else { return Ok(false) };
         stepper.close();
         for _ in 0..400 {
-            self.carry_out_all()?;
+            self.execute_all()?;
             let Some(stepper) = self.stepper.as_ref().filter(|_| self.disk.is_alive()) else { return Ok(false) };
             match stepper.begin() {
                 Next::Job(job) => self.begun(job),
@@ -148,8 +148,8 @@ impl World {
     /// # Errors
     /// A broken rule.
     pub fn start(&mut self) -> Result<(), Violation> {
-        if self.settings.rot && self.rng.coin() {
-            (0..=self.rng.below(3)).for_each(|_| self.rot());
+        if self.settings.bit_rot && self.rng.coin() {
+            (0..=self.rng.below(3)).for_each(|_| self.bit_rot());
             self.note_cut();
         }
         let (mut attempt, mut refusals) = (0, 0);
@@ -165,7 +165,7 @@ impl World {
                 return Ok(());
             }
             self.stats.failed_starts += 1;
-            match std::mem::take(&mut self.worn.refused) && refusals < REFUSALS {
+            match std::mem::take(&mut self.failing_device.refused) && refusals < REFUSALS {
                 true => refusals += 1,
                 false => attempt += 1,
             }
@@ -189,7 +189,7 @@ impl World {
         let observer: Observer =
             Arc::new(move |e: &Event| events.lock().unwrap_or_else(PoisonError::into_inner).push(e.clone()));
         let untold = self.disk.has_untold_error();
-        let before = (self.settings.worn || self.has_lost_meta()).then(|| self.files_of_the_log());
+        let before = (self.settings.failing_device || self.has_lost_meta()).then(|| self.files_of_the_log());
         let quiet = self.disk.late_writes() == 0;
         if self.has_lost_meta() && !self.disk.names().iter().any(|name| name.ends_with(".clog")) {
             self.model.is_forgotten();
@@ -216,13 +216,15 @@ impl World {
                 let of_disk = matches!(e, OpenError::Io { .. } | OpenError::Unreadable { .. });
                 let lost = matches!(e, OpenError::MetaLost { .. }) && self.has_lost_meta();
                 let same = !quiet || before == Some(self.files_of_the_log());
-                if !self.refused_for_wear(&e, same)? {
+                if !self.refused_for_bad_sectors(&e, same)? {
                     // Each file that was worn may have an old error to tell, once. A full disk is another matter.
                     let full = matches!(&e, OpenError::Io { source, .. } if source.kind() == ErrorKind::StorageFull);
-                    self.worn.refused |= self.settings.worn && untold && of_disk && !full;
-                    ensure((!must || self.worn.refused) && of_disk || lost, || format!("the start failed: {e}"))?;
+                    self.failing_device.refused |= self.settings.failing_device && untold && of_disk && !full;
+                    ensure((!must || self.failing_device.refused) && of_disk || lost, || {
+                        format!("the start failed: {e}")
+                    })?;
                 }
-                if lost && !self.settings.worn {
+                if lost && !self.settings.failing_device {
                     ensure(same, || "the start was refused, and has changed something".to_owned())?;
                     self.give_meta_back();
                 }
@@ -241,25 +243,25 @@ impl World {
     fn first_look(&mut self, began: u64, untold: bool) -> Check<bool> {
         self.whole_segments();
         let Some(stepper) = &self.stepper else { return Ok(false) };
-        let (report, marks, log_id) = (stepper.report().clone(), stepper.marks(), stepper.meta().log_id);
+        let (report, watermarks, log_id) = (stepper.report().clone(), stepper.watermarks(), stepper.meta().log_id);
         // A failed sync and a kill in a row, without a word on the disk about the failure: then it is damage.
-        let told =
+        let reported =
             |d: &Damage| self.model.maybe_lost.contains(&(d.from, d.to)) || self.may_be_gone(d.from, d.to, self.shaken);
-        let hit = report.unreadable.iter().chain(&report.footless).all(|number| self.was_hit(*number));
-        let moved = report.missing.iter().all(|number| self.worn.moved.contains(number));
-        let excused = moved && hit && report.damage.iter().all(told);
+        let hit = report.unreadable.iter().chain(&report.missing_footer).all(|number| self.was_hit(*number));
+        let moved = report.missing.iter().all(|number| self.failing_device.moved.contains(number));
+        let excused = moved && hit && report.damage.iter().all(reported);
         ensure(excused, || format!("damage: {report}"))?;
         let cut = self.cut.take();
         self.proven = 0;
-        let dropped = marks.received < self.model.floor();
+        let dropped = watermarks.received < self.model.floor();
         let says =
             report.is_damaged() || report.cut_at.is_some() || self.disk.names().contains(&"quarantine/".to_owned());
         ensure(!dropped || says, || format!("records below {} are dropped in silence: {report}", self.model.floor()))?;
         self.model.lost.extend(report.damage.iter().map(|d| (d.from, d.to)));
-        let worn = self.is_worn();
-        self.disturbed = self.full || worn || untold || began < self.last_fault;
+        let failing_device = self.has_bad_sectors();
+        self.disturbed = self.full || failing_device || untold || began < self.last_fault;
         // A start looks itself, before it gives an offset.
-        (self.planned, self.unseen) = (worn || untold || began < self.last_fault, false);
+        (self.planned, self.unseen) = (failing_device || untold || began < self.last_fault, false);
         let lowest = stepper.meta().lowest_offset;
         self.model.retained_from(lowest)?;
         let (found, gaps) = self.read(0, Level::Durable)?;
@@ -269,16 +271,16 @@ impl World {
             return Ok(false);
         }
         let floor = self.model.floor().min(cut.unwrap_or(u64::MAX));
-        self.model.check_found(&found, &gaps, marks.received, floor)?;
-        let holes = if self.settings.rot { self.holes() } else { Vec::new() };
-        let holes: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(holes).collect();
-        self.model.opened(marks, log_id, cut, &holes)?;
+        self.model.check_found(&found, &gaps, watermarks.received, floor)?;
+        let missing_ranges = if self.settings.bit_rot { self.missing_ranges() } else { Vec::new() };
+        let missing_ranges: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(missing_ranges).collect();
+        self.model.opened(watermarks, log_id, cut, &missing_ranges)?;
         self.producers_after_start()?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[
-            marks.received,
-            u64::from(marks.epoch),
+            watermarks.received,
+            u64::from(watermarks.epoch),
             report.rewritten_bytes,
             found.len() as u64,
             self.disk.ops(),
@@ -315,7 +317,7 @@ impl World {
                 Err(ReadError::Io { .. }) if self.disturbed && errors < 5 => errors += 1,
                 Err(ReadError::Gap { to, damaged: false, .. }) if to <= self.model.removed => {}
                 Err(ReadError::Gap { from, to, damaged: true })
-                    if self.settings.rot && self.model.is_excused(from, to) =>
+                    if self.settings.bit_rot && self.model.is_excused(from, to) =>
                 {
                     self.stats.gaps += 1;
                     gaps.push((from, to));

@@ -210,7 +210,7 @@ impl World {
         }
         self.note(|| format!("{} says HELLO: {known:?}", id[0]));
         self.check_known(&id, known, false)?;
-        self.model.unknown_is_told(&id);
+        self.model.reported_unknown(&id);
         let was_here = self.guest(at).next_sequence > 0;
         self.stats.returns += u64::from(was_here && known.is_none());
         let guest = self.guest(at);

@@ -99,7 +99,7 @@ impl Stage {
             level,
             min_time_ns: 1,
             max_time_ns: 2,
-            vouch: b"scene",
+            peer_meta: b"scene",
             payload: &payload,
             payload_checksum: plain(&payload),
             permit,
@@ -112,13 +112,13 @@ impl Stage {
     fn one_job(&self, kind: Kind) {
         let Next::Job(job) = self.journal().begin() else { panic!("nothing to do") };
         assert_eq!(job.kind, kind);
-        self.journal().carry_out(job);
+        self.journal().execute(job);
     }
 
     /// Everything that can be done now.
     pub(crate) fn run(&self) {
         while let Next::Job(job) = self.journal().begin() {
-            self.journal().carry_out(job);
+            self.journal().execute(job);
         }
     }
 
@@ -162,15 +162,15 @@ pub(crate) fn full_disk(faults: Faults) {
                 held.push(job);
             }
             if held.len() > 1 || n % 3 == 0 {
-                held.drain(..).for_each(|job| stage.journal().carry_out(job));
+                held.drain(..).for_each(|job| stage.journal().execute(job));
             }
         }
-        held.drain(..).for_each(|job| stage.journal().carry_out(job));
+        held.drain(..).for_each(|job| stage.journal().execute(job));
         stage.run();
-        let marks = stage.journal().marks();
-        let what = format!("{segments} segments, a look after every {every}: {marks:?}");
-        assert!(marks.received >= segments * 10 && marks.accepting == Accepting::NoSpace, "{what}");
-        assert_eq!(marks.durable, marks.received, "{what}");
+        let watermarks = stage.journal().watermarks();
+        let what = format!("{segments} segments, a look after every {every}: {watermarks:?}");
+        assert!(watermarks.received >= segments * 10 && watermarks.accepting == Accepting::NoSpace, "{what}");
+        assert_eq!(watermarks.durable, watermarks.received, "{what}");
         stage.journal().close();
         stage.run();
         assert!(matches!(stage.journal().begin(), Next::Exit) && stage.journal().meta().clean, "{what}");
@@ -188,7 +188,7 @@ pub(crate) fn one(first_sequence: u64, payload: &[u8]) -> Append<'_> {
         level: Level::Durable,
         min_time_ns: 1,
         max_time_ns: 2,
-        vouch: b"scene",
+        peer_meta: b"scene",
         payload,
         payload_checksum: plain(payload),
         permit: None,
@@ -203,7 +203,7 @@ pub(crate) fn permits(faults: Faults) {
     let Next::Job(job) = stage.journal().begin() else { panic!("nothing to write") };
     assert!(stage.journal().in_flight_bytes() > 0);
     assert_eq!(permits.available_permits(), 0, "given back while the write is in flight");
-    stage.journal().carry_out(job);
+    stage.journal().execute(job);
     stage.run();
     assert_eq!((stage.journal().in_flight_bytes(), permits.available_permits()), (0, 100));
 }
@@ -258,9 +258,9 @@ pub(crate) fn tail(faults: Faults) {
     stage.start();
     let report = stage.journal().report().clone();
     assert_eq!(report.next_offset, 0, "{report}");
-    let aside: Vec<_> = stage.disk.names().into_iter().filter(|n| n.starts_with("quarantine/0")).collect();
-    assert_eq!((aside.len(), report.set_aside.clone()), (1, aside.clone()), "{report}");
-    let kept = stage.disk.peek_durable(&aside[0]).unwrap();
+    let quarantined: Vec<_> = stage.disk.names().into_iter().filter(|n| n.starts_with("quarantine/0")).collect();
+    assert_eq!((quarantined.len(), report.quarantined.clone()), (1, quarantined.clone()), "{report}");
+    let kept = stage.disk.peek_durable(&quarantined[0]).unwrap();
     assert_eq!(kept[..256], found[BATCHES as usize..BATCHES as usize + 256]);
 }
 
@@ -313,7 +313,7 @@ pub(crate) fn shared_block(faults: Faults) {
     let mut stage = Stage::new(faults);
     let acknowledged = stage.append(200, None);
     stage.run();
-    assert_eq!(stage.journal().marks().durable, 1);
+    assert_eq!(stage.journal().watermarks().durable, 1);
     stage.append(200, None);
     stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
     stage.run();
@@ -351,7 +351,12 @@ pub(crate) fn recovery_again(faults: Faults) {
     let from = well.disk.ops();
     well.run();
     let to = well.disk.ops();
-    assert_eq!((well.journal().marks().durable, to > from + 30), (4, true), "it recovers in {} operations", to - from);
+    assert_eq!(
+        (well.journal().watermarks().durable, to > from + 30),
+        (4, true),
+        "it recovers in {} operations",
+        to - from
+    );
     for at in from..to {
         let mut stage = failed();
         stage.disk.fail_at(at, DiskFault::Io);
@@ -360,7 +365,7 @@ pub(crate) fn recovery_again(faults: Faults) {
         stage.disk.clear_faults();
         stage.clock.step(Duration::from_secs(10));
         stage.run();
-        let context = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().marks());
+        let context = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().watermarks());
         assert_eq!(stage.append(3000, None), 4, "{context}");
         stage.run();
         assert_eq!((2..5).map(|o| stage.read(o).is_some()).collect::<Vec<_>>(), [true; 3], "{context}");
@@ -400,7 +405,7 @@ pub(crate) fn used_again(faults: Faults) {
         stage.start();
         let report = stage.journal().report().clone();
         assert_eq!((report.clean, report.scanned), (clean, u32::from(!clean)), "{report}");
-        assert_eq!((report.next_offset, report.set_aside.as_slice()), (7, &[][..]), "{report}");
+        assert_eq!((report.next_offset, report.quarantined.as_slice()), (7, &[][..]), "{report}");
         stage.append(100, None);
         stage.rest();
         assert_eq!(stage.read(7), Some(vec![8; 100]), "{}", stage.journal().report());
@@ -492,7 +497,7 @@ pub(crate) fn behind_the_cut(faults: Faults) {
         stage.start();
         let first = stage.append(5000, None);
         stage.run();
-        assert_eq!(stage.journal().marks().durable, 1);
+        assert_eq!(stage.journal().watermarks().durable, 1);
         // Two are written and not synced when the third is, which vouches for them.
         for _ in 0..2 {
             stage.append_for(Level::Written, 9000, None);
@@ -501,7 +506,7 @@ pub(crate) fn behind_the_cut(faults: Faults) {
         let Next::Job(_never_ends) = stage.journal().begin() else { panic!("a sync is due") };
         stage.append_for(Level::Written, 9000, None);
         stage.one_job(Kind::Write);
-        assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (4, 1));
+        assert_eq!((stage.journal().watermarks().written, stage.journal().watermarks().durable), (4, 1));
         stage.cut_power(Survival::Writes);
         let on_disk = stage.disk.peek(SEGMENT).unwrap();
         let whole = |fill: u8| on_disk.windows(9000).any(|w| w.iter().all(|b| *b == fill));
@@ -551,12 +556,16 @@ pub(crate) fn recovery_keeps_its_space(faults: Faults) {
         let names = stage.disk.names();
         assert!(!names.iter().any(|name| name.ends_with(".tmp")), "seed {seed}: not written elsewhere: {names:?}");
         // What has landed is set aside, for which it takes a block more.
-        over += usize::from(stage.journal().marks().accepting != Accepting::Failed);
+        over += usize::from(stage.journal().watermarks().accepting != Accepting::Failed);
         stage.disk.set_capacity(1 << 40);
         stage.clock.step(Duration::from_secs(60));
         stage.run();
-        let marks = stage.journal().marks();
-        assert_eq!((marks.failures, marks.durable, marks.accepting), (1, 2, Accepting::Yes), "seed {seed}: {marks:?}");
+        let watermarks = stage.journal().watermarks();
+        assert_eq!(
+            (watermarks.failures, watermarks.durable, watermarks.accepting),
+            (1, 2, Accepting::Yes),
+            "seed {seed}: {watermarks:?}"
+        );
         stage.die();
         stage.start();
         let report = stage.journal().report();
@@ -581,16 +590,20 @@ pub(crate) fn read_only(faults: Faults) {
         for _ in 0..4 {
             stage.run();
             stage.clock.step(Duration::from_secs(60));
-            let marks = stage.journal().marks();
-            assert_eq!((marks.accepting, marks.failures), (Accepting::Failed, 1), "{marks:?}");
+            let watermarks = stage.journal().watermarks();
+            assert_eq!((watermarks.accepting, watermarks.failures), (Accepting::Failed, 1), "{watermarks:?}");
             let found = stage.read_below(level, first);
-            assert!(marks.written == second && found == Some(vec![1; 500]), "{marks:?}");
+            assert!(watermarks.written == second && found == Some(vec![1; 500]), "{watermarks:?}");
         }
         stage.disk.set_read_only(false);
         stage.clock.step(Duration::from_secs(60));
         stage.run();
-        let marks = stage.journal().marks();
-        assert_eq!((marks.accepting, marks.failures, marks.written), (Accepting::Yes, 1, 2), "{marks:?}");
+        let watermarks = stage.journal().watermarks();
+        assert_eq!(
+            (watermarks.accepting, watermarks.failures, watermarks.written),
+            (Accepting::Yes, 1, 2),
+            "{watermarks:?}"
+        );
         let third = stage.append_for(level, 500, None);
         stage.rest();
         stage.die();

@@ -17,20 +17,20 @@ pub(crate) fn repeated_block(faults: Faults) {
     stage.run();
     stage.clock.step(Duration::from_secs(2));
     stage.run();
-    assert_eq!(stage.journal().marks().durable, 1);
+    assert_eq!(stage.journal().watermarks().durable, 1);
     stage.append_for(Level::Written, 200, None);
     stage.run();
-    assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (2, 1));
+    assert_eq!((stage.journal().watermarks().written, stage.journal().watermarks().durable), (2, 1));
     stage.disk.fail_next(OpKind::SyncData, ".clog", DiskFault::Io);
     stage.clock.step(Duration::from_secs(2));
     stage.run();
-    assert_eq!(stage.journal().marks().failures, 1);
+    assert_eq!(stage.journal().watermarks().failures, 1);
     stage.disk.spoil(SECOND, BATCHES); // the device could not finish the sector
     stage.disk.evict(); // and what the failed sync marked clean was not kept
     stage.clock.step(Duration::from_secs(2));
     stage.run();
     stage.rest();
-    assert_eq!(stage.journal().marks().durable, 2);
+    assert_eq!(stage.journal().watermarks().durable, 2);
     stage.cut_power(Survival::None);
     stage.start();
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
@@ -48,7 +48,7 @@ enum After {
 /// goes through the page cache, the kernel writes it back at leisure; that fails, and the device has lost what it held
 /// there. Whatever comes next is told of it, and what was in the block is written again from memory, be it that the last batch in
 /// it has driven the one before it out of what is kept for readers.
-pub(crate) fn vouched_block(faults: Faults) {
+pub(crate) fn commit_marker_block(faults: Faults) {
     let range = Policy::SyncFileRange { max_delay: Duration::ZERO, max_bytes: 64 << 10, in_flight: 2 };
     let policies = [range, Policy::GROUP_COMMIT, Policy::PerMessage];
     let afters = [After::Rotation, After::Close, After::Append];
@@ -65,7 +65,7 @@ pub(crate) fn vouched_block(faults: Faults) {
             stage.run();
         }
         let what = format!("{policy:?}, {after:?}, {lens:?}");
-        assert_eq!(stage.journal().marks().durable, lens.len() as u64, "{what}");
+        assert_eq!(stage.journal().watermarks().durable, lens.len() as u64, "{what}");
         let writes = stage.disk.counters().writes;
         stage.rest();
         assert_eq!(stage.disk.counters().writes, writes + 1, "it vouches: {what}");
@@ -76,7 +76,7 @@ pub(crate) fn vouched_block(faults: Faults) {
             After::Append => assert_eq!(stage.append(300, None), lens.len() as u64),
         }
         stage.run();
-        assert_eq!(stage.journal().marks().failures, 1, "{what}");
+        assert_eq!(stage.journal().watermarks().failures, 1, "{what}");
         stage.clock.step(Duration::from_secs(2));
         stage.run();
         if !matches!(after, After::Close) {
@@ -114,7 +114,7 @@ pub(crate) fn repeated_segment(faults: Faults) {
         stage.disk.fail_next(OpKind::SetLen, ".clog", DiskFault::Io);
         stage.journal().request_rotate();
         stage.run();
-        assert_eq!((stage.journal().marks().failures, stage.journal().marks().durable), (1, 0));
+        assert_eq!((stage.journal().watermarks().failures, stage.journal().watermarks().durable), (1, 0));
         stage.clock.step(Duration::from_secs(2));
         stage
     };
@@ -161,11 +161,11 @@ pub(crate) fn written_over(faults: Faults) {
         stage.rest();
         stage.append(5000, None);
         stage.run();
-        assert_eq!(stage.journal().marks().durable, 2);
+        assert_eq!(stage.journal().watermarks().durable, 2);
         stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
         stage.journal().request_rotate();
         stage.run();
-        assert_eq!((stage.journal().marks().failures, stage.journal().meta().highest_segment), (1, 1));
+        assert_eq!((stage.journal().watermarks().failures, stage.journal().meta().highest_segment), (1, 1));
         // The first attempt may be told of the same error, through another open file.
         for _ in 0..2 {
             stage.clock.step(Duration::from_secs(3));
@@ -185,13 +185,13 @@ pub(crate) fn age(faults: Faults) {
     stage.append_for(Level::Written, 200, None);
     stage.clock.step(Duration::from_secs(2));
     stage.rest();
-    assert_eq!((stage.journal().marks().durable, stage.journal().oldest_undurable_boot_ns()), (1, None));
+    assert_eq!((stage.journal().watermarks().durable, stage.journal().oldest_undurable_boot_ns()), (1, None));
     stage.rest();
     stage.clock.step(Duration::from_secs(3600));
     let now = stage.clock.boot_ns();
     stage.append_for(Level::Written, 200, None);
     let Next::Job(write) = stage.journal().begin() else { panic!("nothing to write") };
-    stage.journal().carry_out(write);
-    assert_eq!((stage.journal().marks().written, stage.journal().marks().durable), (2, 1));
+    stage.journal().execute(write);
+    assert_eq!((stage.journal().watermarks().written, stage.journal().watermarks().durable), (2, 1));
     assert_eq!(stage.journal().oldest_undurable_boot_ns(), Some(now));
 }

@@ -28,7 +28,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("perl", &["perl-base"])?;
     let binary = built_tests(&run.root, "cuts")?;
     if std::env::var_os("CLAD_CUTS_TRACE").is_some() {
-        run.case("a kept trace", || test(&binary, "kept::a_kept_trace_again", 0));
+        run.case("a kept trace", || test(&binary, "saved_trace::a_saved_trace_is_replayed", 0));
         return Ok(());
     }
     run.case("the device sees what is lost, and what is kept", || {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Run, has, need, output};
 
 /// A mount is busy for a moment after a process in it has ended; so often is it tried.
-const UNMOUNTS: u32 = 50;
+const UNMOUNT_ATTEMPTS_MAX: u32 = 50;
 
 /// A file system to be made.
 pub(super) enum Kind {
@@ -56,8 +56,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     case("a disk that others fill up", &small, "full::is_filled_by_others");
     let without = "full::without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment";
     case("a disk without inodes", &ext4_of(&["-N", "64"]), without);
-    case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_goes_on");
-    case("a device that fails what it took is told by the sync", &small, "full::fails_a_device_and_the_sync_tells");
+    case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_resumes");
+    case(
+        "a device that fails what it took is told by the sync",
+        &small,
+        "full::fails_a_device_and_the_sync_reports_it",
+    );
     case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");
     case("a file system that becomes read-only under the daemon", &room, "mounts::becomes_read_only");
     case(
@@ -353,7 +357,7 @@ impl Mount {
             let mut tries = 0;
             while let Err(error) = output(Command::new("umount").arg(&self.point)) {
                 tries += 1;
-                if tries == UNMOUNTS {
+                if tries == UNMOUNT_ATTEMPTS_MAX {
                     // So that at least nobody meets it any more.
                     let _ = output(Command::new("umount").arg("--lazy").arg(&self.point));
                     return Err(error);

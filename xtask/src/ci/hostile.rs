@@ -11,7 +11,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.no_args()?;
     let binary = built_tests(&run.root, "hostile")?;
     for (name, module) in [
-        ("ten thousand connections", "crowd::"),
+        ("ten thousand connections", "many_connections::"),
         ("lengths, counts and numbers up to the largest", "lengths::"),
         ("half frames, and clients that never read", "slow::"),
         ("gRPC: messages that begin and never end", "messages::"),

@@ -8,7 +8,7 @@ use super::Run;
 use super::disk::{built_tests, closing_words};
 
 /// Kills under `group_commit`; the other policies get a third. `cargo xtask ci kill 1000` says otherwise.
-const ROUNDS: u64 = 50;
+const KILLS_DEFAULT: u64 = 50;
 const TESTS: [(&str, &str); 4] = [
     ("group_commit", "what_was_acknowledged_survives"),
     ("per_message", "what_was_acknowledged_survives_per_message"),
@@ -18,9 +18,9 @@ const TESTS: [(&str, &str); 4] = [
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let rounds = match run.args.as_slice() {
-        [] => ROUNDS,
-        [rounds] => rounds.parse().context("cargo xtask ci kill [ROUNDS]")?,
-        more => anyhow::bail!("cargo xtask ci kill [ROUNDS], not {}", more.join(" ")),
+        [] => KILLS_DEFAULT,
+        [rounds] => rounds.parse().context("cargo xtask ci kill [KILLS_DEFAULT]")?,
+        more => anyhow::bail!("cargo xtask ci kill [KILLS_DEFAULT], not {}", more.join(" ")),
     };
     let binary = built_tests(&run.root, "kill")?;
     for (policy, test) in TESTS {

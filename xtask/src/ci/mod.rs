@@ -74,7 +74,7 @@ struct Run {
     passed: usize,
     failed: usize,
     /// The lines of failures that say most.
-    telling: Vec<String>,
+    failure_lines: Vec<String>,
     /// How long a device that is slow to flush takes for it at least.
     flush_seconds: &'static str,
 }
@@ -94,7 +94,7 @@ impl Run {
                 self.failed += 1;
                 let text = format!("{error:#}");
                 println!("  FAILED  {name}: {text}");
-                self.telling.extend(telling(&text).map(|line| format!("{name}: {line}")));
+                self.failure_lines.extend(failure_lines(&text).map(|line| format!("{name}: {line}")));
             }
         }
     }
@@ -125,28 +125,28 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
         args: args.to_vec(),
         passed: 0,
         failed: 0,
-        telling: Vec::new(),
+        failure_lines: Vec::new(),
         flush_seconds: "0",
     };
     // What keeps the suite as a whole from going on is a failed case too: the closing line must say so.
     if let Err(error) = (suite.run)(&mut run) {
         run.case("the suite itself", || Err(error));
     }
-    run.telling.iter().for_each(|line| println!("  FAILED  {line}"));
+    run.failure_lines.iter().for_each(|line| println!("  FAILED  {line}"));
     println!("{name}: {} passed, {} failed", run.passed, run.failed);
     let good = run.failed == 0 && run.passed > 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Of a failure's text the lines that tell a seed, and what each panic said: ten at most, and no long ones.
-fn telling(text: &str) -> impl Iterator<Item = String> {
+fn failure_lines(text: &str) -> impl Iterator<Item = String> {
     let mut lines: Vec<String> = Vec::new();
     let mut panicked = false;
     for line in text.lines() {
-        let tells = panicked || (line.contains("SEED=") && !line.contains(" kept inputs"));
+        let is_relevant = panicked || (line.contains("SEED=") && !line.contains(" kept inputs"));
         panicked = line.contains("panicked at ");
         let line: String = line.trim().chars().take(400).collect();
-        if tells && lines.len() < 10 && !lines.contains(&line) {
+        if is_relevant && lines.len() < 10 && !lines.contains(&line) {
             lines.push(line);
         }
     }
@@ -203,19 +203,19 @@ pub(crate) fn target(root: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::telling;
+    use super::failure_lines;
 
     #[test]
     fn what_runs_a_failure_again_is_found_in_a_long_text() {
         let text = "simulation: CLAD_SEED=5 CLAD_SIM_RUNS=9\nok\nthread 'a' (1) panicked at b.rs:1:2:\n1 of 9 broke a rule:\n  \
                     CLAD_SEED=7 CLAD_SIM_RUNS=1: lost\nstack backtrace:\n  CLAD_SEED=7 CLAD_SIM_RUNS=1: lost\n";
-        let told: Vec<String> = telling(text).collect();
+        let shown: Vec<String> = failure_lines(text).collect();
         assert_eq!(
-            told,
+            shown,
             ["simulation: CLAD_SEED=5 CLAD_SIM_RUNS=9", "1 of 9 broke a rule:", "CLAD_SEED=7 CLAD_SIM_RUNS=1: lost"]
         );
-        assert_eq!(telling(&"SEED=1\n".repeat(50)).count(), 1);
+        assert_eq!(failure_lines(&"SEED=1\n".repeat(50)).count(), 1);
         let many: String = (0..50).map(|n| format!("SEED={n}\n")).collect();
-        assert_eq!(telling(&many).count(), 10);
+        assert_eq!(failure_lines(&many).count(), 10);
     }
 }

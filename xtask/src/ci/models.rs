@@ -34,11 +34,11 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             command.env("CLAD_MODEL_ORDERS", orders.to_string());
         }
         let said = output(&mut command)?;
-        let told = || {
+        let results = || {
             said.lines().filter(|l| ["model", "caught ", "MISSED ", "FAILED "].iter().any(|start| l.starts_with(start)))
         };
-        told().for_each(|line| println!("          {line}"));
-        ensure!(told().any(|line| line.starts_with("models: ")), "the test said nothing:\n{said}");
+        results().for_each(|line| println!("          {line}"));
+        ensure!(results().any(|line| line.starts_with("models: ")), "the test said nothing:\n{said}");
         Ok(())
     });
     Ok(())

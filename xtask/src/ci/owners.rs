@@ -14,7 +14,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     for (name, module) in [
         ("thousands who say BYE push nobody out, over restarts and crashes", "goodbyes::"),
         ("an id that comes back after BYE begins anew", "returns::"),
-        ("a user is one owner of producers by every transport, and who has few is let in", "places::"),
+        ("a user is one owner of producers by every transport, and who has few is let in", "producer_slots::"),
         ("one user takes all he can of everything, and nobody else is told", "greed::"),
     ] {
         run.case(name, || {

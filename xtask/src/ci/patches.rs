@@ -36,8 +36,8 @@ const VARIABLE: &str = "WRONG_ON_PURPOSE";
 
 const SESSION: &str = "daemon/src/ingest/session.rs";
 const RING: &str = "daemon/src/rings/ring.rs";
-const OUTS: &str = "daemon/src/rings/outs.rs";
-const PASS: &str = "daemon/src/rings/pass.rs";
+const IN_FLIGHT: &str = "daemon/src/rings/in_flight.rs";
+const CYCLE: &str = "daemon/src/rings/cycle.rs";
 
 /// The faults. What is wrong with each, and what catches it, stands in docs/TESTING.md.
 const ALL: &[Tests] = &[
@@ -68,8 +68,8 @@ const SESSIONS: &[Patch] = &[
     Patch {
         name: "ShareReleasedEarly",
         file: SESSION,
-        right: "(held.end <= m.written ||",
-        wrong: "(held.end <= (if ON! { m.received } else { m.written }) ||",
+        right: "(unwritten.end <= m.written ||",
+        wrong: "(unwritten.end <= (if ON! { m.received } else { m.written }) ||",
     },
     Patch {
         name: "ResentUnderAnotherSequence",
@@ -93,7 +93,7 @@ const SESSIONS: &[Patch] = &[
 
 const CLIENT_RINGS: &[Patch] = &[Patch {
     name: "PostedBeforeItIsCommitted",
-    file: "client-sdk/src/ring/port.rs",
+    file: "client-sdk/src/ring/handle.rs",
     right: "            Err(_) => Posted::Wait(append, claim),",
     wrong: "            Err(_) if ON! && level == AckLevel::Posted => {\n\
             \u{20}   self.resolve(claim, count, Ok(self.receipt(count, level)));\n\
@@ -112,15 +112,15 @@ const RINGS: &[Patch] = &[
     },
     Patch {
         name: "RingsForgetAFailure",
-        file: OUTS,
-        right: "let has = |out: &&Out| out.failures == marks.failures && ",
-        wrong: "let has = |out: &&Out| (ON! || out.failures == marks.failures) && ",
+        file: IN_FLIGHT,
+        right: "|out: &&Run| out.failures == watermarks.failures && ",
+        wrong: "|out: &&Run| (ON! || out.failures == watermarks.failures) && ",
     },
     Patch {
-        name: "RingsTellDurableByWritten",
-        file: OUTS,
-        right: "self.reached(self.durable, marks, marks.durable)",
-        wrong: "self.reached(self.durable, marks, if ON! { marks.written } else { marks.durable })",
+        name: "RingsReportDurableByWritten",
+        file: IN_FLIGHT,
+        right: "self.reached(self.durable, watermarks, watermarks.durable)",
+        wrong: "self.reached(self.durable, watermarks, if ON! { watermarks.written } else { watermarks.durable })",
     },
     Patch {
         name: "NotTakenAgain",
@@ -135,8 +135,8 @@ const RINGS: &[Patch] = &[
         wrong: "Producer::begin(self.journal.clone(), if ON! { ProducerId::from_bytes([7; 16]) } else { note.producer }, ",
     },
     Patch {
-        name: "TimeTakenAnewForEachRing",
-        file: PASS,
+        name: "TimeTakenAgainForEachRing",
+        file: CYCLE,
         right: "        let mut frontier = before;\n\
             \u{20}       for ring in rings.iter_mut() {\n\
             \u{20}           frontier = frontier.min(ring.look(before));\n\
@@ -153,8 +153,8 @@ const RINGS: &[Patch] = &[
     Patch {
         name: "SocketsDoNotWait",
         file: "daemon/src/rings/mod.rs",
-        right: "        if !shared.roll.is_behind(of) {\n            return Ok(());",
-        wrong: "        if ON! || !shared.roll.is_behind(of) {\n            return Ok(());",
+        right: "        if !shared.registry.is_behind(of) {\n            return Ok(());",
+        wrong: "        if ON! || !shared.registry.is_behind(of) {\n            return Ok(());",
     },
     Patch {
         name: "CutOffRingTakenAgain",
@@ -164,13 +164,13 @@ const RINGS: &[Patch] = &[
     },
     Patch {
         name: "OneProducerHoldsAll",
-        file: PASS,
+        file: CYCLE,
         right: "match why.is_for_all() {",
         wrong: "match ON! || why.is_for_all() {",
     },
     Patch {
         name: "WhatWaitsIsOvertaken",
-        file: PASS,
+        file: CYCLE,
         right: "stopped[taken.ring] = true;",
         wrong: "stopped[taken.ring] = !ON!;",
     },

@@ -31,23 +31,23 @@ const SLOW: &[Call] = &[
 ];
 const SLOW_INPUTS: u64 = 1_000_000;
 /// How long the slow device of the suite `disk` takes to flush then, in seconds.
-const SLOW_FLUSH: &str = "30";
+const SLOW_FLUSH_SECONDS: &str = "30";
 /// No suite shows anything with less.
-const LEAST: u64 = 12;
+const ROUNDS_MIN: u64 = 12;
 /// What each of them must have tried.
 const TRIED: [&str; 5] = ["states", "kills", "faults", "inputs", "attacks"];
 
 pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
     let (calls, inputs, flush) = match which {
         "quick" => (QUICK, QUICK_INPUTS, "0"),
-        "slow" => (SLOW, SLOW_INPUTS, SLOW_FLUSH),
+        "slow" => (SLOW, SLOW_INPUTS, SLOW_FLUSH_SECONDS),
         other => bail!("cargo xtask proof quick|slow, not {other}"),
     };
     let part = match std::env::var("CLAD_PROOF_PART") {
         Ok(part) => part.parse::<u64>().context("CLAD_PROOF_PART is a number")?.max(1),
         Err(_) => 1,
     };
-    let of = |all: u64| (all / part).max(LEAST.min(all));
+    let of = |all: u64| (all / part).max(ROUNDS_MIN.min(all));
     let inputs = of(inputs);
     let optimised = which == "slow";
     let began = Instant::now();
@@ -58,14 +58,14 @@ pub(crate) fn run(root: &Path, which: &str) -> Result<ExitCode> {
         println!("==== {name} {}", args.join(" "));
         let since = Instant::now();
         let mut suite =
-            Run { root: root.to_owned(), args, passed: 0, failed: 0, telling: Vec::new(), flush_seconds: flush };
+            Run { root: root.to_owned(), args, passed: 0, failed: 0, failure_lines: Vec::new(), flush_seconds: flush };
         let run = SUITES.iter().find(|suite| suite.name == *name).map(|suite| suite.run);
         let ended = run.map_or_else(|| Err(anyhow::anyhow!("there is no suite {name}")), |run| run(&mut suite));
         if let Err(error) = ended {
             suite.case("the suite itself", || Err(error));
         }
         let good = suite.failed == 0 && suite.passed > 0;
-        suite.telling.iter().for_each(|line| println!("  FAILED  {line}"));
+        suite.failure_lines.iter().for_each(|line| println!("  FAILED  {line}"));
         println!("{name}: {} passed, {} failed, {} s", suite.passed, suite.failed, since.elapsed().as_secs());
         if good { &mut passed } else { &mut failed }.push(*name);
     }

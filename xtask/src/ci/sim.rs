@@ -14,12 +14,12 @@ use super::{Run, output};
 /// under test, so most of those that every change has to pass are the same each time, and the long hunts are by hand.
 const SEEDS: u64 = 2_000;
 /// Histories that are the same each time.
-const FIXED: u64 = 8_000;
-/// So many of them for one on a worn device, unless more than these are asked for: then [`LONG`].
-const WORN: u64 = 40;
-const LONG: u64 = 4;
+const FIXED_HISTORIES: u64 = 8_000;
+/// So many of them for one on a worn device, unless more than these are asked for: then [`FAILING_DEVICE_EVERY_LONG`].
+const FAILING_DEVICE_EVERY: u64 = 40;
+const FAILING_DEVICE_EVERY_LONG: u64 = 4;
 /// So many histories of the journal alone for one of both sessions and the journal.
-const WHOLE: u64 = 20;
+const WHOLE_SYSTEM_EVERY: u64 = 20;
 /// So many of them for one fresh input of each fuzz target.
 const INPUTS: u64 = 5;
 /// What the targets say of themselves, each with its seed, and the end.
@@ -49,7 +49,7 @@ pub(super) fn faults(run: &mut Run) -> Result<()> {
     run.case("every deliberate fault is caught", || {
         let args = ["test", "--profile", "sim", "--package", "clad-sim", "--features", "faults"];
         let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
-        told(&said, &["caught ", "faults: "])
+        print_lines(&said, &["caught ", "faults: "])
     });
     super::patches::run(run)
 }
@@ -69,12 +69,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             let mut command = cargo(&root);
             command.args(["test", "--profile", "sim", "--package", "clad-sim", "--test", test]);
             command.args(["--", "--nocapture"]).env("CLAD_SIM_RUNS", seeds.to_string());
-            command.env("CLAD_SIM_FIXED", FIXED.to_string());
-            let worn = if seeds > SEEDS { seeds / LONG } else { seeds.div_ceil(WORN) };
-            command.env("CLAD_SIM_WORN", worn.to_string());
+            command.env("CLAD_SIM_FIXED", FIXED_HISTORIES.to_string());
+            let failing_device =
+                if seeds > SEEDS { seeds / FAILING_DEVICE_EVERY_LONG } else { seeds.div_ceil(FAILING_DEVICE_EVERY) };
+            command.env("CLAD_SIM_WORN", failing_device.to_string());
             let began = Instant::now();
             let said = output(&mut command)?;
-            told(
+            print_lines(
                 &said,
                 &[
                     "simulation: ",
@@ -103,13 +104,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         if std::env::var_os("CLAD_SEED").is_none() {
             command.env("CLAD_SEED", "fresh");
         }
-        told(&output(&mut command)?, &FUZZED)
+        print_lines(&output(&mut command)?, &FUZZED)
     });
     run.case("both sessions and the journal", || {
         let mut command = cargo(&root);
         command.args(["test", "--package", "clad-client", "--lib", "every_receipt_is_kept"]);
-        command.args(["--", "--nocapture"]).env("CLAD_WHOLE_RUNS", (seeds / WHOLE).max(1).to_string());
-        told(&output(&mut command)?, &["whole: ", "test result: "])
+        command.args(["--", "--nocapture"]).env("CLAD_WHOLE_RUNS", (seeds / WHOLE_SYSTEM_EVERY).max(1).to_string());
+        print_lines(&output(&mut command)?, &["whole: ", "test result: "])
     });
     Ok(())
 }
@@ -121,7 +122,7 @@ pub(super) fn cargo(root: &Path) -> Command {
 }
 
 /// Prints what a test said of itself; it must have said something.
-fn told(said: &str, starts: &[&str]) -> Result<()> {
+fn print_lines(said: &str, starts: &[&str]) -> Result<()> {
     let lines = || said.lines().filter(|line| starts.iter().any(|start| line.starts_with(start)));
     lines().for_each(|line| println!("          {line}"));
     ensure!(lines().next().is_some(), "the tests said nothing:\n{said}");

@@ -15,7 +15,7 @@ const MAY_IMPORT: [(&str, &[&str]); 6] = [
     ("clactl", &["clad-client", "clad-proto", "clad-journal"]),
 ];
 /// Crates that are not shipped may import anything, as may tests.
-const FREE: [&str; 9] = [
+const UNRESTRICTED: [&str; 9] = [
     "clad-sim",
     "clad-models",
     "clad-benches",
@@ -27,7 +27,7 @@ const FREE: [&str; 9] = [
     "xtask",
 ];
 /// Names under which things gather that belong nowhere.
-const HEAPS: [&str; 5] = ["common", "utils", "util", "helpers", "shared"];
+const CATCH_ALL_NAMES: [&str; 5] = ["common", "utils", "util", "helpers", "shared"];
 
 /// A manifest of a crate.
 struct Manifest<'a> {
@@ -60,7 +60,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
 fn of_manifest(manifest: &Manifest<'_>, ours: &[&str]) -> Vec<Finding> {
     let (name, file) = (manifest.name.as_str(), manifest.file);
     let mut findings = Vec::new();
-    if name.split('-').any(|part| HEAPS.contains(&part)) {
+    if name.split('-').any(|part| CATCH_ALL_NAMES.contains(&part)) {
         findings.push(finding(file, format!("a crate called {name}: name it by what it is for")));
     }
     let mut imports = Vec::new();
@@ -70,7 +70,7 @@ fn of_manifest(manifest: &Manifest<'_>, ours: &[&str]) -> Vec<Finding> {
             findings.push(finding(file, format!("{import}: nothing in a data folder is ever memory-mapped")));
         }
     }
-    if FREE.contains(&name) {
+    if UNRESTRICTED.contains(&name) {
         return findings;
     }
     let Some((_, allowed)) = MAY_IMPORT.iter().find(|(known, _)| *known == name) else {

@@ -5,7 +5,7 @@ mod commonware;
 
 use std::process::ExitCode;
 
-use clad_benches::cli::{Common, OneDurable, tell};
+use clad_benches::cli::{Common, OneDurable, print_outcome};
 use clad_benches::place::Place;
 use clap::{Args, Parser, ValueEnum};
 
@@ -34,7 +34,7 @@ enum Writer {
 
 fn main() -> ExitCode {
     let Cli::Durable(Durable { common, by: Writer::Commonware, one }) = Cli::parse();
-    let run = || tell(commonware::run(&one, Place::new(&common.dir, common.on)?.path())?);
+    let run = || print_outcome(commonware::run(&one, Place::new(&common.dir, common.on)?.path())?);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

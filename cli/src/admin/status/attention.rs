@@ -11,11 +11,11 @@ use super::sample::Sample;
 use crate::format::human::{bytes, count, counted};
 
 /// A disk with less free than this share is worth a word.
-const LOW: u64 = 10;
+const DISK_FREE_PERCENT_MIN: u64 = 10;
 /// Appends that fill more than this share of what they may take make senders wait.
-const CROWDED: u64 = 90;
+const INFLIGHT_PERCENT_MAX: u64 = 90;
 /// Reasons of a refusal that are not the sender's.
-const OURS: [&str; 3] = ["busy", "no_space", "journal_failed"];
+const DAEMON_REASONS: [&str; 3] = ["busy", "no_space", "journal_failed"];
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,7 @@ fn disk(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String)) {
                 bytes(status.segment_bytes),
             ),
         );
-    } else if share < LOW {
+    } else if share < DISK_FREE_PERCENT_MIN {
         say(
             Weight::Mind,
             format!(
@@ -173,7 +173,7 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
     let ours: HashMap<String, u64> = counted_now
         .rejected_records
         .iter()
-        .filter(|(reason, count)| OURS.contains(&reason.as_str()) && **count > 0)
+        .filter(|(reason, count)| DAEMON_REASONS.contains(&reason.as_str()) && **count > 0)
         .map(|(reason, count)| (reason.clone(), *count))
         .collect();
     if !ours.is_empty() {
@@ -196,7 +196,7 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
         );
     }
     let limit = status.inflight_limit_bytes;
-    if limit > 0 && status.inflight_bytes.saturating_mul(100) / limit >= CROWDED {
+    if limit > 0 && status.inflight_bytes.saturating_mul(100) / limit >= INFLIGHT_PERCENT_MAX {
         say(
             Weight::Mind,
             format!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clad_proto::grpc::v1::{Counters, Histogram};
 
 /// Less than this between two looks says nothing.
-const SHORTEST: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// What was counted within a time.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ impl Sample {
         // A lower uptime is another process.
         let before = before.filter(|before| before.uptime_us <= now.uptime_us).unwrap_or(&whole);
         let window = Duration::from_micros(now.uptime_us - before.uptime_us);
-        (window >= SHORTEST).then(|| Self { window, counted: difference(now, before) })
+        (window >= SAMPLE_INTERVAL_MIN).then(|| Self { window, counted: difference(now, before) })
     }
 
     /// So many a second.
@@ -158,7 +158,7 @@ mod tests {
         assert!(Sample::between(Some(&at(1_000_000, 50)), &at(1_050_000, 60)).is_none());
         let first = Sample::between(None, &at(3_000_000, 250)).expect("since the start");
         assert_eq!(first.window, Duration::from_secs(3));
-        let anew = Sample::between(Some(&at(9_000_000, 900)), &at(1_000_000, 7)).expect("since the start");
-        assert_eq!(anew.rates(&anew.counted.appended_records)["unix"], 7.0);
+        let since_start = Sample::between(Some(&at(9_000_000, 900)), &at(1_000_000, 7)).expect("since the start");
+        assert_eq!(since_start.rates(&since_start.counted.appended_records)["unix"], 7.0);
     }
 }

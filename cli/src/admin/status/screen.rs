@@ -71,7 +71,7 @@ fn identity(sheet: &mut Sheet, status: &v1::StatusResponse) {
 
 fn moving(sheet: &mut Sheet, status: &v1::StatusResponse, sample: Option<&Sample>, now_ns: u64) {
     let offsets = status.offsets.unwrap_or_default();
-    let behind = |mark: u64| match offsets.received.saturating_sub(mark) {
+    let behind = |watermark: u64| match offsets.received.saturating_sub(watermark) {
         0 => String::new(),
         n => format!(" ({} behind)", count(n)),
     };

@@ -19,9 +19,9 @@ use crate::format::human::{count, duration};
 use crate::output::table::wrapped;
 
 /// Looks that are remembered: as many as the widest screen has columns.
-const HISTORY: usize = 512;
+const SAMPLES_MAX: usize = 512;
 /// Lines of the curve, with its frame.
-const CURVE: u16 = 5;
+const CURVE_LINES: u16 = 5;
 
 /// What has been seen so far.
 pub(super) struct Screen {
@@ -51,7 +51,7 @@ impl Screen {
                     _ => lately(&status),
                 };
                 if let Some(sample) = &self.sample {
-                    if self.rates.len() == HISTORY {
+                    if self.rates.len() == SAMPLES_MAX {
                         self.rates.pop_front();
                     }
                     let records = sample.counted.appended_records.values().sum();
@@ -71,7 +71,7 @@ impl Screen {
         let lines = u16::try_from(numbers.lines().count()).unwrap_or(u16::MAX);
         // The curve goes first where there is no room for everything.
         let needed = u32::from(wanted) + u32::from(lines) + 2;
-        let curve = if u32::from(area.height) >= needed + 3 { CURVE.min(area.height - needed as u16) } else { 0 };
+        let curve = if u32::from(area.height) >= needed + 3 { CURVE_LINES.min(area.height - needed as u16) } else { 0 };
         let [head, chart, body, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(curve),
@@ -213,10 +213,10 @@ mod tests {
     fn history_is_bounded() {
         let mut screen = Screen::new(Duration::from_secs(1));
         let mut status = later(0);
-        for _ in 0..2 * HISTORY {
+        for _ in 0..2 * SAMPLES_MAX {
             status.counters.as_mut().expect("counters").uptime_us += 1_000_000;
             screen.look(Ok(status.clone()));
         }
-        assert_eq!(screen.rates.len(), HISTORY);
+        assert_eq!(screen.rates.len(), SAMPLES_MAX);
     }
 }

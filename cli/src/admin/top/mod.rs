@@ -18,14 +18,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::draw::Screen;
-use super::connect::{Admin, KNOWN, connect, failed, silent};
+use super::connect::{Admin, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
 use super::status::screen;
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 
 /// Keys that wait to be looked at.
-const KEYS: usize = 16;
+const KEY_QUEUE_MAX: usize = 16;
 
 /// What may be said to `top`.
 #[derive(Debug, Args)]
@@ -67,10 +67,10 @@ async fn look(path: &Path) -> Look {
         let mut admin: Admin = connect(path).await?;
         Ok(admin.status(v1::StatusRequest {}).await.map_err(|status| failed(path, &status))?.into_inner())
     };
-    match tokio::time::timeout(KNOWN, ask).await {
+    match tokio::time::timeout(MEMORY_REPLY_TIMEOUT, ask).await {
         Ok(Ok(status)) => Ok(Box::new(status)),
         Ok(Err(stop)) => Err(Stop::to_string(&stop)),
-        Err(_) => Err(silent(path, KNOWN).to_string()),
+        Err(_) => Err(silent(path, MEMORY_REPLY_TIMEOUT).to_string()),
     }
 }
 
@@ -135,12 +135,12 @@ fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::St
         screen.look(Ok(first));
         let mut terminal = Terminal::take()?;
         let mut keys = keys();
-        let (told, mut looks) = mpsc::channel(1);
+        let (sender, mut looks) = mpsc::channel(1);
         let interval = args.interval;
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
-                if told.send(look(&path).await).await.is_err() {
+                if sender.send(look(&path).await).await.is_err() {
                     return;
                 }
             }
@@ -166,11 +166,11 @@ fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::St
 
 /// What is typed, and that the terminal has another size: both want the screen drawn anew.
 fn keys() -> mpsc::Receiver<Event> {
-    let (told, keys) = mpsc::channel(KEYS);
+    let (sender, keys) = mpsc::channel(KEY_QUEUE_MAX);
     // It waits in the kernel for as long as nobody types, and so ends with the process, not before.
     std::thread::spawn(move || {
         while let Ok(event) = read() {
-            if told.blocking_send(event).is_err() {
+            if sender.blocking_send(event).is_err() {
                 return;
             }
         }

@@ -9,12 +9,12 @@ use super::{Inbox, Item, Life, Shared, lock};
 use crate::{
     SubmitError,
     producer::{
-        batch::{Batch, Kept},
+        batch::{Batch, CachedRing},
         stats::Book,
         ticket::{Receipt, Ticket},
         waiters::Claim,
     },
-    ring::{Port, Posted, Pushed, Pushing, Unsettled},
+    ring::{Posted, Pushed, Pushing, RingHandle, Unsettled},
     session::Append,
 };
 use clad_proto::{AckLevel, Record};
@@ -25,43 +25,45 @@ use std::sync::{
 };
 
 /// Items that the task handles while nobody can put any in.
-const LATE: usize = 64;
+const LATE_ITEMS_MAX: usize = 64;
 /// Batches that are kept.
-const SPARE_BATCHES: usize = 64;
+const POOLED_BATCHES_MAX: usize = 64;
 
 impl Shared {
     /// The ring, if submits may go there at once.
-    pub(super) fn direct(&self) -> Option<Arc<Port>> {
+    pub(super) fn direct(&self) -> Option<Arc<RingHandle>> {
         match self.direct.load(Ordering::Acquire) {
             0 => None,
-            number => self.port_of(number),
+            number => self.ring_handle_of(number),
         }
     }
 
     #[cold]
-    fn port_of(&self, number: u64) -> Option<Arc<Port>> {
-        self.port().filter(|port| port.number() == number)
+    fn ring_handle_of(&self, number: u64) -> Option<Arc<RingHandle>> {
+        self.ring_handle().filter(|ring_handle| ring_handle.number() == number)
     }
 
     /// The ring that there is now. Never waits: where it changes just now, there is none.
-    pub(crate) fn port(&self) -> Option<Arc<Port>> {
-        self.port.try_read().ok()?.clone()
+    pub(crate) fn ring_handle(&self) -> Option<Arc<RingHandle>> {
+        self.ring_handle.try_read().ok()?.clone()
     }
 
     /// An append goes to the ring; given back where it must wait.
     pub(super) fn try_post(
         &self,
-        port: &Arc<Port>,
+        ring_handle: &Arc<RingHandle>,
         append: Append,
         claim: Claim,
     ) -> Result<Option<(Append, Claim)>, SubmitError> {
-        match port.post(append, claim) {
+        match ring_handle.post(append, claim) {
             Posted::Done => Ok(None),
             Posted::Forked(append, _) => {
                 self.counters.submitted.take_back(append.count.into());
                 Err(SubmitError::Forked)
             }
-            Posted::Wait(append, claim) if self.options.drop_when_full && !claim.is_shared() && !port.is_closed() => {
+            Posted::Wait(append, claim)
+                if self.options.drop_when_full && !claim.is_shared() && !ring_handle.is_closed() =>
+            {
                 self.counters.dropped.add(append.count.into());
                 Err(SubmitError::RingFull)
             }
@@ -77,29 +79,29 @@ impl Shared {
         count: u32,
         level: Option<AckLevel>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        let port = if self.options.max_records > 1 { None } else { self.direct() }?;
+        let ring_handle = if self.options.max_records > 1 { None } else { self.direct() }?;
         let book = Book::Common(&self.counters);
         book.submitted(count.into());
-        match port.push(Pushing::new(payload, count), level) {
+        match ring_handle.push(Pushing::new(payload, count), level) {
             Ok(receipt) => {
                 book.posted(count.into());
                 Some(Ok(Ticket::from(receipt)))
             }
-            Err(why) => self.settle(&port, why, count, book),
+            Err(why) => self.settle(&ring_handle, why, count, book),
         }
     }
 
     fn settle(
         &self,
-        port: &Arc<Port>,
+        ring_handle: &Arc<RingHandle>,
         why: Unsettled,
         count: u32,
         book: Book<'_>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        match port.settle(why, count, book) {
-            Pushed::Due(later) => Some(Ok(Ticket::from(later))),
+        match ring_handle.settle(why, count, book) {
+            Pushed::Pending(ticket) => Some(Ok(Ticket::from(ticket))),
             Pushed::Ended(error) => Some(Ok(Ticket::from(error))),
-            Pushed::Wait if self.options.drop_when_full && !port.is_closed() => {
+            Pushed::Wait if self.options.drop_when_full && !ring_handle.is_closed() => {
                 self.counters.dropped.add(count.into());
                 Some(Err(SubmitError::RingFull))
             }
@@ -131,8 +133,8 @@ impl Shared {
         if number == 0 || self.options.max_records > 1 || batch.is_empty() {
             return Err(None);
         }
-        let find = || Some(Kept::new(self.port_of(number)?, &self.counters));
-        let (payload, Kept { ring, tally, .. }) = batch.with_ring(number, find).ok_or(None)?;
+        let find = || Some(CachedRing::new(self.ring_handle_of(number)?, &self.counters));
+        let (payload, CachedRing { ring, tally, .. }) = batch.with_ring(number, find).ok_or(None)?;
         let count = payload.count();
         let payload = Pushing { bytes: payload.as_bytes(), known: payload.group_checksum(), count };
         let book = Book::Own(tally);
@@ -145,7 +147,7 @@ impl Shared {
 
     /// What becomes of a batch that was not settled at once.
     pub(crate) fn settle_batch(&self, batch: &mut Batch, why: Unsettled) -> Option<Result<Ticket, SubmitError>> {
-        let Kept { ring, tally, .. } = batch.kept()?;
+        let CachedRing { ring, tally, .. } = batch.cached_ring()?;
         let ticket = self.settle(ring, why, batch.count(), Book::Own(tally))?;
         batch.clear();
         Some(ticket)
@@ -157,15 +159,15 @@ impl Shared {
         if self.direct.load(Ordering::Acquire) == 0 || self.options.max_records > 1 {
             return None;
         }
-        let spare = self.batches.try_lock().ok().and_then(|mut batches| batches.pop());
-        let mut batch = spare.unwrap_or_else(|| Batch::new(self.new_builder()));
+        let pooled = self.batches.try_lock().ok().and_then(|mut batches| batches.pop());
+        let mut batch = pooled.unwrap_or_else(|| Batch::new(self.new_builder()));
         if let Err(error) = batch.push(record) {
             return Some(Err(SubmitError::Record { index: 0, error }));
         }
         let ticket = self.push_batch(&mut batch, level);
         batch.clear();
         if let Ok(mut batches) = self.batches.try_lock()
-            && batches.len() < SPARE_BATCHES
+            && batches.len() < POOLED_BATCHES_MAX
         {
             batches.push(batch);
         }
@@ -173,29 +175,29 @@ impl Shared {
     }
 
     /// Another ring, or none.
-    pub(crate) fn set_port(&self, port: Option<Arc<Port>>) {
+    pub(crate) fn set_ring_handle(&self, ring_handle: Option<Arc<RingHandle>>) {
         self.direct.store(0, Ordering::Release);
-        (*self.port.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&port);
+        (*self.ring_handle.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&ring_handle);
         lock(&self.batches).clear(); // with them goes the ring that was
         // Whoever looked for it while it changed found none, and may never look again.
-        if let Some(port) = port {
-            port.want_for_waiting();
+        if let Some(ring_handle) = ring_handle {
+            ring_handle.want_for_waiting();
         }
     }
 
     /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
     pub(crate) fn late(&self, into: &mut VecDeque<Item>) -> Option<Late<'_>> {
         let mut inbox = lock(&self.inbox);
-        let few = inbox.items.len() <= LATE;
+        let few = inbox.items.len() <= LATE_ITEMS_MAX;
         into.extend(inbox.items.drain(..));
         few.then_some(Late { direct: &self.direct, inbox })
     }
 
     /// The board of the ring is looked at for whoever waits for room or for an answer.
-    pub(crate) fn look_at_board(&self) {
-        if let Some(port) = self.port().filter(|_| !self.is_forked()) {
-            port.pump();
-            port.want();
+    pub(crate) fn poll_completion_page(&self) {
+        if let Some(ring_handle) = self.ring_handle().filter(|_| !self.is_forked()) {
+            ring_handle.pump();
+            ring_handle.want();
         }
     }
 }
@@ -208,7 +210,7 @@ pub(crate) struct Late<'a> {
 
 impl Late<'_> {
     /// Nothing waits for room in this ring any more: from here on submits go there at once.
-    pub(crate) fn post_directly(self, to: &Port) {
+    pub(crate) fn post_directly(self, to: &RingHandle) {
         if matches!(self.inbox.life, Life::Open) {
             self.direct.store(to.number(), Ordering::Release);
         }

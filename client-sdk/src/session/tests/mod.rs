@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 pub(super) type TestSession = Session<u64, u64>;
 
-pub(super) const GIVE_UP: Duration = Duration::from_secs(60);
+pub(super) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn session() -> TestSession {
-    Session::new(64, GIVE_UP, Backoff::new(Duration::from_millis(1), Duration::from_millis(8), 7))
+    Session::new(64, DELIVERY_TIMEOUT, Backoff::new(Duration::from_millis(1), Duration::from_millis(8), 7))
 }
 
 /// An append whose payload is its number.

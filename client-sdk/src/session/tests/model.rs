@@ -176,7 +176,7 @@ pub(super) struct Daemon {
     pub(super) connected: bool,
     pub(super) connection: u64,
     /// Losses that the connection knows of.
-    told: u32,
+    losses_reported: u32,
     /// What a client has sent and the daemon not read.
     pub(super) inbound: VecDeque<Out>,
     /// What the daemon has sent and the client not read.
@@ -196,7 +196,7 @@ impl Daemon {
             losses: 0,
             connected: false,
             connection: 0,
-            told: 0,
+            losses_reported: 0,
             inbound: VecDeque::new(),
             outbound: VecDeque::new(),
             waiting: Vec::new(),
@@ -207,7 +207,7 @@ impl Daemon {
     /// HELLO and WELCOME.
     pub(super) fn welcome(&mut self) -> Welcome {
         self.connected = true;
-        (self.connection, self.told) = (self.connection + 1, self.losses);
+        (self.connection, self.losses_reported) = (self.connection + 1, self.losses);
         let log = &self.log;
         let at = |offset: u64| match offset {
             offset if offset < log.durable => AckLevel::Durable,
@@ -272,7 +272,7 @@ impl Daemon {
                         }
                         self.say(Answer::Accepted(accepted));
                         // A level may have been reached long ago: say so again.
-                        self.marks();
+                        self.watermarks();
                     }
                     Err(error) => self.refuse(&head, error),
                 }
@@ -295,18 +295,18 @@ impl Daemon {
         }
         let end = self.log.end();
         if level == AckLevel::Received {
-            self.mark(id, level, end);
+            self.watermark(id, level, end);
             return Ok(());
         }
         self.lost_since()?;
         self.flushes.push((id, level, end));
-        self.marks();
+        self.watermarks();
         Ok(())
     }
 
     /// What the next FLUSH of a connection is told, once.
     fn lost_since(&mut self) -> Result<(), ErrorInfo> {
-        if std::mem::replace(&mut self.told, self.losses) == self.losses {
+        if std::mem::replace(&mut self.losses_reported, self.losses) == self.losses {
             return Ok(());
         }
         Err(ErrorInfo { retryable: false, maybe_written: true, ..ErrorInfo::new(ErrorCode::JournalFailed, "a loss") })
@@ -372,23 +372,23 @@ impl Daemon {
         Ok(accepted)
     }
 
-    fn marks(&mut self) {
+    fn watermarks(&mut self) {
         if self.failed {
             return; // what was not released when it failed is not released
         }
-        self.mark(0, AckLevel::Written, self.log.written);
-        self.mark(0, AckLevel::Durable, self.log.durable);
+        self.watermark(0, AckLevel::Written, self.log.written);
+        self.watermark(0, AckLevel::Durable, self.log.durable);
         for (id, level, end) in std::mem::take(&mut self.flushes) {
             let reached = self.log.reached(level);
             if reached >= end {
-                self.mark(id, level, reached);
+                self.watermark(id, level, reached);
             } else {
                 self.flushes.push((id, level, end));
             }
         }
     }
 
-    fn mark(&mut self, request_id: u32, level: AckLevel, offset: u64) {
+    fn watermark(&mut self, request_id: u32, level: AckLevel, offset: u64) {
         self.waiting.retain(|(head, end)| head.level > level || *end > offset);
         let (epoch, epoch_first_offset) = (self.log.epoch, self.log.epoch_first);
         self.say(Answer::Watermark(Watermark { request_id, epoch, epoch_first_offset, level, offset }));
@@ -400,7 +400,7 @@ impl Daemon {
             let log = &mut self.log;
             log.written = log.written.max(log.boundary(written));
             log.durable = log.durable.max(log.boundary(durable).min(log.written));
-            self.marks();
+            self.watermarks();
         }
     }
 
@@ -435,7 +435,8 @@ impl Daemon {
             Kept::Below(keep) => {
                 log.cut(keep, 1);
                 // A later watermark says all that the one before said, so a daemon need not send both.
-                self.outbound.retain(|answer| !matches!(answer, Answer::Watermark(mark) if mark.request_id == 0));
+                self.outbound
+                    .retain(|answer| !matches!(answer, Answer::Watermark(watermark) if watermark.request_id == 0));
                 log.end() < written
             }
             Kept::But(from, to) => {
@@ -455,7 +456,7 @@ impl Daemon {
             }
         }
         // It says where the epoch begins before it gives offsets in it. (The daemon gives none again after such a recovery.)
-        self.marks();
+        self.watermarks();
         holes
     }
 

@@ -10,13 +10,13 @@
 mod check;
 
 use super::{
-    GIVE_UP,
+    DELIVERY_TIMEOUT,
     model::{Answer, Daemon, Kept, Limits},
 };
 use crate::{
     AppendError,
     backoff::Backoff,
-    producer::{FlushSender, Receipt, Unheard},
+    producer::{FlushSender, Receipt, UndeliveredErrors},
     session::{Append, Outcome, Session},
 };
 use bytes::Bytes;
@@ -55,17 +55,17 @@ struct Submitted {
     ticket: bool,
 }
 
-type Told = Result<(), AppendError>;
-type Hearing = Pin<Box<dyn Future<Output = Option<Told>>>>;
+type FlushResult = Result<(), AppendError>;
+type FlushFuture = Pin<Box<dyn Future<Output = Option<FlushResult>>>>;
 
 struct Flush {
     /// So many appends are before it.
     before: u64,
     level: Option<AckLevel>,
     /// Nothing: it was dropped, or has ended.
-    hearing: Option<Hearing>,
+    future: Option<FlushFuture>,
     dropped: bool,
-    told: Option<Told>,
+    result: Option<FlushResult>,
 }
 
 /// What can happen in a world: not everything in each, so that each is also seen without the others.
@@ -81,7 +81,7 @@ struct World {
     random: Random,
     fates: Fates,
     now: Instant,
-    unheard: &'static Unheard,
+    undelivered: &'static UndeliveredErrors,
     session: Session<u64, (usize, FlushSender)>,
     max_in_flight: usize,
     daemon: Daemon,
@@ -106,8 +106,8 @@ impl World {
             random,
             fates,
             now: Instant::now(),
-            unheard: Box::leak(Box::default()),
-            session: Session::new(max_in_flight, GIVE_UP, backoff),
+            undelivered: Box::leak(Box::default()),
+            session: Session::new(max_in_flight, DELIVERY_TIMEOUT, backoff),
             max_in_flight: max_in_flight as usize,
             daemon: Daemon::new(window),
             submitted: Vec::new(),
@@ -143,22 +143,22 @@ impl World {
     }
 
     fn flush_to(&mut self, level: Option<AckLevel>) {
-        let (sender, listener) = self.unheard.listen();
+        let (sender, listener) = self.undelivered.listen();
         self.session.flush(level, (self.flushes.len(), sender), self.now);
-        let (before, hearing) = (self.submitted.len() as u64, Some(Box::pin(listener.hear()) as Hearing));
-        self.flushes.push(Flush { before, level, hearing, dropped: false, told: None });
+        let (before, future) = (self.submitted.len() as u64, Some(Box::pin(listener.recv()) as FlushFuture));
+        self.flushes.push(Flush { before, level, future, dropped: false, result: None });
     }
 
     /// A caller goes away.
     fn drop_flush(&mut self) {
-        let waiting: Vec<usize> = (0..self.flushes.len()).filter(|at| self.flushes[*at].hearing.is_some()).collect();
+        let waiting: Vec<usize> = (0..self.flushes.len()).filter(|at| self.flushes[*at].future.is_some()).collect();
         if let Some(at) = waiting.get(self.random.below(waiting.len().max(1) as u64) as usize) {
-            (self.flushes[*at].hearing, self.flushes[*at].dropped) = (None, true);
+            (self.flushes[*at].future, self.flushes[*at].dropped) = (None, true);
         }
         if self.random.one_in(2) {
-            let left = self.session.forget_flushes(|(_, sender)| sender.is_closed());
+            let left = self.session.prune_flushes(|(_, sender)| sender.is_closed());
             let asked = self.session.flushes.iter().filter(|flush| flush.is_sent()).count();
-            let waiting = self.flushes.iter().filter(|flush| flush.hearing.is_some()).count();
+            let waiting = self.flushes.iter().filter(|flush| flush.future.is_some()).count();
             assert!(left <= asked + waiting, "{left} are kept, and nobody waits for them");
         }
     }
@@ -168,7 +168,7 @@ impl World {
         if self.daemon.next().is_some_and(|number| self.poison.contains(&number)) {
             // What was answered before it arrives first.
             while !self.daemon.outbound.is_empty() {
-                self.hear();
+                self.process_answer();
             }
             self.session.ended_by_append(&ErrorInfo::new(ErrorCode::AppendTooLarge, ""));
             self.hang_up();
@@ -179,7 +179,7 @@ impl World {
 
     fn hang_up(&mut self) {
         self.daemon.hang_up();
-        self.book.nobody_tells(&self.daemon.log, &self.outcomes);
+        self.book.note_unreported(&self.daemon.log, &self.outcomes);
         self.session.disconnected(self.now, "cut");
         self.collect();
     }
@@ -200,10 +200,10 @@ impl World {
         assert!(self.session.pending() <= waiting + self.max_in_flight, "what has ended is kept");
     }
 
-    fn hear(&mut self) {
+    fn process_answer(&mut self) {
         match self.daemon.outbound.pop_front() {
             Some(Answer::Accepted(answer)) => self.session.accepted(&answer, self.now).expect("a good answer"),
-            Some(Answer::Watermark(mark)) => self.session.watermark(&mark, self.now),
+            Some(Answer::Watermark(watermark)) => self.session.watermark(&watermark, self.now),
             Some(Answer::Refused(answer)) => self.session.refused(answer, self.now),
             Some(Answer::FlushRefused(id, error)) => self.session.flush_refused(id, error, self.now),
             None => {}
@@ -227,33 +227,33 @@ impl World {
         if let Err(error) = &result
             && !self.submitted[number as usize].ticket
         {
-            self.unheard.keep(error.clone());
-            self.book.untold.insert(number);
+            self.undelivered.add(error.clone());
+            self.book.unreported.insert(number);
         }
         assert!(self.outcomes.insert(number, result).is_none(), "append {number} ended twice");
     }
 
-    fn flush_ends(&mut self, number: usize, sender: FlushSender, result: Told) {
+    fn flush_ends(&mut self, number: usize, sender: FlushSender, result: FlushResult) {
         let of_its_own = result.clone().err();
         if matches!(of_its_own, None | Some(AppendError::Lost)) {
             self.raise(number);
         }
-        self.unheard.tell(sender, result);
+        self.undelivered.complete_flush(sender, result);
         let flush = &mut self.flushes[number];
-        assert!(flush.told.is_none(), "flush {number} ended twice");
-        let Some(mut hearing) = flush.hearing.take() else { return };
+        assert!(flush.result.is_none(), "flush {number} ended twice");
+        let Some(mut future) = flush.future.take() else { return };
         if self.fates.dropped && self.random.one_in(8) {
             flush.dropped = true;
             return; // with what it is told in hand
         }
-        let Poll::Ready(told) = hearing.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             panic!("flush {number} has ended and waits");
         };
-        let told = told.expect("it is told");
-        flush.told = Some(told.clone());
-        match told {
+        let result = result.expect("it is told");
+        flush.result = Some(result.clone());
+        match result {
             Ok(()) => self.check_flush(number),
-            Err(error) => self.is_told(&error, of_its_own.as_ref()),
+            Err(error) => self.check_reported(&error, of_its_own.as_ref()),
         }
     }
 
@@ -276,7 +276,7 @@ impl World {
                 }
             }
             for _ in 0..self.random.below(4) {
-                self.hear();
+                self.process_answer();
             }
             self.hang_up();
         }
@@ -385,7 +385,7 @@ impl World {
                 let refusal = self.refusal();
                 self.read(refusal);
             }
-            65..85 => self.hear(),
+            65..85 => self.process_answer(),
             85..88 => self.daemon.noise(),
             88..94 => {
                 let (written, durable) = (self.keep(self.daemon.log.written), self.keep(self.daemon.log.durable));
@@ -397,7 +397,7 @@ impl World {
             98 if self.fates.dropped && self.random.one_in(3) => self.drop_flush(),
             98 => self.flush(),
             99 if self.random.below(30) == 0 => {
-                self.now += GIVE_UP * 2;
+                self.now += DELIVERY_TIMEOUT * 2;
                 self.book.waited = true;
                 self.session.tick(self.now);
                 self.collect();
@@ -432,7 +432,7 @@ impl World {
             let end = self.daemon.log.end();
             self.daemon.advance(end, end);
             while !self.daemon.outbound.is_empty() {
-                self.hear();
+                self.process_answer();
             }
             if self.session.is_idle() && self.daemon.inbound.is_empty() {
                 return;
@@ -447,11 +447,11 @@ impl World {
         for _ in 0..5 {
             self.flush_to(None);
             self.settle();
-            if matches!(self.flushes.last(), Some(Flush { told: Some(Ok(())), .. })) {
+            if matches!(self.flushes.last(), Some(Flush { result: Some(Ok(())), .. })) {
                 return;
             }
         }
-        panic!("no flush ends well: {:?}", self.flushes.last().map(|flush| &flush.told));
+        panic!("no flush ends well: {:?}", self.flushes.last().map(|flush| &flush.result));
     }
 
     fn run(&mut self) {
@@ -497,7 +497,7 @@ fn everything_ends_once_and_is_stored_once_in_order() {
         assert!(outcome.is_ok(), "seed {seed}; CLAD_TEST_SEED={seed} runs it alone");
         receipts += world.outcomes.values().filter(|outcome| outcome.is_ok()).count();
         errors += world.outcomes.values().filter(|outcome| outcome.is_err()).count();
-        assert!(world.now < Instant::now() + GIVE_UP * 1000);
+        assert!(world.now < Instant::now() + DELIVERY_TIMEOUT * 1000);
     }
     assert!(
         seeds.len() == 1 || (receipts > errors && errors > 100),

@@ -1,6 +1,6 @@
 //! The rules of the session, one by one, against a daemon played by hand.
 
-use super::{GIVE_UP, TestSession, append, appends, flushes, model::Daemon, session};
+use super::{DELIVERY_TIMEOUT, TestSession, append, appends, flushes, model::Daemon, session};
 use crate::{AppendError, session::Out, session::resume::SharedProducer};
 use clad_proto::{
     AckLevel, ErrorCode, ErrorInfo, LogId,
@@ -30,8 +30,9 @@ fn with(n: u64, now: Instant) -> TestSession {
 
 /// Sequences and gap marks of everything that is sent now.
 fn sent(session: &mut TestSession, now: Instant) -> Vec<(u64, bool)> {
-    let outs = std::iter::from_fn(|| session.next_out(now));
-    outs.filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None })
+    let outputs = std::iter::from_fn(|| session.next_out(now));
+    outputs
+        .filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None })
         .collect()
 }
 
@@ -44,9 +45,9 @@ fn refused(session: &mut TestSession, seq: u64, error: ErrorInfo, now: Instant) 
     session.refused(Refused { first_seq: seq, count: 1, error }, now);
 }
 
-fn mark(session: &mut TestSession, level: AckLevel, offset: u64, now: Instant) {
-    let mark = Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset };
-    session.watermark(&mark, now);
+fn deliver_watermark(session: &mut TestSession, level: AckLevel, offset: u64, now: Instant) {
+    let watermark = Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset };
+    session.watermark(&watermark, now);
 }
 
 fn gap(expected: u64) -> ErrorInfo {
@@ -58,7 +59,7 @@ fn later(now: Instant) -> Instant {
 }
 
 #[test]
-fn a_hole_is_jumped_by_the_oldest_alone_once_everything_is_answered() {
+fn a_sequence_gap_is_skipped_by_the_oldest_once_everything_is_answered() {
     let now = Instant::now();
     let mut session = with(4, now);
     assert_eq!(sent(&mut session, now), [(0, false), (1, false), (2, false), (3, false)]);
@@ -69,7 +70,7 @@ fn a_hole_is_jumped_by_the_oldest_alone_once_everything_is_answered() {
     assert_eq!(sent(&mut session, now), [], "one is still in flight");
     refused(&mut session, 3, gap(1), now);
     assert_eq!(sent(&mut session, later(now)), [], "the oldest has no outcome yet: 2 may not jump over it");
-    mark(&mut session, AckLevel::Durable, 11, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 11, now);
     assert_eq!(sent(&mut session, later(now)), [(2, true), (3, false)]);
     let ended = appends(&mut session);
     assert_eq!(
@@ -110,7 +111,7 @@ fn who_came_behind_a_refused_one_has_its_reason() {
 }
 
 #[test]
-fn what_was_fired_and_forgotten_may_leave_a_hole() {
+fn what_was_fired_and_forgotten_may_leave_a_sequence_gap() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, Some(AckLevel::None), now), 0);
@@ -150,11 +151,11 @@ fn levels_do_not_wait_for_each_other() {
     let numbers =
         |session: &mut TestSession| appends(session).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     assert_eq!(numbers(&mut session), [1]);
-    mark(&mut session, AckLevel::Written, 7, now);
+    deliver_watermark(&mut session, AckLevel::Written, 7, now);
     assert_eq!(numbers(&mut session), [] as [u64; 0], "the third is at offset 7");
-    mark(&mut session, AckLevel::Written, 8, now);
+    deliver_watermark(&mut session, AckLevel::Written, 8, now);
     assert_eq!(numbers(&mut session), [2]);
-    mark(&mut session, AckLevel::Durable, 8, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 8, now);
     assert_eq!(numbers(&mut session), [0]);
     assert!(session.is_idle());
 }
@@ -183,7 +184,7 @@ fn the_window_counts_from_the_oldest_without_an_outcome() {
     assert_eq!(sent(&mut session, now).len(), 2);
     accepted(&mut session, 0, 0, 1, now);
     assert_eq!(sent(&mut session, now), [], "accepted is not an outcome at this level");
-    mark(&mut session, AckLevel::Durable, 1, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 1, now);
     assert_eq!(sent(&mut session, now), [(2, false)]);
 }
 
@@ -215,8 +216,8 @@ fn who_missed_an_epoch_sends_everything_again() {
 
 /// Everything that the log had of it was given up by an epoch that it missed: nothing of it can be stored, so it is sent again.
 #[test]
-fn who_missed_an_epoch_that_gave_up_all_it_had_is_not_forgotten() {
-    let told = |first_offset| {
+fn a_producer_that_missed_an_emptied_epoch_is_not_forgotten() {
+    let resent = |first_offset| {
         let now = Instant::now();
         let mut session = with(2, now);
         sent(&mut session, now);
@@ -228,8 +229,8 @@ fn who_missed_an_epoch_that_gave_up_all_it_had_is_not_forgotten() {
         session.connected(&Welcome { received: 30, written: 30, durable: 30, ..welcome }).expect("nobody else");
         (appends(&mut session).len(), sent(&mut session, now))
     };
-    assert_eq!(told(10), (0, vec![(0, false), (1, false)]));
-    assert_eq!(told(11), (2, vec![]), "the first may be stored at 10, and the daemon knows of nothing");
+    assert_eq!(resent(10), (0, vec![(0, false), (1, false)]));
+    assert_eq!(resent(11), (2, vec![]), "the first may be stored at 10, and the daemon knows of nothing");
 }
 
 #[test]
@@ -239,11 +240,12 @@ fn a_new_epoch_on_the_connection_keeps_what_is_below_its_first_only_if_it_follow
         let mut session = with(2, now);
         sent(&mut session, now);
         (0..2).for_each(|seq| accepted(&mut session, seq, 10 + seq, 1, now));
-        let mark = Watermark { request_id: 0, epoch, epoch_first_offset: 11, level: AckLevel::Durable, offset: 11 };
-        session.watermark(&mark, now);
+        let watermark =
+            Watermark { request_id: 0, epoch, epoch_first_offset: 11, level: AckLevel::Durable, offset: 11 };
+        session.watermark(&watermark, now);
         assert_eq!(appends(&mut session).len(), 2 - again.len());
-        let outs: Vec<_> = sent(&mut session, now).into_iter().map(|(seq, _)| seq).collect();
-        assert_eq!(outs, again.into_iter().map(|(seq, _)| seq).collect::<Vec<_>>());
+        let outputs: Vec<_> = sent(&mut session, now).into_iter().map(|(seq, _)| seq).collect();
+        assert_eq!(outputs, again.into_iter().map(|(seq, _)| seq).collect::<Vec<_>>());
     }
 }
 
@@ -253,7 +255,7 @@ fn who_was_forgotten_sends_only_what_was_never_sent() {
     let mut session = with(3, now);
     sent(&mut session, now);
     accepted(&mut session, 0, 0, 1, now);
-    mark(&mut session, AckLevel::Durable, 1, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 1, now);
     session.submit(append(3, 1, DURABLE, now), 3);
     session.disconnected(now, "gone");
     session.connected(&Welcome { received: 9, written: 9, durable: 9, ..welcome() }).expect("nobody else");
@@ -264,7 +266,7 @@ fn who_was_forgotten_sends_only_what_was_never_sent() {
 }
 
 #[test]
-fn what_a_crash_took_whole_is_sent_again_and_what_had_a_receipt_is_told_by_a_flush() {
+fn what_a_crash_took_is_resent_and_a_flush_reports_lost_receipts() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
@@ -302,7 +304,7 @@ fn another_log_gets_what_the_one_before_never_saw() {
 
 /// What was acknowledged in the log before, and no flush has brought any further, is in none that could be asked.
 #[test]
-fn a_flush_tells_of_what_was_left_behind_in_another_log() {
+fn a_flush_reports_what_was_left_behind_in_another_log() {
     let now = Instant::now();
     for (reached, asked, lost) in [
         (AckLevel::Written, AckLevel::Durable, true),
@@ -314,16 +316,16 @@ fn a_flush_tells_of_what_was_left_behind_in_another_log() {
         session.connected(&welcome()).expect("nobody else");
         sent(&mut session, now);
         accepted(&mut session, 0, 4, 1, now);
-        mark(&mut session, reached, 5, now);
+        deliver_watermark(&mut session, reached, 5, now);
         assert!(appends(&mut session)[0].1.is_ok());
         session.disconnected(now, "gone");
         session.flush(None, 0, now); // the highest that there is, when there is one
         session.connected(&Welcome { log_id: LogId::from_bytes([2; 16]), ..welcome() }).expect("nobody else");
         session.flush(Some(asked), 1, now);
         assert_eq!(session.next_out(now), None, "the new log can say nothing of it");
-        let told = flushes(&mut session);
-        let errors: Vec<_> = told.iter().map(|(_, result)| matches!(result, Err(AppendError::Lost))).collect();
-        assert_eq!(errors, [reached < AckLevel::Durable, false], "{told:?}: it is told once");
+        let flushed = flushes(&mut session);
+        let errors: Vec<_> = flushed.iter().map(|(_, result)| matches!(result, Err(AppendError::Lost))).collect();
+        assert_eq!(errors, [reached < AckLevel::Durable, false], "{flushed:?}: it is told once");
         if lost {
             // One that asks for less is answered, and takes the news from nobody.
             session.left_behind = Some(reached);
@@ -346,9 +348,9 @@ fn what_is_too_long_by_now_may_be_there_if_it_was_sent() {
     session.connected(&Welcome { max_append_bytes: 0, ..welcome() }).expect("nobody else");
     assert_eq!(session.next_out(now), None);
     let ended: Vec<_> = appends(&mut session).into_iter().map(|(_, result)| result.expect_err("too long")).collect();
-    let told: Vec<_> = ended.iter().map(|error| (error.code(), error.maybe_written(), error.is_retryable())).collect();
+    let codes: Vec<_> = ended.iter().map(|error| (error.code(), error.maybe_written(), error.is_retryable())).collect();
     let code = Some(ErrorCode::AppendTooLarge);
-    assert_eq!(told, [(code, true, false), (code, false, false)], "{ended:?}");
+    assert_eq!(codes, [(code, true, false), (code, false, false)], "{ended:?}");
 }
 
 /// What fails is the flush: of what was submitted before nothing is said by that.
@@ -368,21 +370,21 @@ fn a_flush_that_fails_says_of_nothing_that_it_is_not_written() {
     let Some(Out::Flush { id, .. }) = failed.next_out(now) else { panic!("it asks") };
     let lost = ErrorInfo::new(ErrorCode::JournalFailed, "some of it may be lost");
     failed.flush_refused(id, ErrorInfo { retryable: false, maybe_written: true, ..lost }, now);
-    let mut given_up = flushed(AckLevel::Written);
-    given_up.disconnected(now, "gone");
-    given_up.tick(now + GIVE_UP);
+    let mut abandoned = flushed(AckLevel::Written);
+    abandoned.disconnected(now, "gone");
+    abandoned.tick(now + DELIVERY_TIMEOUT);
     let mut ended = flushed(AckLevel::Written);
     ended.fail_all(&AppendError::Closed { maybe_written: false });
     let mut unreachable = flushed(AckLevel::Durable);
     assert_eq!(unreachable.next_out(now), None);
-    for mut session in [failed, given_up, ended, unreachable] {
-        let told = flushes(&mut session);
-        assert!(matches!(&told[..], [(0, Err(error))] if error.maybe_written()), "{told:?}");
+    for mut session in [failed, abandoned, ended, unreachable] {
+        let flushed = flushes(&mut session);
+        assert!(matches!(&flushed[..], [(0, Err(error))] if error.maybe_written()), "{flushed:?}");
     }
 }
 
 #[test]
-fn an_id_goes_on_where_the_log_has_it_and_is_shared_with_nobody() {
+fn an_id_resumes_where_the_log_has_it_and_is_not_shared() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, DURABLE, now), 0);
@@ -423,45 +425,44 @@ fn waiting_ends_for_each_append_by_itself() {
     let mut session = with(1, now);
     sent(&mut session, now);
     session.disconnected(now, "gone");
-    let second = now + GIVE_UP / 2;
+    let second = now + DELIVERY_TIMEOUT / 2;
     session.submit(append(1, 1, DURABLE, second), 1);
-    assert_eq!(session.next_timer(), Some(now + GIVE_UP));
-    session.tick(now + GIVE_UP);
+    assert_eq!(session.next_timer(), Some(now + DELIVERY_TIMEOUT));
+    session.tick(now + DELIVERY_TIMEOUT);
     let ended = appends(&mut session);
-    assert!(matches!(&ended[..], [(0, Err(AppendError::GivenUp { maybe_written: true, .. }))]), "{ended:?}");
-    assert_eq!(session.next_timer(), Some(second + GIVE_UP));
+    assert!(matches!(&ended[..], [(0, Err(AppendError::DeliveryTimeout { maybe_written: true, .. }))]), "{ended:?}");
+    assert_eq!(session.next_timer(), Some(second + DELIVERY_TIMEOUT));
     session.connected(&welcome()).expect("nobody else");
     assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
 }
 
 /// Whatever was the trouble before: who asks why it waits, or hears that it waited too long, hears of the last one.
 #[test]
-fn of_trouble_the_newest_reason_is_told() {
+fn of_trouble_the_newest_reason_is_reported() {
     let now = Instant::now();
     let mut session = with(1, now);
     sent(&mut session, now);
     let no_space = || ErrorInfo::new(ErrorCode::NoSpace, "no room").retry_after_ms(1000);
-    let told = |session: &TestSession| session.trouble().expect("nothing goes forward").clone();
+    let trouble = |session: &TestSession| session.trouble().expect("nothing goes forward").clone();
     session.disconnected(now, "nobody listens");
-    assert_eq!(told(&session), (now, "nobody listens".to_owned()));
+    assert_eq!(trouble(&session), (now, "nobody listens".to_owned()));
     session.connected(&welcome()).expect("nobody else");
-    let (since, why) = told(&session);
+    let (since, why) = trouble(&session);
     assert!(since == now && why.contains("there again"), "{why}");
     for (wait, text) in [(1, "no room"), (3, "a failed disk"), (5, "no room")] {
         let at = now + Duration::from_secs(wait);
         assert_eq!(sent(&mut session, at), [(0, false)]);
         refused(&mut session, 0, ErrorInfo { text: text.to_owned(), ..no_space() }, at);
-        let (since, why) = told(&session);
+        let (since, why) = trouble(&session);
         assert!(since == now && why.contains(text), "{why} instead of {text}");
     }
     // The first has its refusal, the second was not sent.
     let later = now + Duration::from_secs(5);
     session.submit(append(1, 1, DURABLE, later), 1);
-    session.tick(later + GIVE_UP);
+    session.tick(later + DELIVERY_TIMEOUT);
     let ended: Vec<_> = appends(&mut session).into_iter().map(|(_, result)| result.expect_err("given up")).collect();
     assert!(matches!(&ended[0], AppendError::Refused { error, .. } if error.text == "no room"), "{ended:?}");
-    let reason =
-        |error: &AppendError| matches!(error, AppendError::GivenUp { reason, .. } if reason.contains("no room"));
+    let reason = |error: &AppendError| matches!(error, AppendError::DeliveryTimeout { reason, .. } if reason.contains("no room"));
     assert!(reason(&ended[1]), "{ended:?}");
 }
 
@@ -473,28 +474,28 @@ fn a_wait_that_is_over_is_no_timer_while_there_is_nobody_to_send_to() {
     refused(&mut session, 0, ErrorInfo::new(ErrorCode::Busy, ""), now);
     assert!(session.next_timer() < Some(later(now)));
     session.disconnected(now, "gone");
-    assert_eq!(session.next_timer(), Some(now + GIVE_UP));
+    assert_eq!(session.next_timer(), Some(now + DELIVERY_TIMEOUT));
 }
 
 /// The disk hangs: the oldest waits for it on a connection that lives, and what comes behind it is not taken.
 #[test]
-fn what_is_given_up_behind_one_that_is_not_answered_is_let_go_of() {
+fn what_expires_behind_an_unanswered_append_is_dropped() {
     let now = Instant::now();
     let mut session = with(2, now);
     sent(&mut session, now);
     accepted(&mut session, 0, 0, 1, now);
     refused(&mut session, 1, ErrorInfo::new(ErrorCode::NoSpace, ""), now);
     (2..200).for_each(|number| session.submit(append(number, 1, DURABLE, now), number));
-    session.tick(now + GIVE_UP);
+    session.tick(now + DELIVERY_TIMEOUT);
     let ended = appends(&mut session);
     assert_eq!(ended.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..200).collect::<Vec<_>>());
     assert_eq!(session.pending(), 2, "the oldest, and what the daemon may have heard of");
     session.submit(append(200, 1, DURABLE, now), 200);
-    assert_eq!(sent(&mut session, now + GIVE_UP), [], "it may not jump over the oldest");
-    mark(&mut session, AckLevel::Durable, 1, now);
-    assert_eq!(sent(&mut session, now + GIVE_UP), [(200, true)]);
+    assert_eq!(sent(&mut session, now + DELIVERY_TIMEOUT), [], "it may not jump over the oldest");
+    deliver_watermark(&mut session, AckLevel::Durable, 1, now);
+    assert_eq!(sent(&mut session, now + DELIVERY_TIMEOUT), [(200, true)]);
     accepted(&mut session, 200, 1, 1, now);
-    mark(&mut session, AckLevel::Durable, 2, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 2, now);
     assert!(matches!(appends(&mut session).as_slice(), [(0, Ok(_)), (200, Ok(_))]));
     assert!(session.is_idle());
 }
@@ -505,9 +506,9 @@ fn a_daemon_that_never_takes_it_is_the_reason_given() {
     let mut session = with(1, now);
     sent(&mut session, now);
     refused(&mut session, 0, ErrorInfo::new(ErrorCode::NoSpace, "full"), now);
-    session.tick(now + GIVE_UP - Duration::from_millis(1));
+    session.tick(now + DELIVERY_TIMEOUT - Duration::from_millis(1));
     assert_eq!(appends(&mut session).len(), 0);
-    session.tick(now + GIVE_UP);
+    session.tick(now + DELIVERY_TIMEOUT);
     let ended = appends(&mut session);
     let [(0, Err(error))] = &ended[..] else { panic!("{ended:?}") };
     assert_eq!((error.code(), error.is_retryable(), error.maybe_written()), (Some(ErrorCode::NoSpace), true, false));
@@ -519,7 +520,7 @@ fn too_large() -> ErrorInfo {
 }
 
 #[test]
-fn of_several_that_may_have_ended_a_connection_each_is_sent_alone() {
+fn of_several_that_may_have_ended_a_connection_each_is_the_only_one_in_flight() {
     let now = Instant::now();
     let mut session = with(4, now);
     assert_eq!(sent(&mut session, now).len(), 4);
@@ -548,7 +549,7 @@ fn of_several_that_may_have_ended_a_connection_each_is_sent_alone() {
     accepted(&mut session, 0, 0, 1, now);
     assert_eq!(sent(&mut session, now), [(1, false)]);
     accepted(&mut session, 1, 1, 1, now);
-    mark(&mut session, AckLevel::Durable, 2, now);
+    deliver_watermark(&mut session, AckLevel::Durable, 2, now);
     assert_eq!(sent(&mut session, now), [(3, true)], "the last that was in flight beside it");
     session.submit(append(5, 1, DURABLE, now), 5);
     accepted(&mut session, 3, 2, 1, now);
@@ -556,7 +557,7 @@ fn of_several_that_may_have_ended_a_connection_each_is_sent_alone() {
 }
 
 #[test]
-fn who_is_alone_in_flight_is_the_one_and_is_certainly_not_written() {
+fn the_only_append_in_flight_is_the_culprit_and_certainly_not_written() {
     let now = Instant::now();
     let mut session = with(1, now);
     assert_eq!(sent(&mut session, now), [(0, false)]);
@@ -587,7 +588,7 @@ fn one_that_nobody_answers_may_be_it_and_nobody_else_is_blamed() {
 
 /// What was received may be gone with an epoch that nobody tells of: no flush says that it got any further.
 #[test]
-fn who_is_forgotten_over_a_crash_is_told_so_by_the_next_flush() {
+fn a_producer_forgotten_over_a_crash_learns_it_by_the_next_flush() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
@@ -608,7 +609,7 @@ fn who_is_forgotten_over_a_crash_is_told_so_by_the_next_flush() {
 
 /// What one crash has left another may take: that is told as well.
 #[test]
-fn a_further_loss_of_what_the_first_has_left_is_told() {
+fn a_second_loss_is_reported() {
     let now = Instant::now();
     let mut session = session();
     (0..2).for_each(|number| session.submit(append(number, 1, Some(AckLevel::Received), now), number));
@@ -616,7 +617,7 @@ fn a_further_loss_of_what_the_first_has_left_is_told() {
     sent(&mut session, now);
     accepted(&mut session, 0, 4, 1, now);
     accepted(&mut session, 1, 6, 1, now);
-    let mut told_after = |welcome: &Welcome, number: u64| {
+    let mut flushes_after = |welcome: &Welcome, number: u64| {
         session.disconnected(now, "");
         session.connected(welcome).expect("ours");
         session.flush(Some(AckLevel::Received), number, now);
@@ -624,16 +625,16 @@ fn a_further_loss_of_what_the_first_has_left_is_told() {
         flushes(&mut session)
     };
     let first = known(0, 2, 6, 6);
-    assert!(matches!(told_after(&first, 0).as_slice(), [(0, Err(AppendError::Lost))]));
-    assert!(matches!(told_after(&first, 1).as_slice(), [(1, Ok(()))]), "it is told once");
+    assert!(matches!(flushes_after(&first, 0).as_slice(), [(0, Err(AppendError::Lost))]));
+    assert!(matches!(flushes_after(&first, 1).as_slice(), [(1, Ok(()))]), "it is told once");
     let second = Welcome { last: None, ..known(0, 3, 4, 4) };
-    assert!(matches!(told_after(&second, 2).as_slice(), [(2, Err(AppendError::Lost))]));
-    assert!(matches!(told_after(&second, 3).as_slice(), [(3, Ok(()))]), "it is told once");
+    assert!(matches!(flushes_after(&second, 2).as_slice(), [(2, Err(AppendError::Lost))]));
+    assert!(matches!(flushes_after(&second, 3).as_slice(), [(3, Ok(()))]), "it is told once");
 }
 
 /// Forgotten first, in a log that has it all: the crash that takes it comes later, and is seen by where it lay.
 #[test]
-fn who_was_forgotten_before_a_crash_is_told_of_what_it_took() {
+fn a_producer_forgotten_before_a_crash_learns_what_it_took() {
     let now = Instant::now();
     for (place, lost) in [(4, true), (3, false)] {
         let mut session = session();
@@ -649,15 +650,15 @@ fn who_was_forgotten_before_a_crash_is_told_of_what_it_took() {
         session.flush(DURABLE, 7, now);
         let Some(Out::Flush { id, level }) = session.next_out(now) else { panic!("it asks") };
         session.watermark(&Watermark { request_id: id, epoch: 2, epoch_first_offset: 4, level, offset: 4 }, now);
-        let told = flushes(&mut session);
-        assert_eq!(matches!(told.as_slice(), [(7, Err(AppendError::Lost))]), lost, "{told:?}");
-        assert_eq!(matches!(told.as_slice(), [(7, Ok(()))]), !lost, "{told:?}");
+        let flushed = flushes(&mut session);
+        assert_eq!(matches!(flushed.as_slice(), [(7, Err(AppendError::Lost))]), lost, "{flushed:?}");
+        assert_eq!(matches!(flushed.as_slice(), [(7, Ok(()))]), !lost, "{flushed:?}");
     }
 }
 
 /// The error of a flush that was given up says nothing of a loss, so it does not take the news of one along.
 #[test]
-fn a_flush_that_is_given_up_leaves_the_loss_to_the_next_one() {
+fn an_expired_flush_leaves_the_loss_to_the_next_one() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, Some(AckLevel::Received), now), 0);
@@ -669,19 +670,19 @@ fn a_flush_that_is_given_up_leaves_the_loss_to_the_next_one() {
     session.connected(&Welcome { epoch: 2, ..welcome() }).expect("ours");
     session.flush(DURABLE, 7, now);
     session.disconnected(now, "");
-    session.tick(now + GIVE_UP * 2);
-    assert!(matches!(flushes(&mut session).as_slice(), [(7, Err(AppendError::GivenUp { .. }))]));
+    session.tick(now + DELIVERY_TIMEOUT * 2);
+    assert!(matches!(flushes(&mut session).as_slice(), [(7, Err(AppendError::DeliveryTimeout { .. }))]));
     session.connected(&Welcome { epoch: 2, ..welcome() }).expect("ours");
     session.flush(DURABLE, 8, now);
-    let Some(Out::Flush { id, level }) = session.next_out(now + GIVE_UP * 2) else { panic!("it asks") };
-    let mark = Watermark { request_id: id, epoch: 2, epoch_first_offset: 0, level, offset: 0 };
-    session.watermark(&mark, now + GIVE_UP * 2);
+    let Some(Out::Flush { id, level }) = session.next_out(now + DELIVERY_TIMEOUT * 2) else { panic!("it asks") };
+    let watermark = Watermark { request_id: id, epoch: 2, epoch_first_offset: 0, level, offset: 0 };
+    session.watermark(&watermark, now + DELIVERY_TIMEOUT * 2);
     assert!(matches!(flushes(&mut session).as_slice(), [(8, Err(AppendError::Lost))]));
 }
 
 /// The log goes on behind what is gone, by a gap mark: the last sequence says nothing of it, its place does.
 #[test]
-fn what_a_gap_mark_has_passed_over_is_not_taken_for_stored() {
+fn what_a_gap_mark_skipped_is_not_taken_for_stored() {
     let now = Instant::now();
     let mut session = session();
     session.submit(append(0, 1, Some(AckLevel::Received), now), 0);

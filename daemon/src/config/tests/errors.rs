@@ -335,8 +335,8 @@ fn a_size_without_sense_is_refused() {
     ] {
         for bytes in [most + 1, i64::MAX as u64] {
             let errors = of_set(&format!("{key}={bytes}"));
-            let told = |error: &String| error.contains(key) && error.ends_with(&format!("is more than {shown}"));
-            assert!(errors.iter().any(told), "{errors:?}");
+            let is_reported = |error: &String| error.contains(key) && error.ends_with(&format!("is more than {shown}"));
+            assert!(errors.iter().any(is_reported), "{errors:?}");
         }
         let rule = super::super::rules::rules().into_iter().find(|rule| rule.must == format!("at most {shown}"));
         assert_eq!(rule.map(|rule| rule.key), Some(key));

@@ -33,7 +33,7 @@ fn each_layer_outweighs_the_one_before() {
 }
 
 #[test]
-fn what_was_read_and_what_was_set_over_it_is_told() {
+fn what_was_read_and_what_was_set_over_it_is_reported() {
     let fixture = Fixture::new()
         .file("clad.toml", "# nothing is set here\n")
         .file("clad.d/10.toml", "[log]\nlevel = \"debug\"\nformat = \"text\"\n")

@@ -6,7 +6,7 @@ use clad_proto::frame::AppendView;
 use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
-use crate::ingest::door::{ADMISSION_WAIT, Admitted, Door, bad_checksum};
+use crate::ingest::admission::{ADMISSION_TIMEOUT, Admission, Admitted, bad_checksum};
 use crate::rings;
 
 impl Connection {
@@ -51,28 +51,28 @@ impl Connection {
 
     /// Takes or refuses one append; nothing when it must wait for room.
     pub(in crate::ingest) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
-        let door = self.service.door.clone();
+        let admission = self.service.admission.clone();
         let admitted = match self.admitted.take() {
             Some(waited) => waited,
             // Its turn in the queue for room is kept.
             None if self.admitting.is_some() => return None,
-            // One connection's share; it is free again when the marks have passed what it holds. Once that has been waited
+            // One connection's share; it is free again when the watermarks have passed what it holds. Once that has been waited
             // for in vain, what follows need not wait as long again.
-            None if self.session.held_bytes() > 0
-                && self.session.held_bytes() + view.payload.len() > door.max_connection_bytes =>
+            None if self.session.unwritten_bytes() > 0
+                && self.session.unwritten_bytes() + view.payload.len() > admission.max_connection_bytes =>
             {
-                if self.share_since.get_or_insert_with(Instant::now).elapsed() < ADMISSION_WAIT {
+                if self.share_since.get_or_insert_with(Instant::now).elapsed() < ADMISSION_TIMEOUT {
                     return None;
                 }
-                Err(door.share_is_full())
+                Err(admission.share_is_full())
             }
             None => {
                 self.share_since = None;
-                match Door::try_admit(&self.admission, view.payload.len(), self.arrival) {
+                match Admission::try_admit(&self.inflight_quota, view.payload.len(), self.arrival) {
                     Some(admitted) => Ok(admitted),
                     None => {
-                        let (payload, part) = (view.payload.len(), self.admission.clone());
-                        self.admitting = Some(Box::pin(async move { door.admit(&part, payload).await }));
+                        let (payload, quota) = (view.payload.len(), self.inflight_quota.clone());
+                        self.admitting = Some(Box::pin(async move { admission.admit(&quota, payload).await }));
                         return None;
                     }
                 }
@@ -87,15 +87,15 @@ impl Connection {
     }
 
     fn take(&self, view: &AppendView<'_>, admitted: Admitted) -> Result<clad_journal::Accepted, ErrorInfo> {
-        let door = &self.service.door;
+        let admission = &self.service.admission;
         if !view.checksum_holds() {
             return Err(bad_checksum());
         }
-        if self.session.unanswered() >= door.window as usize {
-            let text = format!("more than {} appends are unanswered", door.window);
-            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(door.window.into()));
+        if self.session.unanswered() >= admission.window as usize {
+            let text = format!("more than {} appends are unanswered", admission.window);
+            return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(admission.window.into()));
         }
         let producer = self.producer.as_ref().expect("append checked it");
-        door.take(&self.peer, producer, &view.head, view.payload, admitted)
+        admission.take(&self.peer, producer, &view.head, view.payload, admitted)
     }
 }

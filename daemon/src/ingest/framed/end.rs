@@ -7,21 +7,25 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use clad_proto::{AckLevel, ErrorCode};
 
-use super::{Connection, LAST_WORDS, READ_LOOK, count_refusal};
+use super::{CLOSE_TIMEOUT, Connection, READ_END_POLL_INTERVAL, count_refusal};
 
 impl Connection {
     /// The peer closed its side. What it asked for is still answered, as long as it can be told.
-    pub(super) async fn hang_up<W: AsyncWrite + Unpin>(&mut self, wr: &mut W, mut marks: Watcher) -> io::Result<()> {
+    pub(super) async fn hang_up<W: AsyncWrite + Unpin>(
+        &mut self,
+        wr: &mut W,
+        mut watermarks: Watcher,
+    ) -> io::Result<()> {
         while self.session.unanswered() > 0 {
-            self.release(&marks.now());
+            self.release(&watermarks.now());
             if !self.say(wr).await? {
                 return self.last_words(wr).await;
             }
-            if self.session.unanswered() > 0 && marks.reached(self.session.wants()).await.is_err() {
+            if self.session.unanswered() > 0 && watermarks.reached(self.session.wants()).await.is_err() {
                 break;
             }
         }
-        self.owing.set(false);
+        self.pending_answer.set(false);
         // Who follows and closes is gone: nothing else would ever tell, on a log that rests. Who only half-closed its side
         // still gets the rest of what it asked for.
         self.reads.retain(|_, read| {
@@ -32,12 +36,16 @@ impl Connection {
         });
         loop {
             self.forget_ended_reads();
-            if !self.say(wr).await? || self.reads.is_empty() || *self.service.stop.borrow() || self.seat.is_leaving() {
+            if !self.say(wr).await?
+                || self.reads.is_empty()
+                || *self.service.stop.borrow()
+                || self.slot_state.is_leaving()
+            {
                 break;
             }
             // The task may end between its last block and this look: this side holds a sender too, so that the channel
             // never says so by itself.
-            if let Ok(Some(bytes)) = tokio::time::timeout(READ_LOOK, self.records.1.recv()).await {
+            if let Ok(Some(bytes)) = tokio::time::timeout(READ_END_POLL_INTERVAL, self.records.1.recv()).await {
                 self.out.extend_from_slice(&bytes);
                 self.of_read = true;
             }
@@ -50,7 +58,7 @@ impl Connection {
     pub(super) async fn say<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<bool> {
         let mut stop = self.service.stop.clone();
         while !self.out.is_empty() {
-            let patience = self.patience();
+            let write_timeout = self.write_timeout();
             tokio::select! {
                 biased;
                 written = wr.write_buf(&mut self.out) => {
@@ -59,8 +67,8 @@ impl Connection {
                     }
                 }
                 _ = stop.wait_for(|stop| *stop) => return Ok(false),
-                () = self.seat.leaves() => return Ok(false),
-                () = tokio::time::sleep(patience) => {
+                () = self.slot_state.leaves() => return Ok(false),
+                () = tokio::time::sleep(write_timeout) => {
                     count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
                     return Ok(false);
                 }
@@ -82,6 +90,6 @@ impl Connection {
             wr.write_all_buf(&mut self.out).await?;
             wr.shutdown().await
         };
-        tokio::time::timeout(LAST_WORDS, say).await.unwrap_or(Ok(()))
+        tokio::time::timeout(CLOSE_TIMEOUT, say).await.unwrap_or(Ok(()))
     }
 }

@@ -14,7 +14,7 @@ impl Connection {
     pub(super) fn process(&mut self) -> Flow {
         let buf = std::mem::take(&mut self.buf);
         if !buf.is_empty() {
-            self.arrival = self.service.door.arrival();
+            self.arrival = self.service.admission.arrival();
         }
         let (at, flow) = self.frames(&buf);
         if at > 0 {
@@ -46,7 +46,7 @@ impl Connection {
                     Ok(()) => {}
                 }
             }
-            let peeked = peek_known(&bytes[at..], self.service.door.max_append, &mut self.known_header);
+            let peeked = peek_known(&bytes[at..], self.service.admission.max_append, &mut self.known_header);
             if let Ok(Some(raw)) = &peeked
                 && (raw.header.kind == FrameType::Append || raw.header.kind == FrameType::Flush && self.has_ring())
                 && !self.comes_behind_the_rings()

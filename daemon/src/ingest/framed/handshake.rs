@@ -7,9 +7,9 @@ use clad_proto::frame::{ErrorFrame, Frame, FrameType, peek};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
-use super::buffers::CHUNK_MIN;
+use super::buffers::CHUNK_BYTES_MIN;
 use super::{Connection, count_refusal, going_down};
-use crate::ingest::BEGUN;
+use crate::ingest::UNSHARED_FRAME_BYTES_MAX;
 
 impl Connection {
     /// HELLO and WELCOME; `false` when the peer was told why not.
@@ -20,7 +20,7 @@ impl Connection {
     {
         let hello = async {
             loop {
-                if let Some(raw) = peek(&self.buf, self.service.door.max_append).map_err(|e| e.info())? {
+                if let Some(raw) = peek(&self.buf, self.service.admission.max_append).map_err(|e| e.info())? {
                     let total = raw.total_len();
                     if raw.header.kind != FrameType::Hello {
                         let text = "the first frame must be HELLO";
@@ -30,9 +30,9 @@ impl Connection {
                     self.buf.advance(total);
                     return Ok(frame);
                 }
-                self.buf.reserve(CHUNK_MIN);
+                self.buf.reserve(CHUNK_BYTES_MIN);
                 match rd.read_buf(&mut self.buf).await {
-                    Ok(1..) if self.buf.len() <= BEGUN => {}
+                    Ok(1..) if self.buf.len() <= UNSHARED_FRAME_BYTES_MAX => {}
                     _ => return Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the connection ended before HELLO")),
                 }
             }
@@ -54,7 +54,7 @@ impl Connection {
             Ok(Frame::Hello(hello)) => match self.service.rings.meet(&hello, &self.peer).await {
                 Ok(ring) => {
                     self.met_ring = ring;
-                    self.service.door.meet(&hello, &self.peer).await
+                    self.service.admission.meet(&hello, &self.peer).await
                 }
                 Err(error) => Err(error),
             },

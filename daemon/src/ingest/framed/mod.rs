@@ -2,18 +2,19 @@
 //!
 //! What must hold:
 //! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
-//!   against a budget of their own, [`super::quota`], so that half a frame cannot hold the log's), its output by [`OUT_LIMIT`] (a peer
+//!   against a budget of their own, [`super::quota`], so that half a frame cannot hold the log's), its output by [`OUT_BYTES_MAX`] (a peer
 //!   that does not read its answers is not read from either), its appends by its window and its share of bytes. So is
-//!   that of all together: what a connection's buffers take beyond [`OUT_OWN`] and [`CHUNK_OWN`] is a part of one budget,
+//!   that of all together: what a connection's buffers take beyond [`OUT_UNSHARED_BYTES_MAX`] and [`CHUNK_UNSHARED_BYTES_MAX`] is a part of one budget,
 //!   and where there is none left it goes on with these.
 //! - Nobody has a place in the queue for room, or a share that was granted, whose answers are not read: what is free would be
 //!   kept for him, and he has an hour where he has a READ.
-//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole, and a peer [`TAKES_NOTHING`] to take some of what it is told
-//!   ([`READER_RESTS`] while it has a READ: a person may be looking at it), also when it has closed its own side.
+//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole, and a peer [`PEER_WRITE_TIMEOUT`] to take some of what it is told
+//!   ([`READER_WRITE_TIMEOUT`] while it has a READ: a person may be looking at it), also when it has closed its own side.
 //! - One that is to make room for others takes no new frame, is answered what it is owed, and told.
 //! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
 //! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
 
+mod ack_coalescer;
 mod alarm;
 mod append;
 mod buffers;
@@ -21,7 +22,6 @@ mod end;
 mod frames;
 mod handshake;
 mod orders;
-mod quiet;
 mod ring;
 mod room;
 #[cfg(test)]
@@ -43,34 +43,34 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
+use self::ack_coalescer::AckCoalescer;
 use self::alarm::Alarm;
-use self::buffers::{Chunk, OUT_LIMIT, OutRoom};
-use self::quiet::Quiet;
-use self::ring::GIVE_WAIT;
-use super::door::{Admitted, Arrival, Door, Producer, count_refusal};
+use self::buffers::{Chunk, OUT_BYTES_MAX, OutRoom};
+use self::ring::RING_HANDOVER_TIMEOUT;
+use super::admission::{Admission, Admitted, Arrival, Producer, count_refusal};
+use super::connection_slots::makes_room;
 use super::peer::Peer;
-use super::places::makes_room;
-use super::quota::{Part, Quota, QuotaGuard};
+use super::quota::{Quota, QuotaGuard, QuotaHandle};
 use super::session::{Answer, Session};
-use super::slots::{Owing, Seat};
+use super::slots::{PendingAnswer, SlotState};
 use crate::read::Reads;
-use crate::rings::{Given, Held, Rings};
+use crate::rings::{Given, RingRef, Rings};
 
 /// Time for the rest of a frame whose first byte came.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a peer to take some of what waits for it.
-const TAKES_NOTHING: Duration = Duration::from_secs(60);
+const PEER_WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same for one that has a READ.
-const READER_RESTS: Duration = Duration::from_secs(3600);
+const READER_WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time for a peer to take the last words.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
-const READ_LOOK: Duration = Duration::from_millis(50);
+const READ_END_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a connection is given by the daemon.
 #[derive(Clone)]
 pub(crate) struct Service {
-    pub(crate) door: Arc<Door>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) reads: Arc<Reads>,
     pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
@@ -80,31 +80,31 @@ pub(crate) struct Service {
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
     pub(crate) idle_timeout: Duration,
-    pub(crate) patience: Patience,
+    pub(crate) peer_timeouts: PeerTimeouts,
     pub(crate) stop: watch::Receiver<bool>,
 }
 
 /// How long a connection waits for others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct PeerTimeouts {
     /// For a peer that takes nothing of what waits for it,
-    pub(crate) taking: Duration,
+    pub(crate) write: Duration,
     /// and for one that reads: a pager at which nobody looks takes nothing;
-    pub(crate) reading: Duration,
+    pub(crate) reader_write: Duration,
     /// and for one that does not take the ring that it has asked for.
-    pub(crate) giving: Duration,
+    pub(crate) ring_handover: Duration,
 }
 
-impl Patience {
+impl PeerTimeouts {
     /// For how long one may take nothing that reads, or does not.
     pub(crate) fn of(self, reads: bool) -> Duration {
-        if reads { self.reading } else { self.taking }
+        if reads { self.reader_write } else { self.write }
     }
 }
 
-impl Default for Patience {
+impl Default for PeerTimeouts {
     fn default() -> Self {
-        Self { taking: TAKES_NOTHING, reading: READER_RESTS, giving: GIVE_WAIT }
+        Self { write: PEER_WRITE_TIMEOUT, reader_write: READER_WRITE_TIMEOUT, ring_handover: RING_HANDOVER_TIMEOUT }
     }
 }
 
@@ -128,7 +128,7 @@ struct OpenRead {
 }
 
 /// What a RING will be answered, with its request id.
-type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<(Given, Held), ErrorInfo>> + Send>>)>;
+type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<(Given, RingRef), ErrorInfo>> + Send>>)>;
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 /// Where descriptors can go along.
@@ -142,9 +142,9 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     pub(super) producer: Option<Producer>,
     pub(super) session: Session,
-    seat: Arc<Seat>,
+    slot_state: Arc<SlotState>,
     /// Tells the others whether it owes an answer: then it makes no room.
-    owing: Owing,
+    pending_answer: PendingAnswer,
     buf: BytesMut,
     chunk: Chunk,
     pub(super) out: BytesMut,
@@ -155,10 +155,10 @@ pub(super) struct Connection {
     taking_since: Option<Instant>,
     /// Some of what waits for the peer is of a READ, which may have ended.
     of_read: bool,
-    quiet: Quiet,
+    ack_coalescer: AckCoalescer,
     answers: Vec<Answer>,
     /// Its owner's way to the bytes that may be in flight.
-    pub(super) admission: Part,
+    pub(super) inflight_quota: QuotaHandle,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Since when an append has waited for this connection's share of bytes; until there was room for one.
@@ -167,7 +167,7 @@ pub(super) struct Connection {
     catching_up: Waiting<Result<(), ErrorInfo>>,
     /// It is, for all that was read so far; or why not.
     caught_up: Option<Result<(), ErrorInfo>>,
-    assembly: Part,
+    assembly: QuotaHandle,
     assembling: Waiting<Option<QuotaGuard>>,
     assembled: Option<QuotaGuard>,
     records: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
@@ -185,23 +185,23 @@ pub(super) struct Connection {
     /// A RING that is being answered.
     asking: Asking,
     /// The ring that its appends come by.
-    ring: Option<Held>,
+    ring: Option<RingRef>,
     /// The ring that its producer had when it came: unless it goes on with that, or has another, it appends nothing.
-    met_ring: Option<Held>,
+    met_ring: Option<RingRef>,
     /// The client has said that it will not come back.
     says_bye: bool,
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<R, W>(service: Service, peer: Peer, seat: Arc<Seat>, mut rd: R, mut wr: W)
+pub(crate) async fn serve<R, W>(service: Service, peer: Peer, slot_state: Arc<SlotState>, mut rd: R, mut wr: W)
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + GiveFds + Unpin + Send,
 {
     let name = peer.name.clone();
-    let marks = service.door.journal.watcher();
-    let mut connection = Connection::new(service, peer, seat);
-    let ended = connection.run(&mut rd, &mut wr, marks).await;
+    let watermarks = service.admission.journal.watcher();
+    let mut connection = Connection::new(service, peer, slot_state);
+    let ended = connection.run(&mut rd, &mut wr, watermarks).await;
     if let Some(ring) = connection.ring.as_mut().filter(|_| connection.says_bye) {
         ring.forget();
     }
@@ -220,37 +220,37 @@ where
 }
 
 impl Connection {
-    fn new(service: Service, peer: Peer, seat: Arc<Seat>) -> Self {
-        let owner = peer.part();
+    fn new(service: Service, peer: Peer, slot_state: Arc<SlotState>) -> Self {
+        let owner = peer.quota_owner();
         Self {
             peer,
             producer: None,
-            session: Session::begin(&service.door.journal.marks()),
-            owing: seat.owing(),
-            seat,
+            session: Session::begin(&service.admission.journal.watermarks()),
+            pending_answer: slot_state.pending_answer(),
+            slot_state,
             buf: BytesMut::new(),
-            chunk: Chunk::new(service.buffers.part(owner)),
+            chunk: Chunk::new(service.buffers.handle(owner)),
             out: BytesMut::new(),
-            out_room: OutRoom::new(service.buffers.part(owner)),
+            out_room: OutRoom::new(service.buffers.handle(owner)),
             out_empty_since: Instant::now(),
             taking_since: None,
             of_read: false,
-            quiet: Quiet::default(),
+            ack_coalescer: AckCoalescer::default(),
             answers: Vec::new(),
-            admission: service.door.budget.part(owner),
+            inflight_quota: service.admission.budget.handle(owner),
             admitting: None,
             admitted: None,
             share_since: None,
             catching_up: None,
             caught_up: None,
-            assembly: service.assembly.part(owner),
+            assembly: service.assembly.handle(owner),
             assembling: None,
             assembled: None,
             records: mpsc::channel(2),
             reads: HashMap::new(),
             partial_since: None,
             last_activity: Instant::now(),
-            arrival: service.door.arrival(),
+            arrival: service.admission.arrival(),
             known_header: KnownHeader::default(),
             known_group: KnownGroup::default(),
             verdicts: Vec::new(),
@@ -263,7 +263,7 @@ impl Connection {
         }
     }
 
-    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut marks: Watcher) -> io::Result<()>
+    async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut watermarks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
         W: AsyncWrite + GiveFds + Unpin + Send,
@@ -274,13 +274,13 @@ impl Connection {
         let mut stop = self.service.stop.clone();
         let mut alarm = Alarm::new();
         loop {
-            let (stopping, leaving) = (*stop.borrow(), self.seat.is_leaving());
+            let (stopping, leaving) = (*stop.borrow(), self.slot_state.is_leaving());
             let flow = if stopping || leaving { Flow::NeedPermit } else { self.process() };
-            self.release(&marks.now());
+            self.release(&watermarks.now());
             if stopping || leaving || !self.has_room_for_answers() {
                 self.leave_the_queue();
             }
-            self.owing.set(self.session.unanswered() > 0 || flow == Flow::NeedPermit && !leaving);
+            self.pending_answer.set(self.session.unanswered() > 0 || flow == Flow::NeedPermit && !leaving);
             if flow == Flow::Close {
                 return self.last_words(wr).await;
             }
@@ -295,7 +295,7 @@ impl Connection {
                 self.fatal(makes_room());
                 return self.last_words(wr).await;
             }
-            let may_read = flow == Flow::NeedBytes && self.assembling.is_none() && self.out.len() < OUT_LIMIT;
+            let may_read = flow == Flow::NeedBytes && self.assembling.is_none() && self.out.len() < OUT_BYTES_MAX;
             if may_read {
                 self.make_room();
             }
@@ -304,26 +304,26 @@ impl Connection {
             let deadline = self.deadline(flow);
             tokio::select! {
                 biased;
-                written = wr.write_buf(&mut self.out), if self.must_say() => {
-                    self.say_all();
+                written = wr.write_buf(&mut self.out), if self.must_send() => {
+                    self.release_acks();
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                     self.took_some();
                 }
-                reached = marks.reached(self.session.wants()), if self.session.waits() => {
+                reached = watermarks.reached(self.session.wants()), if self.session.waits() => {
                     if reached.is_err() {
                         return Ok(());
                     }
                 }
                 read = rd.read_buf(&mut self.buf), if may_read && self.assembling.is_none() => {
                     match read? {
-                        0 if self.seat.is_leaving() => continue, // it seems so only
-                        0 => return self.hang_up(wr, marks).await,
+                        0 if self.slot_state.is_leaving() => continue, // it seems so only
+                        0 => return self.hang_up(wr, watermarks).await,
                         _ => {}
                     }
                     self.last_activity = Instant::now();
-                    self.seat.active(self.last_activity);
+                    self.slot_state.active(self.last_activity);
                     (self.catching_up, self.caught_up) = (None, None); // of what came before
                 }
                 caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
@@ -339,10 +339,10 @@ impl Connection {
                     self.assembled = permit;
                     self.partial_since = Some(Instant::now()); // from now on the rest can come
                 }
-                Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_LIMIT && !self.reads.is_empty() => {
+                Some(bytes) = self.records.1.recv(), if self.out.len() < OUT_BYTES_MAX && !self.reads.is_empty() => {
                     self.out.extend_from_slice(&bytes);
                     self.of_read = true;
-                    self.seat.active(Instant::now());
+                    self.slot_state.active(Instant::now());
                 }
                 () = alarm.until(deadline) => {
                     if self.timed_out(flow) {
@@ -350,7 +350,7 @@ impl Connection {
                     }
                 }
                 _ = stop.changed() => {}
-                () = self.seat.leaves(), if !leaving => {}
+                () = self.slot_state.leaves(), if !leaving => {}
             }
         }
     }

@@ -1,6 +1,6 @@
-//! FLUSH, READ and CANCEL_READ, and the answers that the marks release.
+//! FLUSH, READ and CANCEL_READ, and the answers that the watermarks release.
 
-use clad_journal::Marks;
+use clad_journal::Watermarks;
 use clad_proto::frame::{self, ErrorFrame, Flush};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
@@ -23,7 +23,7 @@ impl Connection {
             (error.retryable, error.maybe_written) = (false, false);
             return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
         }
-        match self.session.ask_flush(&self.service.door, flush) {
+        match self.session.ask_flush(&self.service.admission, flush) {
             Ok(None) => {}
             Ok(Some(mark)) => mark.encode(&mut self.out),
             Err(error) => ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out),
@@ -41,7 +41,7 @@ impl Connection {
         } else if self.reads.len() >= MAX_READS_PER_CONNECTION {
             refuse(ErrorCode::Busy, "too many READs are open on this connection")
         } else {
-            self.service.reads.start(&read, self.peer.part())
+            self.service.reads.start(&read, self.peer.quota_owner())
         };
         match checked {
             Ok(start) => {
@@ -61,9 +61,9 @@ impl Connection {
         }
     }
 
-    pub(super) fn release(&mut self, marks: &Marks) {
+    pub(super) fn release(&mut self, watermarks: &Watermarks) {
         let mut answers = std::mem::take(&mut self.answers);
-        self.session.release(marks, &mut answers);
+        self.session.release(watermarks, &mut answers);
         for answer in answers.drain(..) {
             match answer {
                 Answer::Watermark(w) => w.encode(&mut self.out),

@@ -12,11 +12,11 @@ use clad_proto::{ErrorCode, ErrorInfo};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
-use crate::ingest::door::count_refusal;
-use crate::rings::{self, Asker, Given, Held, borrowed};
+use crate::ingest::admission::count_refusal;
+use crate::rings::{self, Asker, Given, RingRef, borrowed};
 
 /// How long a client may take to take its ring off the socket.
-pub(super) const GIVE_WAIT: Duration = Duration::from_secs(5);
+pub(super) const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Whether its appends come by a ring, or will.
@@ -35,7 +35,7 @@ impl Connection {
             return true;
         }
         let rings = &self.service.rings;
-        let of = self.ring.as_ref().map(Held::id);
+        let of = self.ring.as_ref().map(RingRef::id);
         if !rings.is_behind(of) {
             self.caught_up = Some(Ok(()));
         } else if self.catching_up.is_none() {
@@ -52,7 +52,7 @@ impl Connection {
 
     /// Whether the log has lost what came by its ring; true once for each time.
     pub(super) fn has_lost(&self) -> bool {
-        self.ring.as_ref().is_some_and(Held::take_lost)
+        self.ring.as_ref().is_some_and(RingRef::take_lost)
     }
 
     pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
@@ -81,7 +81,7 @@ impl Connection {
     /// Waits for the answer and tells it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let (given, held) = match answer.await {
+        let (given, ring_ref) = match answer.await {
             Ok(given) => given,
             Err(error) => {
                 count_refusal(clad_proto::AckLevel::Received, error.code, 1);
@@ -89,11 +89,13 @@ impl Connection {
                 return Ok(());
             }
         };
-        (self.ring, self.met_ring) = (Some(held), None);
-        self.seat.in_use();
+        (self.ring, self.met_ring) = (Some(ring_ref), None);
+        self.slot_state.in_use();
         // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
-        match tokio::time::timeout(self.service.patience.giving, self.give_ring(wr, request_id, &given)).await {
-            Ok(told) => told,
+        match tokio::time::timeout(self.service.peer_timeouts.ring_handover, self.give_ring(wr, request_id, &given))
+            .await
+        {
+            Ok(result) => result,
             Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

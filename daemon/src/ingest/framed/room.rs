@@ -7,25 +7,25 @@ use clad_proto::frame::FrameHeader;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use super::{Connection, FRAME_TIMEOUT, Flow, LAST_WORDS};
-use crate::ingest::BEGUN;
-use crate::ingest::door::ADMISSION_WAIT;
+use super::{CLOSE_TIMEOUT, Connection, FRAME_TIMEOUT, Flow};
+use crate::ingest::UNSHARED_FRAME_BYTES_MAX;
+use crate::ingest::admission::ADMISSION_TIMEOUT;
 
 /// Silence after which a stream has ended, in either direction, and its buffer is let go.
-const STREAM_ENDS: Duration = Duration::from_millis(100);
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// Room for the next read: in small steps while little comes, whole where a large frame is under way.
     pub(super) fn make_room(&mut self) {
         let header = self.buf.first_chunk::<FRAME_HEADER_BYTES>();
-        let header = header.and_then(|h| FrameHeader::decode(h, self.service.door.max_append).ok());
+        let header = header.and_then(|h| FrameHeader::decode(h, self.service.admission.max_append).ok());
         let whole = header.map_or(0, |h| FRAME_HEADER_BYTES + h.body_len as usize);
         let mut missing = whole.saturating_sub(self.buf.len());
-        if whole > BEGUN && missing > 0 && self.assembled.is_none() {
-            if self.buf.len() < BEGUN {
-                missing = BEGUN - self.buf.len(); // nothing is taken for what is only claimed
-            } else if let Some(held) = self.assembly.try_take(whole) {
-                self.assembled = Some(held);
+        if whole > UNSHARED_FRAME_BYTES_MAX && missing > 0 && self.assembled.is_none() {
+            if self.buf.len() < UNSHARED_FRAME_BYTES_MAX {
+                missing = UNSHARED_FRAME_BYTES_MAX - self.buf.len(); // nothing is taken for what is only claimed
+            } else if let Some(guard) = self.assembly.try_take(whole) {
+                self.assembled = Some(guard);
             } else {
                 self.assembling = Some(Box::pin(self.assembly.take(whole)));
                 return;
@@ -49,7 +49,7 @@ impl Connection {
         if self.out_rests_at().is_some_and(|at| at <= Instant::now()) {
             self.give_out_back();
         }
-        if self.buf.is_empty() && !self.chunk.is_least() && self.last_activity.elapsed() >= STREAM_ENDS {
+        if self.buf.is_empty() && !self.chunk.is_least() && self.last_activity.elapsed() >= STREAM_IDLE_TIMEOUT {
             self.chunk.shrink();
             self.buf = BytesMut::new();
         }
@@ -57,7 +57,7 @@ impl Connection {
 
     /// Something waits for the peer from now on, if it did not before.
     pub(super) fn note_what_waits(&mut self) {
-        if self.must_say() && self.taking_since.is_none() {
+        if self.must_send() && self.taking_since.is_none() {
             self.taking_since = Some(Instant::now());
         }
     }
@@ -83,14 +83,14 @@ impl Connection {
 
     /// When a READ that gives nothing just now has caught up, and follows: until then its next block may be on its way.
     fn out_rests_at(&self) -> Option<Instant> {
-        (self.out.is_empty() && self.out_room.is_shared()).then(|| self.out_empty_since + STREAM_ENDS)
+        (self.out.is_empty() && self.out_room.is_shared()).then(|| self.out_empty_since + STREAM_IDLE_TIMEOUT)
     }
 
     /// How long the peer may take nothing.
-    pub(super) fn patience(&self) -> Duration {
-        match self.seat.is_leaving() {
-            true => LAST_WORDS,
-            false => self.service.patience.of(self.of_read || !self.reads.is_empty()),
+    pub(super) fn write_timeout(&self) -> Duration {
+        match self.slot_state.is_leaving() {
+            true => CLOSE_TIMEOUT,
+            false => self.service.peer_timeouts.of(self.of_read || !self.reads.is_empty()),
         }
     }
 
@@ -98,17 +98,17 @@ impl Connection {
         let half = self.partial_since.filter(|_| self.assembling.is_none()).map(|t| t + FRAME_TIMEOUT);
         let idle = self.idles(flow).then(|| self.last_activity + self.service.idle_timeout);
         // Where an append waits, that is looked at again; when the connection ends, nothing is.
-        let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow() && !self.seat.is_leaving();
-        let share = self.share_since.filter(|_| waits).map(|t| t + ADMISSION_WAIT);
-        let taken = self.taking_since.map(|t| t + self.patience());
-        let rests = (self.chunk.is_shared() && self.buf.is_empty()).then(|| self.last_activity + STREAM_ENDS);
+        let waits = flow == Flow::NeedPermit && !*self.service.stop.borrow() && !self.slot_state.is_leaving();
+        let share = self.share_since.filter(|_| waits).map(|t| t + ADMISSION_TIMEOUT);
+        let taken = self.taking_since.map(|t| t + self.write_timeout());
+        let rests = (self.chunk.is_shared() && self.buf.is_empty()).then(|| self.last_activity + STREAM_IDLE_TIMEOUT);
         half.into_iter()
             .chain(idle)
             .chain(share)
             .chain(taken)
             .chain(rests)
             .chain(self.out_rests_at())
-            .chain(self.say_at())
+            .chain(self.ack_deadline())
             .min()
     }
 
@@ -119,8 +119,8 @@ impl Connection {
     }
 
     pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
-        if self.say_at().is_some_and(|at| at <= Instant::now()) {
-            self.say_all();
+        if self.ack_deadline().is_some_and(|at| at <= Instant::now()) {
+            self.release_acks();
         }
         self.rest();
         let text = match self.partial_since {
@@ -128,8 +128,8 @@ impl Connection {
             Some(t) if self.assembling.is_none() && t.elapsed() >= FRAME_TIMEOUT => {
                 format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}")
             }
-            _ if self.taking_since.is_some_and(|t| t.elapsed() >= self.patience()) => {
-                format!("nothing of what waits was taken for {:?}", self.patience())
+            _ if self.taking_since.is_some_and(|t| t.elapsed() >= self.write_timeout()) => {
+                format!("nothing of what waits was taken for {:?}", self.write_timeout())
             }
             _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
                 "nothing came for too long".to_owned()

@@ -13,21 +13,21 @@ use clad_proto::limits::MAX_VERSION;
 use clad_proto::{AckLevel, DurabilityPolicy, Group, PayloadBuilder, Record};
 use tokio::runtime::Runtime;
 
-use super::buffers::{OUT_LIMIT, OUT_OWN};
+use super::buffers::{OUT_BYTES_MAX, OUT_UNSHARED_BYTES_MAX};
 use super::*;
-use crate::ingest::crew::Crew;
-use crate::ingest::places::{Listeners, Place};
+use crate::ingest::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::ingest::quota::Owner;
+use crate::ingest::reactor::Reactor;
 use crate::metrics;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// What stands for a minute here.
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 const ME: u32 = 1000;
 const ANOTHER: u32 = 1001;
 
 fn service(journal: &Arc<Journal>, stop: watch::Receiver<bool>) -> Service {
-    let door = Door {
+    let admission = Admission {
         journal: journal.clone(),
         policy: DurabilityPolicy::GroupCommit,
         highest: AckLevel::Durable,
@@ -39,14 +39,14 @@ fn service(journal: &Arc<Journal>, stop: watch::Receiver<bool>) -> Service {
         budget: Quota::new(64 << 20),
     };
     Service {
-        door: Arc::new(door),
+        admission: Arc::new(admission),
         reads: Reads::new(journal.clone(), AckLevel::Durable),
         rings: Rings::default(),
         assembly: Quota::new(16 << 20),
         buffers: Quota::new(32 << 20),
-        handshake_timeout: PATIENCE,
+        handshake_timeout: TEST_TIMEOUT,
         idle_timeout: Duration::ZERO,
-        patience: Patience::default(),
+        peer_timeouts: PeerTimeouts::default(),
         stop,
     }
 }
@@ -56,10 +56,10 @@ fn journal(dir: &tempfile::TempDir) -> Arc<Journal> {
     Arc::new(Journal::open_dir(dir.path(), config, Arc::new(|_| {})).expect("a log"))
 }
 
-struct World {
-    crew: Crew,
+struct Harness {
+    reactor: Reactor,
     service: Service,
-    listeners: Arc<Listeners>,
+    connection_slots: Arc<ConnectionSlots>,
     stop: watch::Sender<bool>,
     _runtime: Runtime,
     dir: tempfile::TempDir,
@@ -73,14 +73,14 @@ struct Client {
     ended: channel::Receiver<()>,
 }
 
-impl World {
-    fn new(places: usize) -> Self {
+impl Harness {
+    fn new(connections_max: usize) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let (stop, stopped) = watch::channel(false);
         let service = service(&journal(&dir), stopped);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let crew = Crew::start(2, runtime.handle()).unwrap();
-        Self { crew, service, listeners: Listeners::new(places), stop, _runtime: runtime, dir }
+        let reactor = Reactor::start(2, runtime.handle()).unwrap();
+        Self { reactor, service, connection_slots: ConnectionSlots::new(connections_max), stop, _runtime: runtime, dir }
     }
 
     /// Writes these records, of 64 KiB each.
@@ -97,27 +97,27 @@ impl World {
                 level: Level::Written,
                 min_time_ns: 0,
                 max_time_ns: 0,
-                vouch: &[],
+                peer_meta: &[],
                 payload: &payload,
                 payload_checksum: 0,
                 permit: None,
             };
-            self.service.door.journal.append(append).expect("taken");
+            self.service.admission.journal.append(append).expect("taken");
         }
         let began = Instant::now();
-        while self.service.door.journal.marks().written < end {
-            assert!(began.elapsed() < PATIENCE);
+        while self.service.admission.journal.watermarks().written < end {
+            assert!(began.elapsed() < TEST_TIMEOUT);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn place(&self, uid: u32) -> Option<Place> {
-        self.listeners.place(Owner::Uid(uid), metrics::Transport::Unix)
+    fn take_slot(&self, uid: u32) -> Option<ConnectionSlot> {
+        self.connection_slots.take(Owner::Uid(uid), metrics::Transport::Unix)
     }
 
     /// Places of others, one each: what one user leaves free is taken.
-    fn others(&self, count: u32) -> Vec<Place> {
-        (1..=count).map(|uid| self.place(uid).expect("it is free")).collect()
+    fn others(&self, count: u32) -> Vec<ConnectionSlot> {
+        (1..=count).map(|uid| self.take_slot(uid).expect("it is free")).collect()
     }
 
     /// One that has been greeted.
@@ -138,16 +138,16 @@ impl World {
 
     /// One that has said nothing.
     fn stranger_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
-        let place = self.place(uid).expect("a place");
+        let slot = self.take_slot(uid).expect("a place");
         let (near, far) = UnixStream::pair().unwrap();
-        near.set_read_timeout(Some(PATIENCE)).unwrap();
+        near.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let again = far.try_clone().unwrap().into();
-        let (rd, wr) = self.crew.adopt(far).unwrap();
-        place.seat().wake_by(rd.ender());
+        let (rd, wr) = self.reactor.adopt(far).unwrap();
+        slot.slot_state().wake_by(rd.ender());
         let (service, (ends, ended)) = (self.service.clone(), channel::sync_channel(1));
-        self.crew.spawn(async move {
-            serve(service, Peer::unix(uid, uid, (None, None), true), place.seat().clone(), rd, wr).await;
-            drop(place);
+        self.reactor.spawn(async move {
+            serve(service, Peer::unix(uid, uid, (None, None), true), slot.slot_state().clone(), rd, wr).await;
+            drop(slot);
             let _ = ends.send(());
         });
         (Client { stream: near, buf: BytesMut::new(), decoder: FrameDecoder::default(), ended }, again)
@@ -185,7 +185,7 @@ impl Client {
     fn flood(&mut self) {
         let mut pings = BytesMut::new();
         (0..1000).for_each(|_| encode_ping(&mut pings, 1));
-        self.stream.set_write_timeout(Some(SHORT)).unwrap();
+        self.stream.set_write_timeout(Some(SHORT_TIMEOUT)).unwrap();
         // What was cut in the middle goes on there.
         let mut at = 0;
         while let Ok(sent) = self.stream.write(&pings[at..]) {
@@ -215,60 +215,60 @@ impl Client {
         }
     }
 
-    fn is_let_go(&self) {
-        self.ended.recv_timeout(PATIENCE).expect("the daemon lets it go");
+    fn is_disconnected(&self) {
+        self.ended.recv_timeout(TEST_TIMEOUT).expect("the daemon lets it go");
     }
 }
 
 /// It has handed over nothing. Its timeout for HELLO is longer than this test waits for an answer.
 #[test]
 fn a_stop_waits_for_nobody_who_has_not_said_hello() {
-    let mut world = World::new(2);
-    world.service.handshake_timeout = 2 * PATIENCE;
-    let (mut client, far) = world.stranger_and_far(ME);
+    let mut harness = Harness::new(2);
+    harness.service.handshake_timeout = 2 * TEST_TIMEOUT;
+    let (mut client, far) = harness.stranger_and_far(ME);
     drop(far);
-    let _ = world.stop.send(true);
-    let Some(Frame::Error(told)) = client.frame() else { panic!("it is told why") };
-    assert_eq!(told.error.code, ErrorCode::ShuttingDown);
+    let _ = harness.stop.send(true);
+    let Some(Frame::Error(answer)) = client.frame() else { panic!("it is told why") };
+    assert_eq!(answer.error.code, ErrorCode::ShuttingDown);
     assert!(client.frame().is_none(), "and the connection ends");
-    client.ended.recv_timeout(PATIENCE).expect("the daemon is done with it");
+    client.ended.recv_timeout(TEST_TIMEOUT).expect("the daemon is done with it");
 }
 
 #[test]
 fn a_peer_that_takes_nothing_is_let_go_and_costs_nobody_else() {
-    let mut world = World::new(10);
-    world.service.patience.taking = SHORT;
-    let mut bystander = world.client(ME);
-    let mut flood = world.client(ME);
+    let mut harness = Harness::new(10);
+    harness.service.peer_timeouts.write = SHORT_TIMEOUT;
+    let mut bystander = harness.client(ME);
+    let mut flood = harness.client(ME);
     flood.flood();
-    flood.is_let_go();
+    flood.is_disconnected();
     // It may be silent for as long as it likes: nothing waits for it.
     bystander.ping(1);
-    assert_eq!(world.listeners.open(), 1);
+    assert_eq!(harness.connection_slots.open(), 1);
 }
 
 #[test]
-fn a_peer_that_has_closed_its_side_and_takes_nothing_is_let_go() {
-    let mut world = World::new(10);
-    world.service.patience.reading = SHORT;
-    world.fill(0..64);
-    let mut half_closed = world.client(ME);
+fn a_peer_that_has_closed_its_side_and_takes_nothing_is_disconnected() {
+    let mut harness = Harness::new(10);
+    harness.service.peer_timeouts.reader_write = SHORT_TIMEOUT;
+    harness.fill(0..64);
+    let mut half_closed = harness.client(ME);
     half_closed.read_all();
     half_closed.stream.shutdown(Shutdown::Write).unwrap();
-    half_closed.is_let_go();
-    assert_eq!(world.listeners.open(), 0);
+    half_closed.is_disconnected();
+    assert_eq!(harness.connection_slots.open(), 0);
 }
 
 /// A pager at which nobody looks.
 #[test]
 fn a_reader_may_rest_for_longer() {
     const RECORDS: u64 = 64;
-    let mut world = World::new(10);
-    world.service.patience.taking = SHORT / 10;
-    world.fill(0..RECORDS);
-    let mut reader = world.client(ME);
+    let mut harness = Harness::new(10);
+    harness.service.peer_timeouts.write = SHORT_TIMEOUT / 10;
+    harness.fill(0..RECORDS);
+    let mut reader = harness.client(ME);
     reader.read_all();
-    assert!(reader.ended.recv_timeout(SHORT * 5).is_err(), "it is let go");
+    assert!(reader.ended.recv_timeout(SHORT_TIMEOUT * 5).is_err(), "it is let go");
     assert_eq!(reader.records(), RECORDS);
 }
 
@@ -278,57 +278,60 @@ fn a_reader_may_rest_for_longer() {
 fn a_reader_may_rest_before_it_takes_the_last_of_what_it_read() {
     // More than a socket holds, and less than waits behind it, the end included.
     const RECORDS: u64 = 5;
-    let mut world = World::new(10);
-    world.service.patience.taking = SHORT / 10;
-    world.fill(0..RECORDS);
+    let mut harness = Harness::new(10);
+    harness.service.peer_timeouts.write = SHORT_TIMEOUT / 10;
+    harness.fill(0..RECORDS);
     for half_closed in [false, true] {
-        let mut reader = world.client(ME);
+        let mut reader = harness.client(ME);
         reader.read_all();
         if half_closed {
             reader.stream.shutdown(Shutdown::Write).unwrap();
         }
-        assert!(reader.ended.recv_timeout(SHORT * 5).is_err(), "it is let go");
+        assert!(reader.ended.recv_timeout(SHORT_TIMEOUT * 5).is_err(), "it is let go");
         assert_eq!(reader.records(), RECORDS);
         if !half_closed {
             reader.flood();
         }
-        reader.is_let_go();
+        reader.is_disconnected();
     }
 }
 
 #[test]
-fn who_makes_room_is_told_and_answered_and_the_others_stay() {
-    let world = World::new(6);
-    let (mut first, mut second, mut third) = (world.client(ME), world.client(ME), world.client(ME));
-    assert!(world.place(ME).is_none(), "my part is mine, and I want no part of mine");
-    let _fill = world.others(3);
+fn who_makes_room_is_notified_and_answered_and_the_others_stay() {
+    let harness = Harness::new(6);
+    let (mut first, mut second, mut third) = (harness.client(ME), harness.client(ME), harness.client(ME));
+    assert!(harness.take_slot(ME).is_none(), "my part is mine, and I want no part of mine");
+    let _fill = harness.others(3);
     std::thread::sleep(Duration::from_millis(5));
     first.ping(1);
     third.ping(1);
-    let mut other = world.client(ANOTHER);
-    let Some(Frame::Error(told)) = second.frame() else { panic!("it is told") };
-    assert_eq!((told.request_id, told.error.code, told.error.retryable), (0, ErrorCode::TooManyConnections, true));
+    let mut other = harness.client(ANOTHER);
+    let Some(Frame::Error(answer)) = second.frame() else { panic!("it is told") };
+    assert_eq!(
+        (answer.request_id, answer.error.code, answer.error.retryable),
+        (0, ErrorCode::TooManyConnections, true)
+    );
     assert!(second.frame().is_none());
-    second.is_let_go();
+    second.is_disconnected();
     for client in [&mut first, &mut third, &mut other] {
         client.ping(2);
     }
-    assert_eq!(world.listeners.open(), 6);
+    assert_eq!(harness.connection_slots.open(), 6);
 }
 
 /// What was taken of it is answered to the last append, and nothing more is taken.
 #[test]
 fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
     const APPENDS: u64 = 200;
-    let world = World::new(4);
+    let harness = Harness::new(4);
     // No task of it runs: it cannot be asked.
-    let _other_of_mine = world.place(ME).unwrap();
+    let _other_of_mine = harness.take_slot(ME).unwrap();
     let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
     builder.push(&Record::text(1, 9, "one of many ".repeat(300))).unwrap();
     let payload = builder.finish();
     for _ in 0..20 {
-        let mut busy = world.client(ME);
-        let _fill = world.others(2);
+        let mut busy = harness.client(ME);
+        let _fill = harness.others(2);
         busy.send(|out| {
             for first_seq in 0..APPENDS {
                 // The first is answered at once: by then the others are on their way to the disk.
@@ -341,10 +344,10 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
         // Not while it is owed an answer.
         let began = Instant::now();
         let _another = loop {
-            if let Some(another) = world.place(ANOTHER) {
+            if let Some(another) = harness.take_slot(ANOTHER) {
                 break another;
             }
-            assert!(began.elapsed() < PATIENCE, "it never makes room");
+            assert!(began.elapsed() < TEST_TIMEOUT, "it never makes room");
             std::thread::yield_now();
         };
         let (mut accepted, mut end, mut durable) = (1, first.first_offset, 0);
@@ -353,24 +356,24 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
                 Frame::Accepted(answer) => (accepted, end) = (accepted + 1, answer.first_offset + 1),
                 Frame::Watermark(mark) if mark.level == AckLevel::Durable => durable = mark.offset,
                 Frame::Watermark(_) => {}
-                Frame::Error(told) => break told.error,
+                Frame::Error(answer) => break answer.error,
                 other => panic!("{other:?}"),
             }
         };
         assert_eq!(error.code, ErrorCode::TooManyConnections);
         assert!(durable >= end, "{accepted} appends were taken, to offset {end}, and answered to {durable}");
-        busy.is_let_go();
+        busy.is_disconnected();
     }
 }
 
 /// Though it reads nothing of what it is owed, and will not see why; also when it has closed its side.
 #[test]
 fn who_takes_nothing_makes_room_all_the_same() {
-    let mut world = World::new(4);
-    world.fill(0..64);
-    world.service.patience.taking = PATIENCE * 10;
+    let mut harness = Harness::new(4);
+    harness.fill(0..64);
+    harness.service.peer_timeouts.write = TEST_TIMEOUT * 10;
     for half_closed in [false, true] {
-        let mut stuck = world.client(ME);
+        let mut stuck = harness.client(ME);
         match half_closed {
             false => stuck.flood(),
             true => {
@@ -378,17 +381,17 @@ fn who_takes_nothing_makes_room_all_the_same() {
                 stuck.stream.shutdown(Shutdown::Write).unwrap();
             }
         }
-        std::thread::sleep(SHORT);
-        let mut mine = world.client(ME);
+        std::thread::sleep(SHORT_TIMEOUT);
+        let mut mine = harness.client(ME);
         mine.ping(1);
-        let fill = world.others(2);
-        world.client(ANOTHER).ping(1);
-        stuck.is_let_go();
+        let fill = harness.others(2);
+        harness.client(ANOTHER).ping(1);
+        stuck.is_disconnected();
         mine.ping(2);
         drop((mine, fill));
         let began = Instant::now();
-        while world.listeners.open() > 0 {
-            assert!(began.elapsed() < PATIENCE, "it is not over");
+        while harness.connection_slots.open() > 0 {
+            assert!(began.elapsed() < TEST_TIMEOUT, "it is not over");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -397,14 +400,14 @@ fn who_takes_nothing_makes_room_all_the_same() {
 /// Who waits in the queue and reads nothing has no place in it, and no share that was granted to him.
 #[test]
 fn who_reads_no_answers_holds_no_room_for_appends() {
-    let mut world = World::new(10);
+    let mut harness = Harness::new(10);
     // It has as much output as it may have without a part of what all share.
-    world.service.buffers = Quota::new(1);
+    harness.service.buffers = Quota::new(1);
     let budget = Quota::new(64 << 10);
-    let door = Door { budget: budget.clone(), ..Door::clone(&world.service.door) };
-    world.service.door = Arc::new(door);
-    let all = budget.part(Owner::Uid(0)).try_take(64 << 10).expect("nobody has any");
-    let mut stuck = world.client(ME);
+    let admission = Admission { budget: budget.clone(), ..Admission::clone(&harness.service.admission) };
+    harness.service.admission = Arc::new(admission);
+    let all = budget.handle(Owner::Uid(0)).try_take(64 << 10).expect("nobody has any");
+    let mut stuck = harness.client(ME);
     stuck.read(true);
     assert_eq!(stuck.records(), 0, "it follows an empty log");
     let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
@@ -417,16 +420,16 @@ fn who_reads_no_answers_holds_no_room_for_appends() {
     });
     let began = Instant::now();
     while budget.waiting() == 0 {
-        assert!(began.elapsed() < PATIENCE, "it never waits for room");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it never waits for room");
         std::thread::sleep(Duration::from_millis(1));
     }
-    world.fill(0..64);
+    harness.fill(0..64);
     while budget.waiting() > 0 {
-        assert!(began.elapsed() < PATIENCE, "it keeps its place in the queue");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it keeps its place in the queue");
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(all);
-    world.client(ANOTHER).ping(1);
+    harness.client(ANOTHER).ping(1);
     assert_eq!(budget.in_use(), 0, "nothing is kept for it");
     // It reads at last, and is answered.
     loop {
@@ -441,14 +444,14 @@ fn who_reads_no_answers_holds_no_room_for_appends() {
 #[test]
 fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_served() {
     const CROWD: usize = 24;
-    const BUDGET: usize = 4 * OUT_LIMIT;
-    let mut world = World::new(4 * CROWD);
-    world.service.buffers = Quota::new(BUDGET);
-    let mut crowd: Vec<_> = (0..CROWD).map(|_| world.client(ME)).collect();
+    const BUDGET: usize = 4 * OUT_BYTES_MAX;
+    let mut harness = Harness::new(4 * CROWD);
+    harness.service.buffers = Quota::new(BUDGET);
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| harness.client(ME)).collect();
     crowd.iter_mut().for_each(Client::flood);
-    let held = world.service.buffers.in_use();
-    assert!((OUT_OWN..=BUDGET / 2).contains(&held), "{held} bytes of {BUDGET}");
-    let (mut mine, mut others) = (world.client(ME), world.client(ANOTHER));
+    let in_use = harness.service.buffers.in_use();
+    assert!((OUT_UNSHARED_BYTES_MAX..=BUDGET / 2).contains(&in_use), "{in_use} bytes of {BUDGET}");
+    let (mut mine, mut others) = (harness.client(ME), harness.client(ANOTHER));
     for id in 0..100 {
         mine.ping(id);
         others.ping(id);
@@ -460,8 +463,8 @@ fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_serv
     }
     drop(crowd);
     let began = Instant::now();
-    while world.service.buffers.in_use() > 0 {
-        assert!(began.elapsed() < PATIENCE, "{} bytes are never given back", world.service.buffers.in_use());
+    while harness.service.buffers.in_use() > 0 {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} bytes are never given back", harness.service.buffers.in_use());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -470,8 +473,8 @@ fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_serv
 #[test]
 fn a_stream_that_rests_gives_its_buffer_back() {
     const PINGS: usize = 50_000;
-    let world = World::new(10);
-    let mut client = world.client(ME);
+    let harness = Harness::new(10);
+    let mut client = harness.client(ME);
     let mut pings = BytesMut::new();
     (0..PINGS).for_each(|_| encode_ping(&mut pings, 1));
     let mut pong = BytesMut::new();
@@ -487,8 +490,8 @@ fn a_stream_that_rests_gives_its_buffer_back() {
     client.stream.write_all(&pings).unwrap();
     reader.join().unwrap();
     let began = Instant::now();
-    while world.service.buffers.in_use() > 0 {
-        assert!(began.elapsed() < PATIENCE, "it keeps {} bytes", world.service.buffers.in_use());
+    while harness.service.buffers.in_use() > 0 {
+        assert!(began.elapsed() < TEST_TIMEOUT, "it keeps {} bytes", harness.service.buffers.in_use());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -498,25 +501,25 @@ fn a_stream_that_rests_gives_its_buffer_back() {
 #[test]
 fn a_reader_that_follows_and_rests_gives_its_room_back() {
     const RECORDS: u64 = 64;
-    let world = World::new(10);
-    world.fill(0..RECORDS);
-    let mut follower = world.client(ME);
+    let harness = Harness::new(10);
+    harness.fill(0..RECORDS);
+    let mut follower = harness.client(ME);
     follower.read(true);
     // It takes nothing for as long as its output has no part of the budget.
     let began = Instant::now();
-    while world.service.buffers.in_use() < 2 * OUT_OWN {
-        assert!(began.elapsed() < PATIENCE, "it needs no more than its own");
+    while harness.service.buffers.in_use() < 2 * OUT_UNSHARED_BYTES_MAX {
+        assert!(began.elapsed() < TEST_TIMEOUT, "it needs no more than its own");
         std::thread::sleep(Duration::from_millis(1));
     }
     for read in [RECORDS, 1] {
         assert_eq!(follower.records(), read);
         let began = Instant::now();
-        while world.service.buffers.in_use() > 0 {
-            assert!(began.elapsed() < PATIENCE, "it keeps {} bytes", world.service.buffers.in_use());
+        while harness.service.buffers.in_use() > 0 {
+            assert!(began.elapsed() < TEST_TIMEOUT, "it keeps {} bytes", harness.service.buffers.in_use());
             std::thread::sleep(Duration::from_millis(5));
         }
         if read == RECORDS {
-            world.fill(RECORDS..RECORDS + 1);
+            harness.fill(RECORDS..RECORDS + 1);
         }
     }
     follower.ping(1);
@@ -525,19 +528,20 @@ fn a_reader_that_follows_and_rests_gives_its_room_back() {
 /// It asks for a ring and does not take it off the socket: that ends its connection, and the ring with it. Nothing else would.
 #[test]
 fn who_does_not_take_the_ring_that_was_given_loses_it() {
-    let mut world = World::new(10);
-    let folder = world.dir.path().join("holder");
+    let mut harness = Harness::new(10);
+    let folder = harness.dir.path().join("holder");
     std::fs::create_dir(&folder).unwrap();
-    let _holder = crate::keep::tests::real(&folder.join(crate::keep::HOLDER_SOCKET));
-    let keeper = crate::keep::Keeper::for_test(&folder);
+    let _holder = crate::fdstore::tests::real(&folder.join(crate::fdstore::HOLDER_SOCKET));
+    let fd_store = crate::fdstore::FdStore::for_test(&folder);
     let settings = crate::rings::Settings::for_test(1 << 20, 4);
-    world.service.rings = Rings::start(settings, world.service.door.clone(), keeper, Vec::new()).unwrap();
-    world.service.patience = Patience { taking: PATIENCE * 10, reading: PATIENCE * 10, giving: PATIENCE * 10 };
+    harness.service.rings = Rings::start(settings, harness.service.admission.clone(), fd_store, Vec::new()).unwrap();
+    harness.service.peer_timeouts =
+        PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: TEST_TIMEOUT * 10, ring_handover: TEST_TIMEOUT * 10 };
     for takes in [true, false] {
         if !takes {
-            world.service.patience.giving = SHORT;
+            harness.service.peer_timeouts.ring_handover = SHORT_TIMEOUT;
         }
-        let (mut client, far) = world.client_and_far(ME);
+        let (mut client, far) = harness.client_and_far(ME);
         if !takes {
             // Its socket is full before it asks, as that of one who has stopped reading.
             let far = UnixStream::from(far);
@@ -546,15 +550,15 @@ fn who_does_not_take_the_ring_that_was_given_loses_it() {
         client.send(|out| RingWanted { request_id: 1, known: None, clock_ns: 1, bytes: 0 }.encode(out));
         if takes {
             assert!(matches!(client.frame(), Some(Frame::RingGiven(_))));
-            assert_eq!(world.service.rings.totals().0, 1);
+            assert_eq!(harness.service.rings.totals().0, 1);
             client.ping(1);
             drop(client);
         } else {
-            client.is_let_go();
+            client.is_disconnected();
         }
         let began = Instant::now();
-        while world.service.rings.totals().0 > 0 {
-            assert!(began.elapsed() < PATIENCE, "the ring is still there");
+        while harness.service.rings.totals().0 > 0 {
+            assert!(began.elapsed() < TEST_TIMEOUT, "the ring is still there");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

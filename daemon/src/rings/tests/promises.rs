@@ -1,54 +1,54 @@
-//! What the drain owes whoever logs by a ring, one promise at a time: the marks are made up here, so that each is seen alone.
+//! What the drain owes whoever logs by a ring, one promise at a time: the watermarks are made up here, so that each is seen alone.
 
 use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use clad_journal::Marks;
+use clad_journal::Watermarks;
 use clad_proto::ErrorCode;
 
-use super::super::pass::Batch;
+use super::super::cycle::Batch;
 use super::*;
-use crate::keep::Kept;
+use crate::fdstore::StoredRing;
 
 /// Takes what is in the rings and hands it to the journal, as one pass does; says whether there was anything.
-pub(super) fn take(world: &World, rings: &mut [Ring]) -> bool {
+pub(super) fn take(harness: &Harness, rings: &mut [Ring]) -> bool {
     let mut batch = Batch::default();
     batch.fill(rings, clock::now_before_looking());
     let any = !batch.is_empty();
     if any {
-        let door = world.shared.door();
-        batch.hand_over(rings, &door, door.arrival());
+        let admission = harness.shared.admission();
+        batch.hand_over(rings, &admission, admission.arrival());
     }
     any
 }
 
 /// Waits until so many records are written.
-pub(super) fn written(world: &World, records: usize) {
-    let end = Instant::now() + PATIENCE;
-    while world.journal.marks().written < records as u64 {
+pub(super) fn written(harness: &Harness, records: usize) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    while harness.journal.watermarks().written < records as u64 {
         assert!(Instant::now() < end, "they are never written");
         std::thread::yield_now();
     }
 }
 
 /// What the client reads on its board.
-fn board(program: &Program) -> (u64, u64, u64) {
-    let marks = program.ring.marks();
-    (marks.received, marks.written, marks.durable)
+fn completion_page(program: &Program) -> (u64, u64, u64) {
+    let watermarks = program.ring.watermarks();
+    (watermarks.received, watermarks.written, watermarks.durable)
 }
 
 #[test]
-fn each_level_is_told_by_its_own_mark_and_space_comes_back_after_it() {
-    let world = World::new(16);
-    let (program, ring) = world.ring(1);
+fn each_level_is_announced_by_its_own_mark_and_space_comes_back_after_it() {
+    let harness = Harness::new(16);
+    let (program, ring) = harness.ring(1);
     let rings = &mut [ring];
     program.push(AckLevel::Durable, "waits for durable");
-    assert!(take(&world, rings));
+    assert!(take(&harness, rings));
     program.push(AckLevel::Posted, "waits for nothing");
-    assert!(take(&world, rings));
-    let at = |written, durable| Marks { received: 2, written, durable, ..Marks::default() };
-    // The marks; whether there is something to tell; what is told; up to where space is given back.
+    assert!(take(&harness, rings));
+    let at = |written, durable| Watermarks { received: 2, written, durable, ..Watermarks::default() };
+    // The watermarks; whether there is something to tell; what is told; up to where space is given back.
     let steps = [
         (at(0, 0), false, (2, 0, 0), 0),
         (at(1, 0), true, (2, 1, 0), 0),
@@ -56,59 +56,59 @@ fn each_level_is_told_by_its_own_mark_and_space_comes_back_after_it() {
         (at(2, 1), true, (2, 2, 1), 2),
         (at(2, 2), true, (2, 2, 2), 2),
     ];
-    for (marks, any, told, given_back) in steps {
-        assert_eq!(rings[0].release(&marks), Some(any), "{marks:?}");
-        assert_eq!((board(&program), rings[0].drain().released()), (told, given_back), "{marks:?}");
+    for (watermarks, any, announced, given_back) in steps {
+        assert_eq!(rings[0].release(&watermarks), Some(any), "{watermarks:?}");
+        assert_eq!((completion_page(&program), rings[0].drain().released()), (announced, given_back), "{watermarks:?}");
     }
 }
 
 #[test]
 fn what_was_not_written_when_the_journal_failed_is_taken_again_and_stored_once() {
-    let world = World::new(16);
-    let (program, ring) = world.ring(1);
+    let harness = Harness::new(16);
+    let (program, ring) = harness.ring(1);
     let rings = &mut [ring];
     program.push(AckLevel::Written, "once");
-    assert!(take(&world, rings) && !take(&world, rings));
-    // Marks of after a recovery: that offset may be somebody else's.
-    let after = Marks { received: 1, written: 1, durable: 1, failures: 1, ..Marks::default() };
+    assert!(take(&harness, rings) && !take(&harness, rings));
+    // Watermarks of after a recovery: that offset may be somebody else's.
+    let after = Watermarks { received: 1, written: 1, durable: 1, failures: 1, ..Watermarks::default() };
     assert_eq!(rings[0].release(&after), None);
-    assert_eq!((board(&program), rings[0].drain().released()), ((1, 0, 0), 0));
-    assert_eq!(rings[0].kept_from(1), 0, "its offset is below what is written");
+    assert_eq!((completion_page(&program), rings[0].drain().released()), ((1, 0, 0), 0));
+    assert_eq!(rings[0].unwritten_from(1), 0, "its offset is below what is written");
     rings[0].rewind(0);
-    assert_eq!(rings[0].kept_from(0), 1, "it lies in the ring");
-    assert!(take(&world, rings), "it is still in the ring");
-    written(&world, 1);
-    assert_eq!((rings[0].kept_from(0), rings[0].kept_from(1)), (1, 0), "counted once");
-    assert_eq!(rings[0].release(&world.journal.marks()), Some(true));
-    assert_eq!((board(&program).1, rings[0].drain().released(), rings[0].kept_from(0)), (1, 1, 0));
-    assert_eq!(world.stored(program.producer), ["once"]);
+    assert_eq!(rings[0].unwritten_from(0), 1, "it lies in the ring");
+    assert!(take(&harness, rings), "it is still in the ring");
+    written(&harness, 1);
+    assert_eq!((rings[0].unwritten_from(0), rings[0].unwritten_from(1)), (1, 0), "counted once");
+    assert_eq!(rings[0].release(&harness.journal.watermarks()), Some(true));
+    assert_eq!((completion_page(&program).1, rings[0].drain().released(), rings[0].unwritten_from(0)), (1, 1, 0));
+    assert_eq!(harness.stored(program.producer), ["once"]);
 }
 
 /// The daemon that took it died before it gave space back; the next one is given the ring by the keeper.
 #[test]
 fn what_an_earlier_daemon_had_taken_is_stored_once() {
-    let mut world = World::new(16);
-    let (program, ring) = world.ring(1);
+    let mut harness = Harness::new(16);
+    let (program, ring) = harness.ring(1);
     for text in &numbered(3) {
         program.push(AckLevel::Posted, text);
     }
     let mut rings = [ring];
-    assert!(take(&world, &mut rings));
+    assert!(take(&harness, &mut rings));
     let [ring] = rings;
     let fds = ring.drain().client_fds();
     let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
-    let kept = Kept { note: ring.member.note, fds };
-    world.shared.roll.leave(&ring.member);
+    let stored_ring = StoredRing { note: ring.registered.note, fds };
+    harness.shared.registry.deregister(&ring.registered);
     let _ring = std::mem::ManuallyDrop::new(ring); // it did not end, it was killed
     program.push(AckLevel::Posted, "3");
-    let again = world.shared.adopt(kept).expect("its ring is sound");
-    world.add(again);
-    world.until("all is given back", |world| {
-        let marks = world.journal.marks();
-        !world.shared.roll.is_behind(None) && marks.written == marks.received
+    let again = harness.shared.adopt(stored_ring).expect("its ring is sound");
+    harness.add(again);
+    harness.until("all is given back", |harness| {
+        let watermarks = harness.journal.watermarks();
+        !harness.shared.registry.is_behind(None) && watermarks.written == watermarks.received
     });
     let all: Vec<_> = numbered(4).into_iter().map(|text| (program.producer, text)).collect();
-    assert_eq!(world.log(), all);
+    assert_eq!(harness.log(), all);
 }
 
 /// Between a record in the first ring and the one in the last that it caused, the drain looks at one of them after the other,
@@ -117,8 +117,8 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
 fn what_was_caused_is_behind_its_cause_wherever_the_pass_was() {
     const PAIRS: usize = 500;
     const RINGS: u8 = 64;
-    let world = World::new(RINGS.into());
-    let (programs, mut rings): (Vec<_>, Vec<_>) = (0..RINGS).map(|name| world.ring(name)).unzip();
+    let harness = Harness::new(RINGS.into());
+    let (programs, mut rings): (Vec<_>, Vec<_>) = (0..RINGS).map(|name| harness.ring(name)).unzip();
     let (first, last) = (&programs[0], &programs[usize::from(RINGS) - 1]);
     let payloads: Vec<_> = numbered(PAIRS).iter().map(|text| payload(text)).collect();
     let push = |program: &Program, payload: &Payload| {
@@ -130,55 +130,56 @@ fn what_was_caused_is_behind_its_cause_wherever_the_pass_was() {
                 (0..number % 97 * 32).for_each(|_| std::hint::spin_loop());
                 push(first, payload);
                 push(last, payload);
-                while last.ring.marks().received <= number {
+                while last.ring.watermarks().received <= number {
                     std::thread::yield_now();
                 }
             }
         });
         while !pushes.is_finished() {
-            take(&world, &mut rings);
+            take(&harness, &mut rings);
         }
     });
-    written(&world, 2 * PAIRS);
+    written(&harness, 2 * PAIRS);
     let both = |text: String| [(first.producer, text.clone()), (last.producer, text)];
     let all: Vec<_> = numbered(PAIRS).into_iter().flat_map(both).collect();
-    let log = world.log();
+    let log = harness.log();
     let wrong = all.iter().zip(&log).position(|(wanted, stored)| wanted != stored);
     assert_eq!((wrong, log.len()), (None, all.len()), "the first that is in the wrong place");
 }
 
 #[tokio::test]
 async fn what_comes_by_a_socket_waits_for_what_is_in_a_ring() {
-    let mut world = World::new(16);
-    let program = world.program(1);
-    let rings = Rings(Some(world.shared.clone()));
+    let mut harness = Harness::new(16);
+    let program = harness.program(1);
+    let rings = Rings(Some(harness.shared.clone()));
     assert_eq!(rings.catch_up(None).await, Ok(()), "there is nothing to wait for");
     program.push(AckLevel::Posted, "the cause");
     let mut waiting = pin!(rings.catch_up(None));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(poll(), Poll::Pending);
-    assert_eq!(world.journal.marks().received, 0);
-    let mut told = Poll::Pending;
-    world.until("it is told", |_| {
-        told = poll();
-        told.is_ready()
+    assert_eq!(harness.journal.watermarks().received, 0);
+    let mut announced = Poll::Pending;
+    harness.until("it is told", |_| {
+        announced = poll();
+        announced.is_ready()
     });
-    assert_eq!((told, world.journal.marks().received), (Poll::Ready(Ok(())), 1));
+    assert_eq!((announced, harness.journal.watermarks().received), (Poll::Ready(Ok(())), 1));
 }
 
 /// Posted to a daemon whose log had `durable`, drained by one whose log has not: it is stored, and its owner told.
 #[test]
-fn what_waits_for_a_level_that_is_gone_is_stored_and_its_owner_told() {
-    let world = World::new(16);
-    let (program, mut ring) = world.ring(1);
-    ring.door = Arc::new(Door { highest: AckLevel::Written, ..Door::clone(&world.shared.door()) });
+fn what_waits_for_a_level_that_is_gone_is_stored_and_its_owner_notified() {
+    let harness = Harness::new(16);
+    let (program, mut ring) = harness.ring(1);
+    ring.admission =
+        Arc::new(Admission { highest: AckLevel::Written, ..Admission::clone(&harness.shared.admission()) });
     let rings = &mut [ring];
     let levels = [AckLevel::Durable, AckLevel::Written, AckLevel::Posted];
     let [durable, wants_written, _] = levels.map(|level| program.push(level, level.name()));
-    assert!(take(&world, rings));
-    written(&world, 3);
-    assert_eq!(world.stored(program.producer), ["durable", "written", "posted"], "in their order, none left out");
-    assert_eq!(rings[0].release(&world.journal.marks()), Some(true));
+    assert!(take(&harness, rings));
+    written(&harness, 3);
+    assert_eq!(harness.stored(program.producer), ["durable", "written", "posted"], "in their order, none left out");
+    assert_eq!(rings[0].release(&harness.journal.watermarks()), Some(true));
     assert_eq!(rings[0].drain().released(), 3, "its space comes back with `written`");
     let unreachable = Some(u32::from(ErrorCode::LevelUnreachable.number()));
     assert_eq!((program.code(durable), program.code(wants_written)), (unreachable, Some(0)));

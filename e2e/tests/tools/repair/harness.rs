@@ -133,16 +133,16 @@ impl Damage<'_> {
         let to_do = !self.actions.is_empty() || self.left.is_some();
         assert_eq!(code, Some(i32::from(to_do).max(self.ends)), "a dry run: {text}");
         // Where there is nothing to do, it says what is lost.
-        let told = self.actions.is_empty() && self.verify.is_some_and(|verify| text.contains(verify));
-        assert_eq!(told, self.actions.is_empty() && self.verify.is_some(), "a dry run: {text}");
+        let reported = self.actions.is_empty() && self.verify.is_some_and(|verify| text.contains(verify));
+        assert_eq!(reported, self.actions.is_empty() && self.verify.is_some(), "a dry run: {text}");
         self.names_the_actions("would be done: ", &text);
-        let foreseen: Vec<String> = behind("would be done: ", &text);
+        let dry_run: Vec<String> = behind("would be done: ", &text);
         assert!(files(&dir) == hit, "a dry run or a check has changed something");
 
         let (code, text) = said(&["repair", &path]);
         assert_eq!(code, Some(self.ends), "repair: {text}");
         self.names_the_actions("done: ", &text);
-        assert_eq!(behind("done: ", &text), foreseen, "a dry run names the same, and what is lost with it");
+        assert_eq!(behind("done: ", &text), dry_run, "a dry run names the same, and what is lost with it");
         nothing_is_gone(&hit, &files(&dir));
 
         // Again: nothing is left to do, nothing is done, and what is lost is told once more.

@@ -51,9 +51,9 @@ impl Ring {
         let slots = bufs.iter().map(|_| None).collect();
         // A kernel that does not know this (before 5.15) takes as many as it likes.
         let mut workers = [1, 0];
-        let told = ring.submitter().register_iowq_max_workers(&mut workers);
+        let limited = ring.submitter().register_iowq_max_workers(&mut workers);
         // Where it was one before, another writer of this thread made it so, and sets it back.
-        let workers = told.ok().map(|()| workers).filter(|before| before[0] > 1);
+        let workers = limited.ok().map(|()| workers).filter(|before| before[0] > 1);
         Ok((Self { ring, registered, slots, in_flight: 0, broken: false, workers }, why))
     }
 

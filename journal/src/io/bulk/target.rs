@@ -214,8 +214,8 @@ fn open_direct(path: &Path, regular: &OwnedFd) -> Result<(OwnedFd, usize), Strin
     if stat(&fd) != stat(regular) {
         return Err(refused("the file was replaced while it was opened"));
     }
-    let told = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
-    match told.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {
+    let direct_io = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    match direct_io.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {
         Some(s) if s.stx_dio_offset_align == 0 => Err(refused("the file system says that it has none")),
         Some(s) => Ok((fd, s.stx_dio_offset_align as usize)),
         // It does not say: the first write will, and what it refuses is written the other way.

@@ -17,7 +17,7 @@ type Job = (Write, Arc<Target>);
 pub(super) struct Threads {
     jobs: Option<SyncSender<Job>>,
     done: Receiver<Done>,
-    tell: SyncSender<Done>,
+    completions: SyncSender<Done>,
     workers: Vec<JoinHandle<()>>,
     in_flight: usize,
 }
@@ -26,14 +26,14 @@ impl Threads {
     /// Starts as many as are of use; says also why there are none.
     pub(super) fn new(buffers: usize) -> (Self, Option<String>) {
         let (jobs, queue) = sync_channel::<Job>(buffers);
-        let (tell, done) = sync_channel(buffers);
+        let (completions, done) = sync_channel(buffers);
         let queue = Arc::new(Mutex::new(queue));
         let mut workers = Vec::new();
         let mut why = None;
         for _ in 0..MAX_THREADS.min(buffers) {
-            let (queue, tell) = (queue.clone(), tell.clone());
+            let (queue, completions) = (queue.clone(), completions.clone());
             let thread = thread::Builder::new().name("clad-bulk".to_owned());
-            match thread.spawn(move || work(&queue, &tell)) {
+            match thread.spawn(move || work(&queue, &completions)) {
                 Ok(worker) => workers.push(worker),
                 Err(e) => {
                     why = workers.is_empty().then(|| format!("no thread can be started ({e}): the caller writes"));
@@ -42,13 +42,13 @@ impl Threads {
             }
         }
         let jobs = (!workers.is_empty()).then_some(jobs);
-        (Self { jobs, done, tell, workers, in_flight: 0 }, why)
+        (Self { jobs, done, completions, workers, in_flight: 0 }, why)
     }
 
     /// No thread: who hands a write over makes it.
     pub(super) fn none(buffers: usize) -> Self {
-        let (tell, done) = sync_channel(buffers);
-        Self { jobs: None, done, tell, workers: Vec::new(), in_flight: 0 }
+        let (completions, done) = sync_channel(buffers);
+        Self { jobs: None, done, completions, workers: Vec::new(), in_flight: 0 }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -62,7 +62,7 @@ impl Threads {
             None => Some(write),
         };
         if let Some(write) = left {
-            let _ = self.tell.send(target.attempt(write));
+            let _ = self.completions.send(target.attempt(write));
         }
     }
 
@@ -73,13 +73,13 @@ impl Threads {
     }
 }
 
-fn work(queue: &Mutex<Receiver<Job>>, tell: &SyncSender<Done>) {
+fn work(queue: &Mutex<Receiver<Job>>, completions: &SyncSender<Done>) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((write, target)) = job else { return };
         let done = target.attempt(write);
         drop(target);
-        if tell.send(done).is_err() {
+        if completions.send(done).is_err() {
             return;
         }
     }

@@ -60,7 +60,7 @@ pub struct BulkWriter {
     resized: bool,
     folder: Option<OwnedFd>,
     failed: Option<Error>,
-    told: bool,
+    reported: bool,
     stats: Stats,
 }
 
@@ -104,7 +104,7 @@ impl BulkWriter {
             resized,
             folder: opened.folder,
             failed: None,
-            told: false,
+            reported: false,
             stats,
         })
     }
@@ -117,8 +117,8 @@ impl BulkWriter {
     /// Bytes in the file with everything that was handed in.
     #[allow(clippy::len_without_is_empty)] // nobody asks a file that is written whether it is empty
     pub fn len(&self) -> u64 {
-        let gathered = if self.fill > self.from { self.position() } else { 0 };
-        self.len.max(gathered)
+        let buffered = if self.fill > self.from { self.position() } else { 0 };
+        self.len.max(buffered)
     }
 
     /// What it did so far.
@@ -235,21 +235,21 @@ impl BulkWriter {
     /// Sends what the current buffer holds.
     fn send(&mut self) -> Result<(), Error> {
         let Some(buf) = self.current.take() else { return Ok(()) };
-        let (at, gathered) = (self.at, self.from..self.fill);
-        self.stand_at(at + gathered.end as u64);
-        if gathered.is_empty() {
+        let (at, buffered) = (self.at, self.from..self.fill);
+        self.stand_at(at + buffered.end as u64);
+        if buffered.is_empty() {
             self.free.push(buf);
             return Ok(());
         }
-        self.len = self.len.max(at + gathered.end as u64);
+        self.len = self.len.max(at + buffered.end as u64);
         self.dirty = true;
         if !self.direct {
-            return self.submit(buf, at, gathered, Way::Regular);
+            return self.submit(buf, at, buffered, Way::Regular);
         }
         let block = self.target.block;
-        let head = gathered.start.next_multiple_of(block).min(gathered.end);
-        let tail = (gathered.end - gathered.end % block).max(head);
-        for part in [gathered.start..head, tail..gathered.end] {
+        let head = buffered.start.next_multiple_of(block).min(buffered.end);
+        let tail = (buffered.end - buffered.end % block).max(head);
+        for part in [buffered.start..head, tail..buffered.end] {
             if !part.is_empty() {
                 // These blocks may have been part of a write that is still in flight.
                 let done = self.drain().and_then(|()| self.write_here(&buf, at, part));
@@ -379,11 +379,11 @@ impl Seek for BulkWriter {
 
 impl Drop for BulkWriter {
     fn drop(&mut self) {
-        let told = self.told;
+        let reported = self.reported;
         if self.hand_over().is_ok() {
             return;
         }
-        if let Some(error) = self.failed.as_ref().filter(|_| !told) {
+        if let Some(error) = self.failed.as_ref().filter(|_| !reported) {
             tracing::error!("a file is not what was written to it: {error}");
         }
     }

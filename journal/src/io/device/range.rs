@@ -4,7 +4,7 @@
 //! |---|---|
 //! | another file system than ext4 and xfs | never: an overwrite goes to new blocks, or the answer is unknown |
 //! | ext4 with `data=journal` | never: data goes through the journal, which a range sync does not commit |
-//! | `durable` is not honest here at all (`reach.rs`) | never |
+//! | `durable` is not honest here at all (`durability_class.rs`) | never |
 //! | a device down to the last that does not report write through, or a loop file | on the operator's word |
 //! | every device down to the last reports write through | yes |
 //!
@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use super::{Reach, Substrate};
+use super::{DurabilityClass, Substrate};
 
 /// What a range sync's worth rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,10 @@ pub enum RangeRefusal {
     #[error("sync_file_range does not commit the journal that data=journal puts data into: use group_commit")]
     DataJournal,
     /// Nothing is durable here.
-    #[error("sync_file_range is for `durable`, and the highest ack level here is {reach}")]
+    #[error("sync_file_range is for `durable`, and the highest ack level here is {durability_class}")]
     Unreachable {
         /// How far acks may go, and why.
-        reach: Reach,
+        durability_class: DurabilityClass,
     },
     /// A cache that a power cut empties, as far as one can see.
     #[error(
@@ -72,13 +72,13 @@ impl Substrate {
         if self.mount_options.iter().any(|option| option == "data=journal") {
             return Err(RangeRefusal::DataJournal);
         }
-        let reach = self.reach(power_loss_protected);
+        let durability_class = self.durability_class(power_loss_protected);
         // What only the word would help against is told as such.
-        if !reach.is_durable() && !self.reach(true).is_durable() {
-            return Err(RangeRefusal::Unreachable { reach });
+        if !durability_class.is_durable() && !self.durability_class(true).is_durable() {
+            return Err(RangeRefusal::Unreachable { durability_class });
         }
         match self.volatile_cache() {
-            None if !reach.is_durable() => Err(RangeRefusal::Unreachable { reach }),
+            None if !durability_class.is_durable() => Err(RangeRefusal::Unreachable { durability_class }),
             None => Ok(RangeGrounds::WriteThrough),
             Some(_) if power_loss_protected => Ok(RangeGrounds::Stated),
             Some(cache) => Err(RangeRefusal::VolatileCache { cache }),

@@ -104,9 +104,9 @@ fn names(s: &Substrate) -> Vec<&str> {
 }
 
 fn because(s: &Substrate, word: bool) -> Vec<Obstacle> {
-    match s.reach(word) {
-        Reach::Written { because } => because,
-        Reach::Durable { .. } => panic!("durable on {s}"),
+    match s.durability_class(word) {
+        DurabilityClass::Written { because } => because,
+        DurabilityClass::Durable { .. } => panic!("durable on {s}"),
     }
 }
 
@@ -126,7 +126,7 @@ fn a_partition_of_a_virtio_disk() {
     assert!(s.hypervisor, "virtio is a hint");
     assert!(s.zeroing_pays());
     assert_eq!(s.block_size, 4096);
-    assert_eq!(s.reach(false), Reach::Durable { by_word: Vec::new() });
+    assert_eq!(s.durability_class(false), DurabilityClass::Durable { by_word: Vec::new() });
     assert_eq!(s.volatile_cache().as_deref(), Some("vda has a write cache: write back"));
     assert_eq!(s.notes, [""; 0]);
     assert_eq!(
@@ -155,13 +155,13 @@ fn encryption_over_raid_over_two_drives_of_which_one_is_volatile() {
     assert_eq!(s.devices.iter().filter(|d| d.leaf).count(), 2);
     assert_eq!(s.block_size, 16384);
     assert!(s.devices[4].fua);
-    assert!(s.volatile_cache().is_some() && s.reach(false).is_durable() && s.zeroing_pays());
+    assert!(s.volatile_cache().is_some() && s.durability_class(false).is_durable() && s.zeroing_pays());
 
     // The mapper that lets no flush through, above a cache that needs it.
     m.queue(&dm, "write through", 0, 512);
     let s = m.discover("/var/lib/clad");
     assert_eq!(because(&s, false), [Obstacle::FlushStops { device: "dm-0".into() }]);
-    assert!(s.reach(true).is_durable());
+    assert!(s.durability_class(true).is_durable());
 
     // Where nothing is volatile there is nothing to flush.
     for disk in [&a, &b, &md] {
@@ -169,7 +169,7 @@ fn encryption_over_raid_over_two_drives_of_which_one_is_volatile() {
     }
     let s = m.discover("/var/lib/clad");
     assert_eq!(s.volatile_cache(), None);
-    assert_eq!(s.reach(false), Reach::Durable { by_word: Vec::new() });
+    assert_eq!(s.durability_class(false), DurabilityClass::Durable { by_word: Vec::new() });
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_loop_device_leads_to_the_file_system_of_its_file() {
     assert_eq!(names(&s), ["loop3", "vda1", "vda"]);
     assert_eq!(s.below.len(), 1);
     assert_eq!(s.below[0].mount_point, Path::new("/"));
-    assert!(s.reach(false).is_durable() && s.volatile_cache().is_some());
+    assert!(s.durability_class(false).is_durable() && s.volatile_cache().is_some());
 
     // Without flushes its file stays in the page cache, which no word makes good.
     m.queue(&dir, "write through", 0, 512);
@@ -220,7 +220,7 @@ fn slaves_in_a_circle_and_without_end_are_bounded() {
     m.slave(&a, &b);
     m.slave(&b, &a);
     m.mount("253:0", "/a", "rw", "xfs", "/dev/dm-0", "rw");
-    assert!(!m.discover("/a").reach(false).is_durable(), "a circle is volatile, and nothing here flushes");
+    assert!(!m.discover("/a").durability_class(false).is_durable(), "a circle is volatile, and nothing here flushes");
 
     let tower: Vec<_> = (2..40).map(|i| m.disk(&format!("dm-{i}"), &format!("253:{i}"), "write back")).collect();
     tower.windows(2).for_each(|pair| m.slave(&pair[0], &pair[1]));
@@ -237,7 +237,7 @@ fn memory_is_never_durable() {
     let s = m.discover("/dev/shm/clad");
     assert_eq!(because(&s, true), [Obstacle::MemoryFilesystem { filesystem: "tmpfs".into() }]);
     assert!(!s.zeroing_pays() && s.notes.is_empty());
-    assert_eq!(s.reach(true).to_string(), "written, because tmpfs keeps its files in memory");
+    assert_eq!(s.durability_class(true).to_string(), "written, because tmpfs keeps its files in memory");
 
     m.disk("virtual/block/zram0", "252:0", "write through");
     m.mount("252:0", "/fast", "rw", "ext4", "/dev/zram0", "rw");
@@ -251,7 +251,7 @@ fn an_overlay_needs_a_word_and_a_volatile_one_gets_none() {
     m.mount("0:41", "/c2", "rw", "overlay", "overlay", "rw,lowerdir=/l,upperdir=/up,workdir=/w,volatile");
     let s = m.discover("/c1/log");
     assert_eq!(because(&s, false), [Obstacle::Stacked { filesystem: "overlay".into() }]);
-    assert!(s.reach(true).is_durable() && !s.zeroing_pays());
+    assert!(s.durability_class(true).is_durable() && !s.zeroing_pays());
     assert_eq!(names(&s), ["vda1", "vda"], "the upper folder's devices");
     assert_eq!(because(&m.discover("/c2/log"), true), option_of("overlay", "volatile"));
 
@@ -270,8 +270,10 @@ fn network_and_fuse_need_a_word() {
     let (n, f) = (m.discover("/n"), m.discover("/f"));
     assert_eq!(because(&n, false), [Obstacle::Network { filesystem: "nfs4".into() }]);
     assert_eq!(because(&f, false), [Obstacle::Fuse { filesystem: "fuse.sshfs".into() }]);
-    assert!(n.reach(true).is_durable() && f.reach(true).is_durable());
-    assert!(n.reach(true).to_string().starts_with("durable, by the operator's word although nfs4 is a network"));
+    assert!(n.durability_class(true).is_durable() && f.durability_class(true).is_durable());
+    assert!(
+        n.durability_class(true).to_string().starts_with("durable, by the operator's word although nfs4 is a network")
+    );
     assert!(n.volatile_cache().is_some());
 }
 
@@ -283,7 +285,7 @@ fn zfs_needs_a_word_for_what_its_property_decides() {
     let z = m.discover("/z");
     assert_eq!(because(&z, false), [Obstacle::Property { filesystem: "zfs".into() }]);
     assert_eq!(
-        z.reach(true).to_string(),
+        z.durability_class(true).to_string(),
         "durable, by the operator's word although zfs does not show whether a sync waits here, which its property sync decides"
     );
     assert_eq!(z.notes, ["tank/log: zfs does not say which devices it stands on; it counts as volatile"]);
@@ -311,12 +313,12 @@ fn a_file_system_that_nobody_measured_needs_a_word() {
         m.disk("pci/vda", "254:0", "write back");
         m.mount("254:0", "/", "rw", filesystem, "/dev/vda", "rw");
         let s = m.discover("/");
-        assert_eq!(s.reach(false).is_durable(), measured, "{filesystem}: {}", s.reach(false));
-        assert!(s.reach(true).is_durable(), "{filesystem}");
+        assert_eq!(s.durability_class(false).is_durable(), measured, "{filesystem}: {}", s.durability_class(false));
+        assert!(s.durability_class(true).is_durable(), "{filesystem}");
         // Also where it is below: the file of a loop device.
         m.loop_device("loop0", "7:0", "write back", "/file");
         m.mount("7:0", "/l", "rw", "xfs", "/dev/loop0", "rw");
-        assert_eq!(m.discover("/l").reach(false).is_durable(), measured, "xfs over {filesystem}");
+        assert_eq!(m.discover("/l").durability_class(false).is_durable(), measured, "xfs over {filesystem}");
         if !measured {
             assert_eq!(because(&s, false), [Obstacle::Unmeasured { filesystem: filesystem.into() }]);
         }
@@ -330,7 +332,7 @@ fn an_ext4_without_a_journal_needs_a_word() {
     assert_eq!(m.discover("/").journaled, Some(true));
     m.journal("vda1", "<none>");
     assert_eq!(because(&m.discover("/"), false), no_journal);
-    assert!(m.discover("/").reach(true).is_durable());
+    assert!(m.discover("/").durability_class(true).is_durable());
     // A kernel that does not name the thread shows the mode of data, where there is a journal.
     fs::remove_dir_all(m.roots.sys.join("fs")).unwrap();
     let s = m.discover("/");
@@ -342,7 +344,7 @@ fn an_ext4_without_a_journal_needs_a_word() {
     for (options, journaled) in [("rw\nbarrier\ndata=ordered\n", true), ("rw\nbarrier\nnojournal_checksum\n", false)] {
         m.put(m.roots.proc.join("fs/ext4/vda1/options"), options);
         assert_eq!(
-            (m.discover("/").journaled, m.discover("/").reach(false).is_durable()),
+            (m.discover("/").journaled, m.discover("/").durability_class(false).is_durable()),
             (Some(journaled), journaled)
         );
     }
@@ -373,7 +375,7 @@ fn what_cannot_be_resolved_is_volatile_and_says_so() {
     assert_eq!((names(&s), s.devices[0].write_cache), (vec!["8:1"], WriteCache::Unknown));
     assert_eq!(s.volatile_cache().as_deref(), Some("8:1 has a write cache: cache unknown"));
     assert_eq!(s.notes, ["8:1: the device is not in /sys; it counts as volatile"]);
-    assert!(s.reach(false).is_durable(), "a sync flushes what is there, whatever it is");
+    assert!(s.durability_class(false).is_durable(), "a sync flushes what is there, whatever it is");
 
     let nothing = Machine::new().discover("/var");
     assert_eq!(nothing.filesystem, "unknown");
@@ -389,7 +391,7 @@ fn a_cache_that_somebody_declared_safe_needs_a_word() {
     m.mount("254:0", "/", "rw", "ext4", "/dev/vda", "rw");
     let s = m.discover("/");
     assert_eq!(because(&s, false), [Obstacle::FlushStops { device: "vda".into() }]);
-    assert!(s.reach(true).is_durable() && s.volatile_cache().is_some());
+    assert!(s.durability_class(true).is_durable() && s.volatile_cache().is_some());
 }
 
 /// One disk of this kind under a file system of this type, with these options.
@@ -493,7 +495,7 @@ fn the_magic_number_overrules_a_table_that_disagrees() {
     let tmpfs = |_: &Path| Some(Facts { magic: Some(0x0102_1994), direct_align: Some(0), ..Facts::default() });
     let s = discover_in(&m.roots, Path::new("/"), &tmpfs);
     assert_eq!((s.filesystem.as_str(), s.direct_io), ("tmpfs", Some(false)));
-    assert!(!s.reach(true).is_durable());
+    assert!(!s.durability_class(true).is_durable());
 }
 
 #[test]
@@ -523,7 +525,7 @@ fn a_boot_id_is_sixteen_bytes_or_nothing() {
 }
 
 #[test]
-fn this_machine_is_told_consistently() {
+fn this_machine_is_described_consistently() {
     let dir = tempfile::tempdir().unwrap();
     let s = discover(dir.path());
     assert_eq!(s, discover(&dir.path().join("not/there/yet")), "a missing folder is judged by the nearest above it");
@@ -531,7 +533,10 @@ fn this_machine_is_told_consistently() {
     assert!(s.block_size >= MIN_BLOCK && s.block_size.is_power_of_two());
     assert!(s.devices.iter().all(|d| d.physical_block <= s.block_size));
     assert!(!s.notes.is_empty() || s.devices.iter().all(|d| d.write_cache != WriteCache::Unknown), "said if unknown");
-    assert!(s.reach(true).is_durable() || !s.reach(false).is_durable(), "a word never takes away");
+    assert!(
+        s.durability_class(true).is_durable() || !s.durability_class(false).is_durable(),
+        "a word never takes away"
+    );
     assert!(s.summary().starts_with(&s.filesystem));
     assert_eq!(boot_id(), boot_id());
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::durability_class::{FilesystemClass, filesystem_class};
 use super::mounts::{self, Mount};
-use super::reach::{Nature, nature};
 use super::sysfs::{describe, drive_says_write_back, kind, list, word};
 use super::{
     Device, DeviceKind, Facts, FlushStop, Layer, MAX_DEPTH, MAX_DEVICES, MIN_BLOCK, Roots, Substrate, WriteCache,
@@ -147,8 +147,8 @@ impl<'a> Walk<'a> {
         let mut found = Vec::new();
         if mount.number.0 != 0 {
             found.extend(self.by_number(mount.number));
-        } else if nature(&mount.filesystem) != Nature::Disk {
-            // None of its own; reach.rs judges these by their nature.
+        } else if filesystem_class(&mount.filesystem) != FilesystemClass::Disk {
+            // None of its own; durability_class.rs judges these by their nature.
         } else if mount.source.starts_with("/dev") {
             found.extend(self.members(mount));
         } else {

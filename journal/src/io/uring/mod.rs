@@ -99,7 +99,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     /// The source is gone, nothing is in flight any more, or the inbox has room.
-    quiet: Condvar,
+    idle: Condvar,
     bell: Bell,
     alive: AtomicBool,
     wakes: AtomicU64,
@@ -126,7 +126,7 @@ impl Drop for End {
         state.busy = false;
         drop(state);
         drop((inbox, source)); // each operation tells its own end
-        self.0.quiet.notify_all();
+        self.0.idle.notify_all();
     }
 }
 
@@ -152,7 +152,7 @@ impl Ring {
         let state = State { inbox: VecDeque::new(), source: None, busy: false, stop: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            quiet: Condvar::new(),
+            idle: Condvar::new(),
             bell: Bell::new(),
             alive: AtomicBool::new(true),
             wakes: AtomicU64::new(0),
@@ -163,8 +163,8 @@ impl Ring {
         let (started, start) = mpsc::sync_channel(1);
         let (its, style) = (shared.clone(), setup.style);
         let thread = threads::Builder::new().name("clad-ring".to_owned()).spawn(move || run(&its, &setup, &started))?;
-        let told = start.recv().map_err(|_| io::Error::other("the ring's thread ended at once"))?;
-        let registered = told?;
+        let started = start.recv().map_err(|_| io::Error::other("the ring's thread ended at once"))?;
+        let registered = started?;
         let thread_id = thread.thread().id();
         Ok(Self { shared, style, registered, thread: Some(thread), thread_id })
     }
@@ -184,7 +184,7 @@ impl Ring {
     pub fn submit(&self, operation: Operation) {
         let mut state = self.shared.state();
         while self.is_alive() && state.inbox.len() >= INBOX {
-            state = self.shared.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if self.is_alive() {
             state.inbox.push_back(operation);
@@ -209,15 +209,14 @@ impl Ring {
     /// ring's own thread.
     pub fn wait_done(&self) {
         self.wake();
-        let waited = self.shared.quiet.wait_while(self.shared.state(), |state| self.is_at_work(state));
+        let waited = self.shared.idle.wait_while(self.shared.state(), |state| self.is_at_work(state));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// As [`Self::wait_done`], for at most so long; whether it came to that.
-    pub fn is_done_within(&self, patience: Duration) -> bool {
+    pub fn is_done_within(&self, timeout: Duration) -> bool {
         self.wake();
-        let waited =
-            self.shared.quiet.wait_timeout_while(self.shared.state(), patience, |state| self.is_at_work(state));
+        let waited = self.shared.idle.wait_timeout_while(self.shared.state(), timeout, |state| self.is_at_work(state));
         !self.is_at_work(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 

@@ -26,7 +26,7 @@ pub(super) fn run(shared: &Arc<Shared>, _: &Setup, started: &Started) {
             state.busy = !in_flight.is_empty() || !state.inbox.is_empty();
             state.stop && !state.busy
         };
-        shared.quiet.notify_all();
+        shared.idle.notify_all();
         if stop {
             return;
         }
@@ -67,12 +67,12 @@ fn rest(shared: &Shared, in_flight: &mut Vec<Operation>) {
         thread::yield_now();
         if thread_rng().gen_range(0..3u32) == 0 {
             let which = thread_rng().gen_range(0..in_flight.len());
-            return carry_out(in_flight.swap_remove(which)); // which rings the bell
+            return execute(in_flight.swap_remove(which)); // which rings the bell
         }
     }
 }
 
-fn carry_out(mut operation: Operation) {
+fn execute(mut operation: Operation) {
     let file = operation.file.clone();
     let write = |fill: super::operation::Fill, len, pos, durability| {
         let buf = fill(IoBuf::with_capacity(len));

@@ -15,11 +15,11 @@ use crate::io::IoBuf;
 use crate::io::buffer::ALIGN;
 
 /// Memory of their own, for larger writes, that is kept for the next.
-const SPARE: usize = 4;
+const POOLED_BUFFERS_MAX: usize = 4;
 /// A spare above this is given back.
-const SPARE_BYTES: usize = 4 << 20;
+const POOLED_BUFFER_BYTES_MAX: usize = 4 << 20;
 /// A write repeats at most one block before its batch and pads one behind it, beside the batch's header.
-const SLACK: usize = 3 * 4096;
+const BATCH_OVERHEAD_BYTES: usize = 3 * 4096;
 
 /// The address and size of a buffer, for the registration alone: the bytes belong to an [`IoBuf`].
 struct Region {
@@ -53,16 +53,16 @@ unsafe impl StableMut for Region {
 /// The buffers that are free.
 pub(super) struct Pool {
     registered: RefCell<Vec<IoBuf>>,
-    spare: RefCell<Vec<IoBuf>>,
+    unregistered: RefCell<Vec<IoBuf>>,
 }
 
 impl Pool {
     /// So many buffers as writes are expected in flight, each for a usual write.
     pub(super) fn new(setup: &Setup) -> Self {
         let count = setup.in_flight.clamp(1, super::MAX_IN_FLIGHT);
-        let bytes = (setup.write_bytes + SLACK).min(REGISTERED_BYTES / count).next_multiple_of(ALIGN);
+        let bytes = (setup.write_bytes + BATCH_OVERHEAD_BYTES).min(REGISTERED_BYTES / count).next_multiple_of(ALIGN);
         let buffers = (0..count).map(|_| IoBuf::with_capacity(bytes)).collect();
-        Self { registered: RefCell::new(buffers), spare: RefCell::default() }
+        Self { registered: RefCell::new(buffers), unregistered: RefCell::default() }
     }
 
     /// Registers the buffers with the ring of this thread. Where that fails they are used as they are.
@@ -80,7 +80,7 @@ impl Pool {
     pub(super) fn take(&self, len: usize) -> IoBuf {
         let mut registered = self.registered.borrow_mut();
         let fits = registered.last().is_some_and(|b| b.capacity() >= len);
-        let taken = if fits { registered.pop() } else { self.spare.borrow_mut().pop() };
+        let taken = if fits { registered.pop() } else { self.unregistered.borrow_mut().pop() };
         let mut buffer = taken.unwrap_or_else(|| IoBuf::with_capacity(len));
         buffer.clear();
         buffer.reserve(len);
@@ -91,8 +91,9 @@ impl Pool {
     pub(super) fn give(&self, buffer: IoBuf) {
         if buffer.registered().is_some() {
             self.registered.borrow_mut().push(buffer);
-        } else if buffer.capacity() <= SPARE_BYTES && self.spare.borrow().len() < SPARE {
-            self.spare.borrow_mut().push(buffer);
+        } else if buffer.capacity() <= POOLED_BUFFER_BYTES_MAX && self.unregistered.borrow().len() < POOLED_BUFFERS_MAX
+        {
+            self.unregistered.borrow_mut().push(buffer);
         }
     }
 }

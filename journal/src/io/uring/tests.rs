@@ -10,7 +10,7 @@ use super::*;
 use crate::io::{Durability, File, IoBuf, Lock};
 
 /// Only what hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The end of a pipe that is written to. Everything but its descriptor is refused.
 struct Pipe(OwnedFd);
@@ -61,7 +61,7 @@ impl File for Pipe {
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < TEST_TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -96,11 +96,11 @@ fn no_sync_is_queued_beside_its_write() {
     assert_eq!(queued(), 1, "there is more than the write, which is not over");
 
     reading.read_exact(&mut vec![0; full + 4096]).unwrap();
-    let told = ticket.wait().unwrap_err();
+    let error = ticket.wait().unwrap_err();
     assert_eq!(queued(), 2);
     assert_eq!(
-        told.raw_os_error(),
+        error.raw_os_error(),
         Some(libc::EINVAL),
-        "what the kernel says of a sync of a pipe is the answer: {told}"
+        "what the kernel says of a sync of a pipe is the answer: {error}"
     );
 }

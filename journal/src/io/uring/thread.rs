@@ -96,7 +96,7 @@ impl Thread {
                 state.busy = !idle || !state.inbox.is_empty();
                 state.stop && !state.busy
             };
-            self.shared.quiet.notify_all();
+            self.shared.idle.notify_all();
             if stop {
                 return;
             }
@@ -137,12 +137,12 @@ impl Thread {
         let its = self.clone();
         tokio_uring::spawn(async move {
             let guard = Begun(its.clone());
-            its.carry_out(operation).await;
+            its.execute(operation).await;
             drop(guard);
         });
     }
 
-    async fn carry_out(&self, mut operation: Operation) {
+    async fn execute(&self, mut operation: Operation) {
         let latched = operation.file.latch().map_or(Ok(()), |latch| latch.check());
         let result = match (latched, operation.what.take()) {
             (Err(e), _) => Err(e),

@@ -36,9 +36,9 @@ pub(super) enum Flaw {
     /// There are no fences.
     NoFences,
     /// Clients do not look for islands.
-    IslandsIgnored,
+    AbandonedRegionsIgnored,
     /// Whatever lies in a ring is taken when it is looked at.
-    NoPass,
+    NoDrainCycle,
 }
 
 /// How a model runs.
@@ -78,18 +78,18 @@ impl Modelled {
     pub(super) fn ring(shape: Shape, setting: Setting) -> Self {
         let header = [at::MAGIC, at::VERSION, at::DATA_BYTES, at::SLOTS, at::HEAD, at::ACK_WAITERS, at::SPACE_WAITERS];
         let daemon = at::TAIL..=at::ACK_BELL;
-        let islands = at::ISLANDS..at::ISLANDS + Self::ISLANDS * 16;
-        let left = at::LEFT..at::LEFT + Self::ISLANDS * 8;
+        let regions = at::ABANDONED_REGIONS..at::ABANDONED_REGIONS + Self::ABANDONED_REGIONS_MAX * 16;
+        let left = at::LEFT..at::LEFT + Self::ABANDONED_REGIONS_MAX * 8;
         let slots = at::SLOT_TABLE..at::SLOT_TABLE + shape.slots() as usize * 8;
         let all = header.into_iter().chain(daemon.step_by(8)).chain((256..320).step_by(8));
-        let all = all.chain(islands.step_by(8)).chain(left.step_by(8)).chain(slots.clone().step_by(8));
+        let all = all.chain(regions.step_by(8)).chain(left.step_by(8)).chain(slots.clone().step_by(8));
         let (words, shadows) = words(all, setting);
         let cells = (0..shape.units()).map(|_| UnsafeCell::new(0)).collect();
         Self(Arc::new(Inner { words, shadows, cells, data_at: shape.data_at(), slots, setting }))
     }
 
     /// A board with its header and the answers of the first `answers` appends.
-    pub(super) fn board(answers: usize, setting: Setting) -> Self {
+    pub(super) fn completion_page(answers: usize, setting: Setting) -> Self {
         let all = (0..152).step_by(8).chain((4096..4096 + answers * 32).step_by(8));
         let (words, shadows) = words(all, setting);
         Self(Arc::new(Inner { words, shadows, cells: Vec::new(), data_at: usize::MAX, slots: 0..0, setting }))
@@ -132,10 +132,10 @@ fn words(all: impl Iterator<Item = usize>, setting: Setting) -> (Words, Words) {
 
 #[allow(unsafe_code)]
 impl Memory for Modelled {
-    const ISLANDS: usize = 2;
+    const ABANDONED_REGIONS_MAX: usize = 2;
 
     fn load(&self, at: usize, order: Ordering) -> u64 {
-        if at == at::ISLAND_COUNT && self.is(Flaw::IslandsIgnored) {
+        if at == at::ABANDONED_REGION_COUNT && self.is(Flaw::AbandonedRegionsIgnored) {
             return 0;
         }
         match self.cell(at) {

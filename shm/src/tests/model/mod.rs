@@ -12,12 +12,12 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use self::memory::{Flaw, Modelled, Setting};
-use crate::allowance::{Allowance, Patience};
-use crate::board::{self, Answer};
+use crate::completion_page::{self, Answer};
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::producer::push_once;
 use crate::reader::{Peek, Reader};
+use crate::stall_budget::{StallBudget, StallLimits};
 use crate::wake::{self, Event};
 use crate::writer::{self, Content, NoSpace};
 
@@ -25,7 +25,7 @@ const PREEMPTIONS: usize = 4;
 /// Four entries of 8 bytes fit; the fifth goes where the first was, and has its slot.
 const SHAPE: Shape = Shape::tiny(128, 4);
 /// A time after all stamps.
-const LATER: u64 = 1000;
+const AFTER_ALL_TIMESTAMPS_NS: u64 = 1000;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -58,14 +58,15 @@ fn push(ring: &Modelled, n: u64) -> Option<u64> {
 
 fn reader(ring: &Modelled) -> Reader {
     let mut reader = Reader::create(ring, SHAPE, 0);
-    reader.set_allowance(Allowance::new(Patience { each_ns: 0, percent: 0 }));
+    reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
     reader
 }
 
 /// Takes what is there; the payloads, which must be whole.
 fn take(ring: &Modelled, reader: &mut Reader) -> Vec<[u8; 8]> {
     let mut taken = Vec::new();
-    while let Peek::Ready { .. } = reader.peek(ring, LATER).expect("an honest ring is never corrupt") {
+    while let Peek::Ready { .. } = reader.peek(ring, AFTER_ALL_TIMESTAMPS_NS).expect("an honest ring is never corrupt")
+    {
         let mut bytes = Vec::new();
         reader.take(ring, &mut bytes).expect("an honest ring is never corrupt").expect("it was seen");
         taken.push(bytes.try_into().expect("eight bytes"));
@@ -149,7 +150,7 @@ fn an_append_is_delivered_or_its_push_fails() {
 
 #[test]
 fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
-    holds_but_for(&[Flaw::IslandsIgnored, Flaw::NoFences], |setting| {
+    holds_but_for(&[Flaw::AbandonedRegionsIgnored, Flaw::NoFences], |setting| {
         let ring = Modelled::ring(SHAPE, setting);
         let mut reader = reader(&ring);
         let reserved = writer::reserve(&ring, SHAPE, 8, 0).expect("there is space");
@@ -177,7 +178,7 @@ fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
         assert_eq!(taken, expected);
         // It has left: the island goes with the next release.
         reader.release(&ring, reader.next());
-        assert_eq!(ring.load(at::ISLAND_COUNT, Ordering::Relaxed), 0, "an island without a writer");
+        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0, "an island without a writer");
     });
 }
 
@@ -196,7 +197,7 @@ fn nobody_sleeps_on_what_was_committed() {
             word.is_some()
         });
         wake::fall_asleep(&ring);
-        let sleeps = reader.is_quiet(&ring);
+        let sleeps = reader.is_idle(&ring);
         let woken = writer.join().expect("no panic");
         assert!(woken || !sleeps, "the drain sleeps, the append lies there");
     });
@@ -206,15 +207,15 @@ fn nobody_sleeps_on_what_was_committed() {
 fn nobody_waits_for_what_was_announced() {
     holds_but_for(&[Flaw::NoFences], |setting| {
         let ring = Modelled::ring(SHAPE, setting);
-        let board = Modelled::board(0, setting);
-        let (theirs, mark) = (ring.clone(), board.clone());
+        let completion_page = Modelled::completion_page(0, setting);
+        let (theirs, mark) = (ring.clone(), completion_page.clone());
         let daemon = thread::spawn(move || {
-            board::raise(&mark, board::Level::Written, 1);
+            completion_page::raise(&mark, completion_page::Level::Written, 1);
             wake::ring_bell(&theirs, Event::Ack)
         });
         wake::begin_wait(&ring, Event::Ack);
         let seen = wake::bell(&ring, Event::Ack);
-        let there = board::marks(&board).written == 1;
+        let there = completion_page::watermarks(&completion_page).written == 1;
         let rung = daemon.join().expect("no panic");
         // The futex lets nobody sleep whose bell has changed, and wakes who sleeps on it.
         let woken = rung || ring.load(Event::Ack.bell(), Ordering::Relaxed) as u32 != seen;
@@ -225,12 +226,12 @@ fn nobody_waits_for_what_was_announced() {
 #[test]
 fn an_answer_is_never_half_of_another() {
     holds_but_for(&[Flaw::NoFences], |setting| {
-        let board = Modelled::board(8, setting);
+        let completion_page = Modelled::completion_page(8, setting);
         let answer = |n: u64| Answer { first_offset: n, epoch: n as u32, code: n as u32, detail: n };
-        board::set_answer(&board, SHAPE, 0, answer(1));
-        let theirs = board.clone();
-        let daemon = thread::spawn(move || board::set_answer(&theirs, SHAPE, 0, answer(2)));
-        if let Some(found) = board::answer(&board, SHAPE, 0) {
+        completion_page::set_answer(&completion_page, SHAPE, 0, answer(1));
+        let theirs = completion_page.clone();
+        let daemon = thread::spawn(move || completion_page::set_answer(&theirs, SHAPE, 0, answer(2)));
+        if let Some(found) = completion_page::answer(&completion_page, SHAPE, 0) {
             assert!(found == answer(1) || found == answer(2), "{found:?}");
         }
         daemon.join().expect("no panic");
@@ -238,12 +239,12 @@ fn an_answer_is_never_half_of_another() {
 }
 
 /// One pass over two rings, as `drain.rs` has it; what was taken, by its ring.
-fn pass(rings: &[Modelled; 2], readers: &mut [Reader; 2], before: u64) -> Vec<(usize, [u8; 8])> {
+fn drain_cycle(rings: &[Modelled; 2], readers: &mut [Reader; 2], before: u64) -> Vec<(usize, [u8; 8])> {
     let mut taken = Vec::new();
     let mut frontier = before;
     let look = |reader: &mut Reader, ring: &Modelled| match reader.peek(ring, before).expect("an honest ring") {
         Peek::Ready { time } => (Some(time), before),
-        Peek::Held { bound } => (None, bound),
+        Peek::Blocked { bound } => (None, bound),
         Peek::Later { .. } | Peek::Empty => (None, before),
     };
     let mut fronts = [None; 2];
@@ -265,29 +266,31 @@ fn pass(rings: &[Modelled; 2], readers: &mut [Reader; 2], before: u64) -> Vec<(u
 /// of that in between, and made of it, the first is before the second.
 #[test]
 fn what_happened_before_stays_before() {
-    holds_but_for(&[Flaw::NoPass], |setting| {
+    holds_but_for(&[Flaw::NoDrainCycle], |setting| {
         let rings = [Modelled::ring(SHAPE, setting), Modelled::ring(SHAPE, setting)];
         let mut readers = [reader(&rings[0]), reader(&rings[1])];
-        readers[0].set_allowance(Allowance::new(Patience { each_ns: u64::MAX, percent: 100 }));
+        readers[0].set_stall_budget(StallBudget::new(StallLimits { each_ns: u64::MAX, percent: 100 }));
         // Each reading of the clock is later than all before, by more than the least that there is.
         let clock = Arc::new(AtomicU64::new(2));
         let now = |clock: &AtomicU64| clock.fetch_add(2, Ordering::SeqCst);
         let reserved = writer::reserve(&rings[0], SHAPE, 8, now(&clock)).expect("there is space");
         let (theirs, their_clock) = (rings.clone(), clock.clone());
-        let teller = thread::spawn(move || {
+        let logger = thread::spawn(move || {
             for (n, ring) in (1..).zip(&theirs) {
                 push_once(ring, SHAPE, Content::Parts(&[&payload(n)]), 1, now(&their_clock))
                     .expect("space")
                     .expect("not given up");
             }
         });
-        let before = |clock: &AtomicU64| if setting.flaw == Some(Flaw::NoPass) { LATER } else { now(clock) };
-        let mut taken = pass(&rings, &mut readers, before(&clock));
+        let before = |clock: &AtomicU64| {
+            if setting.flaw == Some(Flaw::NoDrainCycle) { AFTER_ALL_TIMESTAMPS_NS } else { now(clock) }
+        };
+        let mut taken = drain_cycle(&rings, &mut readers, before(&clock));
         writer::fill(&rings[0], SHAPE, reserved, Content::Parts(&[&payload(0)]), 1);
         assert!(writer::commit(&rings[0], SHAPE, reserved), "given up");
-        taken.extend(pass(&rings, &mut readers, before(&clock)));
-        teller.join().expect("no panic");
-        taken.extend(pass(&rings, &mut readers, LATER + 1));
+        taken.extend(drain_cycle(&rings, &mut readers, before(&clock)));
+        logger.join().expect("no panic");
+        taken.extend(drain_cycle(&rings, &mut readers, AFTER_ALL_TIMESTAMPS_NS + 1));
         assert_eq!(taken.len(), 3);
         let place = |n| taken.iter().position(|(_, bytes)| *bytes == payload(n));
         assert!(place(0) < place(1) && place(1) < place(2), "{taken:?}");
@@ -313,6 +316,6 @@ fn a_closed_ring_reserves_nothing_more() {
         ring.set_bits(at::HEAD, crate::layout::Cursor::CLOSED);
         let committed = writer.join().expect("no panic");
         assert_eq!(take(&ring, &mut reader).len(), usize::from(committed));
-        assert_eq!(reader.peek(&ring, LATER), Ok(Peek::Empty));
+        assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
     });
 }

@@ -56,24 +56,24 @@ fn what_was_lost_in_the_page_cache_is_old_around_it_and_after_an_eviction() {
 }
 
 #[test]
-fn a_write_error_is_told_once_for_each_description() {
+fn a_write_error_is_reported_once_for_each_description() {
     let (disk, _) = with_file(1, 4);
     let open = || disk.open("f", Access::WriteCached).unwrap();
     let (a, b) = (open(), open());
     write(&a, 0, blocks(1, 4)).unwrap();
     disk.fail_writeback("f");
-    let before_anyone_was_told = open();
+    let before_anyone_saw_the_error = open();
     assert_eq!(code(a.sync_data()), EIO);
     a.sync_data().unwrap();
     assert_eq!(code(b.sync_all()), EIO);
     b.sync_all().unwrap();
-    assert_eq!(code(write_synced(&before_anyone_was_told, 0, blocks(2, 1))), EIO);
+    assert_eq!(code(write_synced(&before_anyone_saw_the_error, 0, blocks(2, 1))), EIO);
     open().sync_data().expect("whoever comes after somebody was told hears nothing");
     assert_ne!(disk.peek("f"), disk.peek_durable("f"));
 }
 
 #[test]
-fn a_synced_buffered_write_that_failed_is_told_to_the_others_too() {
+fn a_synced_buffered_write_that_failed_is_reported_to_the_others_too() {
     let (disk, _) = with_file(3, 4);
     let open = || disk.open("f", Access::WriteCached).unwrap();
     let (a, b) = (open(), open());

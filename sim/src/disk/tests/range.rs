@@ -62,7 +62,7 @@ fn a_range_sync_covers_what_was_complete_when_it_began() {
 }
 
 #[test]
-fn a_range_sync_that_fails_leaves_clean_pages_and_is_told_once_to_each() {
+fn a_range_sync_that_fails_leaves_clean_pages_and_is_reported_once_to_each() {
     let (disk, file) = machine(false);
     let other = disk.open("f", Access::WriteCached).unwrap();
     write(&file, 0, blocks(1, 2)).unwrap();

@@ -223,7 +223,7 @@ impl Booted {
 
     fn reload_bad(&self) -> Result<()> {
         let pid = self.main_pid("clad.service")?;
-        let stamp = self.metric("clad_config_last_reload_success_timestamp_seconds")?;
+        let reloaded_at = self.metric("clad_config_last_reload_success_timestamp_seconds")?;
         for (text, word) in [
             ("[limits]\nmax_conections = 5\n", "limits.max_connections"),
             ("[journal]\nsegment_bytes = \"32MiB\"\n[log]\nlevel = \"debug\"\n", "journal.segment_bytes"),
@@ -240,7 +240,10 @@ impl Booted {
         ensure!(self.main_pid("clad.service")? == pid, "it was restarted");
         self.machine.sh("rm /etc/clad/clad.d/20-bad.toml; systemctl reload clad")?;
         ensure!(self.metric("clad_config_last_reload_successful")? == 1.0, "the metric says no");
-        ensure!(self.metric("clad_config_last_reload_success_timestamp_seconds")? > stamp, "the stamp stands still");
+        ensure!(
+            self.metric("clad_config_last_reload_success_timestamp_seconds")? > reloaded_at,
+            "the stamp stands still"
+        );
         self.gets_on()
     }
 

@@ -10,8 +10,8 @@ use super::booted::Booted;
 use super::machine::until;
 
 /// The service manager's patience with a start, and how long this one takes: the daemon asks for more while it lasts.
-const PATIENCE: u64 = 3;
-const TAKES: u64 = 20;
+const START_TIMEOUT_SECONDS: u64 = 3;
+const SLOW_START_SECONDS: u64 = 20;
 
 impl Booted {
     /// The unit's own lists of system calls and its limit of locked memory, tried by what needs them.
@@ -179,18 +179,18 @@ impl Booted {
     /// Somebody holds what a write of a dead process would hold: the start waits, for longer than systemd would.
     pub(super) fn long_start(&self) -> Result<()> {
         self.write("/etc/clad/long.toml", "")?;
-        let drop_in = format!("[Service]\nTimeoutStartSec={PATIENCE}\n");
+        let drop_in = format!("[Service]\nTimeoutStartSec={START_TIMEOUT_SECONDS}\n");
         self.write("/etc/systemd/system/clad@long.service.d/patience.conf", &drop_in)?;
         self.machine
             .sh("systemctl daemon-reload; systemctl start clad@long; echo one | clactl --instance long append")?;
         let pid = self.main_pid("clad@long.service")?;
         let lock = format!(
-            "systemd-run --quiet --unit=holds flock --shared /var/lib/clad-long/00000000000000000000.clog sleep {TAKES}"
+            "systemd-run --quiet --unit=holds flock --shared /var/lib/clad-long/00000000000000000000.clog sleep {SLOW_START_SECONDS}"
         );
         self.machine.sh(&format!("kill -KILL {pid}; {lock}"))?;
         self.machine.wait_for("clad@long.service", "StatusText", |text| text.contains("waiting for a dead process"))?;
         let starting = self.main_pid("clad@long.service")?;
-        std::thread::sleep(Duration::from_secs(PATIENCE + 2));
+        std::thread::sleep(Duration::from_secs(START_TIMEOUT_SECONDS + 2));
         ensure!(self.machine.property("clad@long.service", "ActiveState")? == "activating", "it does not wait");
         self.machine.wait_for("clad@long.service", "ActiveState", |state| state == "active")?;
         ensure!(self.main_pid("clad@long.service")? == starting, "the start was ended, and another tried");

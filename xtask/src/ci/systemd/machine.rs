@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::super::output;
 
 /// Longest boot, shutdown, or wait for anything within.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+const MACHINE_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A machine that runs, or ran.
 pub(super) struct Machine {
@@ -85,7 +85,7 @@ impl Machine {
     pub(super) fn command(&self, words: &[&str]) -> Result<Command> {
         let leader = self.leader.context("it does not run")?;
         let mut command = Command::new("timeout");
-        command.arg(PATIENCE.as_secs().to_string()).arg("nsenter").arg(format!("--target={leader}"));
+        command.arg(MACHINE_TIMEOUT.as_secs().to_string()).arg("nsenter").arg(format!("--target={leader}"));
         command.args(["--all", "--root", "--", "env", "-i", "-C", "/srv/trial", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
         command.args(["HOME=/srv/trial", "TERM=dumb", "LC_ALL=C.UTF-8"]).args(words).stdin(Stdio::null());
         Ok(command)
@@ -153,7 +153,7 @@ impl Drop for Machine {
         if let Some(mut process) = self.process.take() {
             let until = Instant::now() + Duration::from_secs(10);
             while matches!(process.try_wait(), Ok(None)) && Instant::now() < until {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             let _ = process.kill();
             let _ = process.wait();
@@ -171,10 +171,10 @@ pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) 
         if let Some(found) = look()? {
             return Ok(found);
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > MACHINE_TIMEOUT {
             bail!("{what} never came");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -230,7 +230,7 @@ fn remove_cgroup(folder: &Path) {
         if fs::remove_dir(folder).is_ok() || !folder.exists() {
             return;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     println!("          left behind: {}", folder.display());
 }

@@ -27,7 +27,7 @@ pub(super) struct Book {
     pub(super) waited: bool,
     least: Limits,
     /// Appends whose error nobody was told yet.
-    pub(super) untold: HashSet<u64>,
+    pub(super) unreported: HashSet<u64>,
     /// Appends with a receipt...
     /// ...that are lost, and the client can know it by what it has heard.
     known_gone: HashSet<u64>,
@@ -42,7 +42,7 @@ pub(super) struct Book {
     /// ...that a flush has brought to this level.
     raised: HashMap<u64, AckLevel>,
     /// ...that somebody was told to be lost, or out of reach.
-    told: HashSet<u64>,
+    reported: HashSet<u64>,
 }
 
 impl Default for Book {
@@ -54,14 +54,14 @@ impl Default for Book {
             closed: false,
             waited: false,
             least: FULL,
-            untold: HashSet::new(),
+            unreported: HashSet::new(),
             known_gone: HashSet::new(),
             in_holes: HashSet::new(),
             excused: HashSet::new(),
             left: HashSet::new(),
             unsure: HashSet::new(),
             raised: HashMap::new(),
-            told: HashSet::new(),
+            reported: HashSet::new(),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Book {
     }
 
     /// The connection ends.
-    pub(super) fn nobody_tells(&mut self, log: &Log, outcomes: &Outcomes) {
+    pub(super) fn note_unreported(&mut self, log: &Log, outcomes: &Outcomes) {
         let in_holes = &self.in_holes;
         self.excused.extend(lost(log, outcomes).filter(|append| in_holes.contains(append)));
     }
@@ -127,8 +127,8 @@ impl World {
     /// What the client can know from here on: it has heard of the epoch that the log is in.
     pub(super) fn note_news(&mut self) {
         let (log, book) = (&self.daemon.log, &mut self.book);
-        let heard = |link: &crate::session::Link| link.epoch == log.epoch && link.epoch_first.is_some();
-        if self.daemon.connected && self.session.link.as_ref().is_some_and(heard) {
+        let knows_epoch = |link: &crate::session::Link| link.epoch == log.epoch && link.epoch_first.is_some();
+        if self.daemon.connected && self.session.link.as_ref().is_some_and(knows_epoch) {
             let (in_holes, left) = (&book.in_holes, &book.left);
             let gone = lost(log, &self.outcomes).filter(|append| !in_holes.contains(append) && !left.contains(append));
             book.known_gone.extend(gone);
@@ -173,11 +173,11 @@ impl World {
     /// Something may be lost now. An answer to a flush that is on its way says what was so when it was given.
     pub(super) fn raise_on_the_way(&mut self) {
         for answer in &self.daemon.outbound {
-            let Answer::Watermark(mark) = answer else { continue };
-            let below = (0..).zip(&self.daemon.log.records).take_while(|(at, _)| *at < mark.offset);
-            for append in below.filter_map(|(_, stored)| stored.append).filter(|_| mark.request_id != 0) {
-                let raised = self.book.raised.entry(append).or_insert(mark.level);
-                *raised = mark.level.max(*raised);
+            let Answer::Watermark(watermark) = answer else { continue };
+            let below = (0..).zip(&self.daemon.log.records).take_while(|(at, _)| *at < watermark.offset);
+            for append in below.filter_map(|(_, stored)| stored.append).filter(|_| watermark.request_id != 0) {
+                let raised = self.book.raised.entry(append).or_insert(watermark.level);
+                *raised = watermark.level.max(*raised);
             }
         }
     }
@@ -192,7 +192,7 @@ impl World {
                 panic!("flush {number} ended before append {append}")
             };
             let Ok(receipt) = outcome else {
-                assert!(!self.book.untold.contains(&append), "flush {number}: nobody was told of {append}");
+                assert!(!self.book.unreported.contains(&append), "flush {number}: nobody was told of {append}");
                 continue;
             };
             let Some(first) = receipt.first_offset else {
@@ -202,7 +202,7 @@ impl World {
             let end = first + u64::from(receipt.count);
             if is_there(log, append, receipt) {
                 assert!(end <= reached, "flush {number} to {level:?} ended with {receipt:?} of {append} behind");
-            } else if !self.book.told.contains(&append) {
+            } else if !self.book.reported.contains(&append) {
                 let raised = self.book.raised.get(&append).copied().unwrap_or(receipt.level);
                 let excused = raised.max(receipt.level) >= level || self.book.excused.contains(&append);
                 assert!(
@@ -223,9 +223,9 @@ impl World {
     }
 
     /// A flush has told of this, which it ended with itself, or which was kept for it.
-    pub(super) fn is_told(&mut self, error: &AppendError, of_its_own: Option<&AppendError>) {
+    pub(super) fn check_reported(&mut self, error: &AppendError, of_its_own: Option<&AppendError>) {
         if of_its_own.is_none() {
-            self.book.untold.clear();
+            self.book.unreported.clear();
         }
         let of_a_loss = match error {
             AppendError::Lost => true,
@@ -234,7 +234,7 @@ impl World {
         };
         if of_a_loss {
             let book = &mut self.book;
-            book.told.extend(book.known_gone.iter().chain(&book.in_holes).chain(&book.left).chain(&book.unsure));
+            book.reported.extend(book.known_gone.iter().chain(&book.in_holes).chain(&book.left).chain(&book.unsure));
         }
     }
 
@@ -253,7 +253,7 @@ impl World {
             }
         }
         for (number, flush) in self.flushes.iter().enumerate().filter(|(_, flush)| !flush.dropped) {
-            match flush.told.as_ref().unwrap_or_else(|| panic!("flush {number} has not ended")) {
+            match flush.result.as_ref().unwrap_or_else(|| panic!("flush {number} has not ended")) {
                 Ok(()) => {}
                 Err(AppendError::Lost) => {
                     let lost = self.book.replaced || self.book.forgotten || !self.book.cuts.is_empty();
@@ -315,7 +315,7 @@ impl World {
     fn has_reason(&self, error: &AppendError) -> bool {
         let book = &self.book;
         match error {
-            AppendError::GivenUp { .. } => book.waited,
+            AppendError::DeliveryTimeout { .. } => book.waited,
             AppendError::Closed { .. } => book.closed,
             AppendError::LogChanged { .. } => book.replaced,
             // A cut that took all we had may look like it.

@@ -1,10 +1,10 @@
 //! The daemon of the simulation: the real journal, stepped, and the real session of each connection.
 
-use super::owed::{Answer, Session as Owed};
+use super::daemon_session::{Answer, Session as DaemonSession};
 use crate::session::Out;
 use bytes::Bytes;
 use clad_journal::{
-    AppendError, Item, JournalConfig, Level, Marks, Observer, Policy, Sender,
+    AppendError, Item, JournalConfig, Level, Observer, Policy, Sender, Watermarks,
     io::Storage,
     stepper::{Begun, Kind, Next, Stepper},
 };
@@ -35,7 +35,7 @@ pub(super) struct Link {
     epoch: u32,
     pub(super) up: VecDeque<Out>,
     pub(super) down: VecDeque<Said>,
-    owed: Owed,
+    session: DaemonSession,
 }
 
 /// An append as it lies in the log.
@@ -135,16 +135,16 @@ impl Daemon {
         self.stepper.as_ref().expect("it is up")
     }
 
-    pub(super) fn marks(&self) -> Marks {
-        self.stepper().marks()
+    pub(super) fn watermarks(&self) -> Watermarks {
+        self.stepper().watermarks()
     }
 
     /// The epochs before this one, as the daemon tells them.
     fn earlier(&self) -> Vec<EpochStart> {
         let epochs = self.stepper().meta().epochs;
         let before = epochs.len().saturating_sub(1);
-        let told = &epochs[before.saturating_sub(MAX_EARLIER_EPOCHS)..before];
-        told.iter().map(|e| EpochStart { epoch: e.epoch, first_offset: e.first_offset }).collect()
+        let earlier = &epochs[before.saturating_sub(MAX_EARLIER_EPOCHS)..before];
+        earlier.iter().map(|e| EpochStart { epoch: e.epoch, first_offset: e.first_offset }).collect()
     }
 
     /// HELLO and WELCOME; or it is fenced.
@@ -154,10 +154,10 @@ impl Daemon {
         if known.is_some_and(|state| epoch < state.epoch) {
             return None;
         }
-        let marks = stepper.marks();
+        let watermarks = stepper.watermarks();
         let level = |offset| match offset {
-            o if o < marks.durable => AckLevel::Durable,
-            o if o < marks.written => AckLevel::Written,
+            o if o < watermarks.durable => AckLevel::Durable,
+            o if o < watermarks.written => AckLevel::Written,
             _ => AckLevel::Received,
         };
         let last = known.and_then(|state| state.last);
@@ -168,8 +168,8 @@ impl Daemon {
             highest_ack: AckLevel::Durable,
             may_read: true,
             log_id: LogId::from_bytes(stepper.meta().log_id),
-            epoch: marks.epoch,
-            epoch_first_offset: marks.epoch_first,
+            epoch: watermarks.epoch,
+            epoch_first_offset: watermarks.epoch_first,
             producer_id: ProducerId::from_bytes(producer),
             producer_epoch: epoch,
             secret: Vec::new(),
@@ -177,13 +177,13 @@ impl Daemon {
             window: self.window,
             max_append_bytes: MAX_APPEND,
             max_record_bytes: MAX_APPEND,
-            received: marks.received,
-            written: marks.written,
-            durable: marks.durable,
+            received: watermarks.received,
+            written: watermarks.written,
+            durable: watermarks.durable,
             earlier: self.earlier(),
         };
-        let (up, down, owed) = (VecDeque::new(), VecDeque::new(), Owed::begin(&marks));
-        Some((welcome, Link { producer, epoch, up, down, owed }))
+        let (up, down, session) = (VecDeque::new(), VecDeque::new(), DaemonSession::begin(&watermarks));
+        Some((welcome, Link { producer, epoch, up, down, session }))
     }
 
     pub(super) fn bye(&self, link: &Link) {
@@ -216,9 +216,9 @@ impl Daemon {
 
     /// What one read of a connection brought. What is beyond the window is refused before the journal sees it.
     fn take(&self, link: &mut Link, burst: &[(AppendHead, Bytes)]) {
-        let room = (self.window as usize).saturating_sub(link.owed.unanswered());
+        let room = (self.window as usize).saturating_sub(link.session.unanswered());
         let (within, beyond) = burst.split_at(burst.len().min(room));
-        let from = Sender { producer: link.producer, owner: OWNER, producer_epoch: link.epoch, vouch: b"sim" };
+        let from = Sender { producer: link.producer, owner: OWNER, producer_epoch: link.epoch, peer_meta: b"sim" };
         let items: Vec<Item<'_>> = within.iter().map(|(head, payload)| item(head, payload)).collect();
         let answers = self.stepper().append_burst(&from, &items);
         assert_eq!(answers.len(), within.len(), "each is answered");
@@ -226,7 +226,7 @@ impl Daemon {
         for ((head, payload), answer) in within.iter().zip(answers) {
             let said = match answer {
                 Ok(given) => {
-                    link.owed.given(head.first_seq, &given, head.level, payload.len(), since);
+                    link.session.given(head.first_seq, &given, head.level, payload.len(), since);
                     Said::Accepted(Accepted {
                         first_seq: head.first_seq,
                         first_offset: given.first_offset,
@@ -245,32 +245,37 @@ impl Daemon {
 
     /// As the daemon's own connection does it.
     fn flush(&self, link: &mut Link, id: u32, level: AckLevel) {
-        let marks = self.marks();
-        if let Some(error) = link.owed.lost_since(&marks) {
+        let watermarks = self.watermarks();
+        if let Some(error) = link.session.lost_since(&watermarks) {
             return link.down.push_back(Said::FlushRefused(id, error));
         }
         match level {
-            AckLevel::Durable => link.owed.flush(id, self.stepper().request_sync(), Level::Durable, marks.failures),
-            AckLevel::Written => link.owed.flush(id, marks.received, Level::Written, marks.failures),
+            AckLevel::Durable => {
+                link.session.flush(id, self.stepper().request_sync(), Level::Durable, watermarks.failures)
+            }
+            AckLevel::Written => link.session.flush(id, watermarks.received, Level::Written, watermarks.failures),
             _ => link.down.push_back(Said::Watermark(Watermark {
                 request_id: id,
-                epoch: marks.epoch,
-                epoch_first_offset: marks.epoch_first,
+                epoch: watermarks.epoch,
+                epoch_first_offset: watermarks.epoch_first,
                 level: AckLevel::Received,
-                offset: marks.received,
+                offset: watermarks.received,
             })),
         }
     }
 
-    /// Tells a connection what the marks cover.
+    /// Tells a connection what the watermarks cover.
     pub(super) fn release(&self, link: &mut Link) {
         let mut answers = Vec::new();
-        let marks = self.marks();
-        link.owed.release(&marks, &mut answers);
-        let wants = link.owed.wants();
-        assert!(wants.written > marks.written && wants.durable > marks.durable, "{wants:?} is due at {marks:?}");
+        let watermarks = self.watermarks();
+        link.session.release(&watermarks, &mut answers);
+        let wants = link.session.wants();
+        assert!(
+            wants.written > watermarks.written && wants.durable > watermarks.durable,
+            "{wants:?} is due at {watermarks:?}"
+        );
         link.down.extend(answers.into_iter().map(|answer| match answer {
-            Answer::Watermark(mark) => Said::Watermark(mark),
+            Answer::Watermark(watermark) => Said::Watermark(watermark),
             Answer::Refused(refused) => Said::Refused(refused),
             Answer::FlushFailed(id, error) => Said::FlushRefused(id, error),
         }));
@@ -283,7 +288,7 @@ impl Daemon {
             3..=5 if !self.held.is_empty() => {
                 let at = rng.index(self.held.len());
                 let job = self.held.swap_remove(at);
-                self.stepper().carry_out(job);
+                self.stepper().execute(job);
             }
             6 => self.clock.step(Duration::from_micros([100, 5_000, 1_100_000][rng.index(3)])),
             _ => {
@@ -325,12 +330,12 @@ impl Daemon {
         self.disk.clear_faults();
         self.make_room();
         for job in std::mem::take(&mut self.held) {
-            self.stepper().carry_out(job);
+            self.stepper().execute(job);
         }
         for _ in 0..20 {
             match self.stepper().begin() {
                 Next::Job(job) if job.kind == Kind::Close => unreachable!("nobody closes it"),
-                Next::Job(job) => self.stepper().carry_out(job),
+                Next::Job(job) => self.stepper().execute(job),
                 _ => break,
             }
         }

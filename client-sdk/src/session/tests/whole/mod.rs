@@ -29,19 +29,19 @@ mod metrics {
 }
 /// The daemon's session.
 #[path = "../../../../../daemon/src/ingest/session.rs"]
-mod owed;
+mod daemon_session;
 
 use super::{Append, Outcome, TestSession};
 use crate::{AppendError, backoff::Backoff, producer::Receipt, session::Session};
 use bytes::Bytes;
-use clad_journal::Marks;
+use clad_journal::Watermarks;
 use clad_proto::{AckLevel, payload_checksum};
 use clad_sim::Rng;
 use daemon::{Daemon, Link, Said, Stored};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
-const PATIENT: Duration = Duration::from_secs(1 << 20);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1 << 20);
 
 /// An append as it was handed over.
 struct Made {
@@ -62,7 +62,7 @@ struct Client {
 }
 
 /// A receipt, and what still speaks for it.
-struct Told {
+struct Acked {
     client: usize,
     append: usize,
     offset: u64,
@@ -96,7 +96,7 @@ struct World {
     alive: Vec<usize>,
     /// Connections whose client is gone, which the daemon has not noticed.
     ghosts: Vec<Link>,
-    told: Vec<Told>,
+    acks: Vec<Acked>,
     counts: Counts,
 }
 
@@ -111,7 +111,7 @@ impl World {
             clients: Vec::new(),
             alive: Vec::new(),
             ghosts: Vec::new(),
-            told: Vec::new(),
+            acks: Vec::new(),
             counts: Counts::default(),
         };
         world.start();
@@ -123,7 +123,7 @@ impl World {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&(self.clients.len() as u64 + 1).to_le_bytes());
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(8), 7);
-        let session = Session::new(64, PATIENT, backoff);
+        let session = Session::new(64, DELIVERY_TIMEOUT, backoff);
         self.alive.push(self.clients.len());
         let (made, ended) = (Vec::new(), BTreeMap::new());
         self.clients.push(Client { id, session, made, records: 0, ended, flushes: Vec::new(), link: None });
@@ -138,7 +138,7 @@ impl World {
                 15..200 => self.submit(who),
                 200..400 => self.send(who),
                 400..560 => self.serve(who),
-                560..740 => self.hear(who),
+                560..740 => self.process_answer(who),
                 740..960 => self.daemon.work(&mut self.rng),
                 960..975 => self.lose_connection(who),
                 975..982 => self.daemon.fail(&mut self.rng),
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, who: usize) {
+    fn process_answer(&mut self, who: usize) {
         let client = &mut self.clients[who];
         let Some(link) = &mut client.link else { return };
         self.daemon.release(link);
@@ -229,7 +229,7 @@ impl World {
                     self.counts.duplicates += u64::from(answer.duplicate);
                     client.session.accepted(&answer, self.now).expect("a good answer");
                 }
-                Some(Said::Watermark(mark)) => client.session.watermark(&mark, self.now),
+                Some(Said::Watermark(watermark)) => client.session.watermark(&watermark, self.now),
                 Some(Said::FlushRefused(id, error)) => client.session.flush_refused(id, error, self.now),
                 Some(Said::Refused(answer)) => {
                     self.counts.failures += 1;
@@ -243,7 +243,7 @@ impl World {
     }
 
     fn collect(&mut self, who: usize) {
-        let marks = self.daemon.marks();
+        let watermarks = self.daemon.watermarks();
         let client = &mut self.clients[who];
         for outcome in std::mem::take(&mut client.session.outcomes) {
             let (waiter, result) = match outcome {
@@ -253,18 +253,18 @@ impl World {
                     self.counts.flushes_failed += u64::from(result.is_err());
                     if result.is_ok() {
                         let (before, level) = client.flushes[waiter as usize];
-                        flushed(&mut self.told, who, before, level, client, &marks);
+                        flushed(&mut self.acks, who, before, level, client, &watermarks);
                     }
                     continue;
                 }
             };
             if let Ok(receipt) = &result {
                 let offset = receipt.first_offset.expect("an offset");
-                let mark = mark_of(&marks, receipt.level);
+                let watermark = watermark_of(&watermarks, receipt.level);
                 let end = offset + u64::from(receipt.count);
-                assert!(end <= mark, "{receipt:?} was given, and the journal is at {marks:?}");
+                assert!(end <= watermark, "{receipt:?} was given, and the journal is at {watermarks:?}");
                 let (append, level) = (waiter as usize, receipt.level);
-                self.told.push(Told { client: who, append, offset, level, must_be_there: true });
+                self.acks.push(Acked { client: who, append, offset, level, must_be_there: true });
                 self.counts.receipts += 1;
             }
             let again = client.ended.insert(waiter, result);
@@ -305,8 +305,8 @@ impl World {
         self.daemon.die(power);
         *(if power { &mut self.counts.cuts } else { &mut self.counts.kills }) += 1;
         let survives = if power { AckLevel::Durable } else { AckLevel::Written };
-        for told in &mut self.told {
-            told.must_be_there &= told.level >= survives;
+        for ack in &mut self.acks {
+            ack.must_be_there &= ack.level >= survives;
         }
         self.start();
     }
@@ -323,11 +323,11 @@ impl World {
     fn start(&mut self) {
         let stored = self.daemon.start();
         self.check(&stored);
-        for told in &mut self.told {
-            let made = &self.clients[told.client].made[told.append];
+        for ack in &mut self.acks {
+            let made = &self.clients[ack.client].made[ack.append];
             // What was found is durable now, whatever it was told to be.
-            told.level = AckLevel::Durable;
-            told.must_be_there |= is_there(&stored, self.clients[told.client].id, made, told.offset);
+            ack.level = AckLevel::Durable;
+            ack.must_be_there |= is_there(&stored, self.clients[ack.client].id, made, ack.offset);
         }
     }
 
@@ -343,16 +343,16 @@ impl World {
             let made = made.unwrap_or_else(|| panic!("nobody made {one:?}"));
             assert!((made.count, &made.payload) == (one.count, &one.payload), "{one:?} is not what was made");
         }
-        for told in self.told.iter().filter(|told| told.must_be_there) {
-            let client = &self.clients[told.client];
-            let made = &client.made[told.append];
+        for ack in self.acks.iter().filter(|ack| ack.must_be_there) {
+            let client = &self.clients[ack.client];
+            let made = &client.made[ack.append];
             assert!(
-                is_there(stored, client.id, made, told.offset),
+                is_there(stored, client.id, made, ack.offset),
                 "LOST: append {} of client {} at offset {}, told to be {}",
-                told.append,
-                told.client,
-                told.offset,
-                told.level
+                ack.append,
+                ack.client,
+                ack.offset,
+                ack.level
             );
         }
     }
@@ -371,7 +371,7 @@ impl World {
             for who in self.alive.clone() {
                 self.send(who);
                 (0..8).for_each(|_| self.serve(who));
-                self.hear(who);
+                self.process_answer(who);
             }
             if self.alive.iter().all(|who| self.clients[*who].session.is_idle()) {
                 break;
@@ -397,25 +397,25 @@ impl World {
     }
 }
 
-fn mark_of(marks: &Marks, level: AckLevel) -> u64 {
+fn watermark_of(watermarks: &Watermarks, level: AckLevel) -> u64 {
     match level {
-        AckLevel::Durable => marks.durable,
-        AckLevel::Written => marks.written,
-        _ => marks.received,
+        AckLevel::Durable => watermarks.durable,
+        AckLevel::Written => watermarks.written,
+        _ => watermarks.received,
     }
 }
 
 /// A flush ended well: what had a receipt before it, and was lost by no crash, has its level now.
-fn flushed(told: &mut [Told], who: usize, before: u64, level: AckLevel, client: &Client, marks: &Marks) {
-    let theirs = told.iter_mut().filter(|told| told.client == who && (told.append as u64) < before);
-    for told in theirs.filter(|told| told.must_be_there) {
-        let end = told.offset + u64::from(client.made[told.append].count);
+fn flushed(acks: &mut [Acked], who: usize, before: u64, level: AckLevel, client: &Client, watermarks: &Watermarks) {
+    let theirs = acks.iter_mut().filter(|ack| ack.client == who && (ack.append as u64) < before);
+    for ack in theirs.filter(|ack| ack.must_be_there) {
+        let end = ack.offset + u64::from(client.made[ack.append].count);
         assert!(
-            end <= mark_of(marks, level),
-            "append {} is flushed to {level}, the journal is at {marks:?}",
-            told.append
+            end <= watermark_of(watermarks, level),
+            "append {} is flushed to {level}, the journal is at {watermarks:?}",
+            ack.append
         );
-        told.level = told.level.max(level);
+        ack.level = ack.level.max(level);
     }
 }
 

@@ -111,7 +111,7 @@ impl BulkWriter {
         match &self.failed {
             None => Ok(()),
             Some(error) => {
-                self.told = true;
+                self.reported = true;
                 Err(error.clone())
             }
         }

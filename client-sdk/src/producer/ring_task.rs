@@ -1,0 +1,481 @@
+//! The task of a producer with a ring: feeds it what found no room in it, asks for flushes, goes on with it after the
+//! daemon was started again.
+//!
+//! Submits go to the ring in their caller's thread ([`Shared`] decides that, while nothing waits here); what comes to
+//! this task is what must wait, in its order.
+
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
+
+use clad_proto::{
+    AckLevel, ErrorCode, ErrorInfo,
+    frame::{Watermark, Welcome},
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    shared::{Item, Life, Shared},
+    task::{End, Task, failed},
+    undelivered::{FlushPruner, FlushSender},
+    waiters::Claim,
+};
+use crate::{
+    AppendError, ConnectError,
+    clock::now,
+    connection::{Answer, Connection, Framed},
+    ring::{Asked, Posted, RingHandle, ask},
+    session::{Append, Out},
+};
+
+/// How often it looks whether the ring has room again.
+const RING_ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How long a flush waits at most before it is asked for again, where the daemon could not do it.
+const FLUSH_RETRY_DELAY_MAX: Duration = Duration::from_millis(200);
+
+/// A flush under way.
+#[derive(Debug)]
+struct Flush {
+    level: AckLevel,
+    /// Every ticket of an append below is to be answered first.
+    upto: u64,
+    id: u32,
+    since: Instant,
+    state: FlushState,
+    sender: FlushSender,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum FlushState {
+    /// It was not, or the daemon could not do it: again then.
+    Unsent(Option<Instant>),
+    Sent,
+    Answered,
+}
+
+/// What the task knows of its ring.
+#[derive(Debug, Default)]
+pub(super) struct RingTask {
+    ring_handle: Option<Arc<RingHandle>>,
+    /// In the order of the submits.
+    backlog: VecDeque<Item>,
+    flushes: VecDeque<Flush>,
+    flush_id: u32,
+    flush_pruner: FlushPruner,
+    /// Since when there is no daemon.
+    disconnected_since: Option<Instant>,
+    /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
+    flush_abandoned: bool,
+}
+
+impl RingTask {
+    pub(super) fn is_idle(&self) -> bool {
+        self.backlog.is_empty()
+            && self.flushes.is_empty()
+            && self.ring_handle.as_ref().is_none_or(|ring_handle| ring_handle.pending() == 0)
+    }
+
+    /// Whether the end need not wait for the tickets of what is in the ring.
+    pub(super) fn has_abandoned_flush(&self) -> bool {
+        self.flush_abandoned && self.backlog.is_empty() && self.flushes.is_empty()
+    }
+
+    pub(super) fn lost_connection(&mut self, now: Instant) {
+        self.disconnected_since.get_or_insert(now);
+    }
+
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring_handle.is_some()
+    }
+
+    pub(super) fn take_in(&mut self, items: impl Iterator<Item = Item>) {
+        for item in items {
+            let is_due = matches!(item, Item::Flush(..)) && self.flush_pruner.is_due();
+            self.backlog.push_back(item);
+            if is_due {
+                self.prune_flushes();
+            }
+        }
+    }
+
+    /// Lets go of the flushes that nobody waits for and the daemon does not have.
+    fn prune_flushes(&mut self) {
+        let mut left = 0;
+        self.backlog.retain(|item| {
+            let Item::Flush(_, sender, _) = item else { return true };
+            left += usize::from(!sender.is_closed());
+            !sender.is_closed()
+        });
+        self.flushes.retain(|flush| !matches!(flush.state, FlushState::Unsent(_)) || !flush.sender.is_closed());
+        self.flush_pruner.reset(left + self.flushes.len());
+    }
+
+    /// What waits here, for who goes on without a ring.
+    fn take_backlog(&mut self) -> Vec<Item> {
+        let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
+        flushes.chain(self.backlog.drain(..)).collect()
+    }
+
+    /// Puts into the ring what has room there; then submits go there at once again.
+    fn feed(&mut self, shared: &Shared) {
+        let Some(ring_handle) = self.ring_handle.clone() else { return };
+        while self.feed_backlog(shared, &ring_handle) {
+            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            if let Some(shut) = shared.late(&mut self.backlog) {
+                if self.feed_backlog(shared, &ring_handle) {
+                    shut.post_directly(&ring_handle);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Posts what waits; false when something must wait on.
+    fn feed_backlog(&mut self, shared: &Shared, ring_handle: &Arc<RingHandle>) -> bool {
+        if self.backlog.is_empty() {
+            return true;
+        }
+        let all = self.post_backlog(shared, ring_handle);
+        // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
+        ring_handle.want_for_waiting();
+        all
+    }
+
+    /// Posts in order, until one finds no room; says whether all did.
+    fn post_backlog(&mut self, shared: &Shared, ring_handle: &Arc<RingHandle>) -> bool {
+        while let Some(item) = self.backlog.pop_front() {
+            match item {
+                Item::Append(append, claim) => match ring_handle.post(append, claim) {
+                    Posted::Done => {}
+                    Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
+                        self.backlog.push_front(Item::Append(append, claim));
+                        return false;
+                    }
+                },
+                Item::Flush(level, sender, since) => {
+                    let highest = shared.log_info().map_or(AckLevel::Written, |log| log.highest_ack);
+                    let level = level.unwrap_or(highest);
+                    self.flush_id = self.flush_id.checked_add(1).unwrap_or(2);
+                    let (upto, id) = (ring_handle.last(), self.flush_id + 1);
+                    // What is in the ring is posted; there is nothing to ask for.
+                    let state =
+                        if level < AckLevel::Received { FlushState::Answered } else { FlushState::Unsent(None) };
+                    self.flushes.push_back(Flush { level, upto, id, since, state, sender });
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends what has waited for too long: for room, or for a daemon. What lies in the ring is for the daemon to end.
+    fn expire(&mut self, shared: &Shared, now: Instant) {
+        let timeout = shared.options.delivery_timeout;
+        while self
+            .flushes
+            .front()
+            .is_some_and(|flush| self.flush_deadline(flush.since, timeout).is_some_and(|due| due <= now))
+        {
+            let Some(flush) = self.flushes.pop_front() else { return };
+            self.expire_flush(shared, flush.sender, timeout);
+        }
+        while self.front_deadline(timeout).is_some_and(|due| due <= now) {
+            match self.backlog.pop_front() {
+                Some(Item::Append(append, claim)) => {
+                    let error = self.no_room(timeout);
+                    Self::fail_append(shared, &append, claim, error);
+                }
+                Some(Item::Flush(_, sender, _)) => self.expire_flush(shared, sender, timeout),
+                None => return,
+            }
+        }
+    }
+
+    /// Why an append found no room for so long. Without a daemon that is the reason, whatever it said before it went.
+    fn no_room(&self, waited: Duration) -> AppendError {
+        let timed_out =
+            |reason: &str| AppendError::DeliveryTimeout { waited, reason: reason.to_owned(), maybe_written: false };
+        match &self.ring_handle {
+            Some(ring_handle) if self.disconnected_since.is_none() => match ring_handle.refused_for_now() {
+                Some(error) => AppendError::Refused { error: Box::new(error), maybe_written: false },
+                None => timed_out("the ring is full"),
+            },
+            _ => timed_out("there is no daemon"),
+        }
+    }
+
+    fn expire_flush(&mut self, shared: &Shared, sender: FlushSender, timeout: Duration) {
+        let reason = "there is no daemon to take what lies in the ring".to_owned();
+        self.flush_abandoned = true;
+        let error = AppendError::DeliveryTimeout { waited: timeout, reason, maybe_written: true };
+        shared.undelivered.complete_flush(sender, Err(error));
+    }
+
+    /// When a flush is given up; never while there is a daemon, which answers it.
+    fn flush_deadline(&self, since: Instant, timeout: Duration) -> Option<Instant> {
+        self.disconnected_since.map(|disconnected_since| disconnected_since.max(since) + timeout)
+    }
+
+    /// When what waits longest for room is given up.
+    fn front_deadline(&self, timeout: Duration) -> Option<Instant> {
+        match self.backlog.front()? {
+            Item::Append(append, _) => Some(append.submitted + timeout),
+            Item::Flush(_, _, since) => self.flush_deadline(*since, timeout),
+        }
+    }
+
+    /// An append that never was in the ring ends.
+    fn fail_append(shared: &Shared, append: &Append, claim: Claim, error: AppendError) {
+        shared.counters.failed.add(append.count.into());
+        let outcome = Err(error);
+        if !claim.resolve(&outcome)
+            && let Err(error) = outcome
+        {
+            shared.undelivered.add(error);
+        }
+    }
+
+    fn next_expiry(&self, shared: &Shared) -> Option<Instant> {
+        let timeout = shared.options.delivery_timeout;
+        let flush = self.flushes.front().and_then(|flush| self.flush_deadline(flush.since, timeout));
+        flush.into_iter().chain(self.front_deadline(timeout)).min()
+    }
+
+    /// Asks for flushes whose appends are all in the ring, and ends those that are over.
+    fn flush(&mut self, shared: &Shared, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+        let due = |flush: &&mut Flush| matches!(flush.state, FlushState::Unsent(at) if at.is_none_or(|at| at <= now));
+        for flush in self.flushes.iter_mut().filter(due) {
+            flush.state = FlushState::Sent;
+            connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
+        }
+        let Some(ring_handle) = &self.ring_handle else { return Ok(()) };
+        ring_handle.pump();
+        while let Some(flush) = self.flushes.front()
+            && flush.state == FlushState::Answered
+            && ring_handle.is_answered_below(flush.upto)
+        {
+            let Some(flush) = self.flushes.pop_front() else { break };
+            self.flush_abandoned = false;
+            if let Some(error) = ring_handle.take_undelivered() {
+                shared.undelivered.add(error);
+            }
+            shared.undelivered.complete_flush(flush.sender, Ok(()));
+        }
+        if !self.flushes.is_empty() {
+            ring_handle.want();
+        }
+        Ok(())
+    }
+
+    fn flush_answered(&mut self, watermark: &Watermark) {
+        if let Some(flush) = self.flushes.iter_mut().find(|flush| flush.id == watermark.request_id) {
+            flush.state = FlushState::Answered;
+        }
+    }
+
+    /// What the daemon cannot do now it is asked for again: what waits in the ring, waits there.
+    fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
+        let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
+        let overdue = self.flushes[at].since + shared.options.delivery_timeout <= now;
+        if error.retryable && !overdue {
+            let pause = error.retry_after_ms.map_or(FLUSH_RETRY_DELAY_MAX, |ms| Duration::from_millis(ms.into()));
+            self.flushes[at].state = FlushState::Unsent(Some(now + pause.min(FLUSH_RETRY_DELAY_MAX)));
+        } else if error.code == ErrorCode::JournalFailed && !error.retryable && !error.maybe_written {
+            // It is told once: the ring goes on, and so does who flushes again.
+            let Some(flush) = self.flushes.remove(at) else { return };
+            shared.undelivered.complete_flush(flush.sender, Err(AppendError::Lost));
+        } else if let Some(flush) = self.flushes.remove(at) {
+            self.flush_abandoned = true;
+            let error = AppendError::Refused { error: Box::new(error), maybe_written: true };
+            shared.undelivered.complete_flush(flush.sender, Err(error));
+        }
+    }
+
+    fn flush_timer(&self) -> Option<Instant> {
+        let waits = |flush: &Flush| if let FlushState::Unsent(at) = flush.state { at } else { None };
+        self.flushes.iter().filter_map(waits).min()
+    }
+
+    /// The connection is gone; the ring is not.
+    fn disconnected(&mut self) {
+        for flush in self.flushes.iter_mut().filter(|flush| flush.state == FlushState::Sent) {
+            flush.state = FlushState::Unsent(None);
+        }
+    }
+
+    /// The ring is given up. What nobody heard of it is told by the next flush: also of what has its receipt as `posted`.
+    fn close_ring(&mut self, shared: &Shared, error: &AppendError) {
+        let Some(ring_handle) = self.ring_handle.take() else { return };
+        ring_handle.end(error);
+        let posted = (!ring_handle.is_drained()).then(|| error.clone());
+        ring_handle.take_undelivered().into_iter().chain(posted).for_each(|error| shared.undelivered.add(error));
+        // All that they waited for has its outcome; the next ring counts anew.
+        self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
+    }
+
+    /// Everything ends.
+    pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
+        self.close_ring(shared, &error.clone().with_maybe_written(true)); // whatever daemon comes takes it
+        for item in self.take_backlog() {
+            match item {
+                Item::Append(append, claim) => {
+                    Self::fail_append(shared, &append, claim, error.clone().with_maybe_written(false));
+                }
+                Item::Flush(_, sender, _) => {
+                    shared.undelivered.complete_flush(sender, Err(error.clone().with_maybe_written(true)))
+                }
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket is
+    /// used.
+    pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
+        let Some(ring_task) = &mut self.ring_task else { return Ok(false) };
+        let mut asked = ask(framed, ring_task.ring_handle.as_ref().map(|ring_handle| ring_handle.id)).await?;
+        if let (Asked::Refused(why), Some(ring_handle)) = (&asked, &ring_task.ring_handle) {
+            tracing::warn!(ring = %ring_handle.id, %why, "the ring is gone; what was not answered may be written");
+            self.shared.set_ring_handle(None);
+            ring_task.close_ring(&self.shared, &AppendError::Forgotten);
+            asked = ask(framed, None).await?;
+        }
+        match asked {
+            Asked::New { id, ring, other_clock } => {
+                if other_clock {
+                    tracing::info!(
+                        "this process has another clock than the daemon: its records are ordered by when they are drained"
+                    );
+                }
+                let wake = self.shared.wake.clone();
+                let counters = self.shared.counters.clone();
+                let ring_handle =
+                    RingHandle::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                ring_task.ring_handle = Some(Arc::new(ring_handle));
+            }
+            Asked::Known { completion_page } => {
+                if let Some(ring_handle) = &ring_task.ring_handle {
+                    ring_handle
+                        .attach_completion_page(&completion_page, welcome.highest_ack)
+                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                }
+            }
+            Asked::Refused(why) => {
+                tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
+                self.shared.has_no_ring(why);
+                self.shared.waits_because(None);
+                self.leave_ring();
+                return Ok(false);
+            }
+        }
+        if let Some(ring_handle) = &ring_task.ring_handle {
+            welcome.max_append_bytes = welcome.max_append_bytes.min(ring_handle.max_append_bytes());
+            self.shared.set_ring_handle(Some(ring_handle.clone()));
+        }
+        ring_task.disconnected_since = None;
+        self.shared.waits_because(None);
+        Ok(true)
+    }
+
+    /// From now on there is no ring.
+    fn leave_ring(&mut self) {
+        let Some(mut ring_task) = self.ring_task.take() else { return };
+        for item in ring_task.take_backlog() {
+            match item {
+                Item::Append(append, claim) => self.session.submit(append, claim),
+                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
+            }
+        }
+    }
+
+    /// Works on one connection with its ring until the connection is lost.
+    pub(super) async fn serve_ring(&mut self, mut connection: Connection) -> ControlFlow<End> {
+        loop {
+            let now = now();
+            let error = match self.turn_ring(&mut connection, now) {
+                Ok(ControlFlow::Continue(until)) => {
+                    tokio::select! {
+                        driven = connection.drive(&mut self.answers) => driven.err(),
+                        () = self.shared.wake.notified() => None,
+                        () = sleep_until(until.unwrap_or(now)), if until.is_some() => None,
+                    }
+                }
+                Ok(ControlFlow::Break(end)) => {
+                    let done = self.is_idle() && !self.shared.options.comes_back;
+                    connection.end(done).await;
+                    return ControlFlow::Break(end);
+                }
+                Err(error) => Some(error),
+            };
+            let Some(error) = error else { continue };
+            self.answers.clear();
+            if let Some(ring_task) = &mut self.ring_task {
+                ring_task.disconnected();
+            }
+            if error.is_final() {
+                return ControlFlow::Break(failed(error));
+            }
+            self.lost_connection(&error);
+            return ControlFlow::Continue(());
+        }
+    }
+
+    /// Everything that can be done without waiting; says until when to wait then.
+    fn turn_ring(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Result<ControlFlow<End, Option<Instant>>, ConnectError> {
+        let life = self.shared.life();
+        if let ControlFlow::Break(end) = self.take_in(now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        let linger = self.linger;
+        let shared = self.shared.clone();
+        let Some(ring_task) = &mut self.ring_task else { return Ok(ControlFlow::Continue(None)) };
+        for answer in self.answers.drain(..) {
+            match answer {
+                Answer::Watermark(watermark) => ring_task.flush_answered(&watermark),
+                Answer::FlushRefused { id, error } => ring_task.flush_refused(&shared, id, error, now),
+                Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
+            }
+        }
+        ring_task.feed(&shared);
+        ring_task.expire(&shared, now);
+        ring_task.flush(&shared, connection, now)?;
+        if ring_task.ring_handle.as_ref().is_some_and(|ring_handle| ring_handle.is_closed()) {
+            return Err(ConnectError::Closed { address: shared.options.address.clone() });
+        }
+        if !matches!(life, Life::Open)
+            && let Some(ring_handle) = &ring_task.ring_handle
+        {
+            ring_handle.want(); // the end waits for its tickets
+        }
+        let again = ring_task.flush_timer();
+        let room = (!ring_task.backlog.is_empty()).then(|| now + RING_ROOM_POLL_INTERVAL);
+        let expiry = ring_task.next_expiry(&shared);
+        shared
+            .counters
+            .pending_appends
+            .set(ring_task.ring_handle.as_ref().map_or(0, |ring_handle| ring_handle.pending()) as u64);
+        let deadline = match &life {
+            Life::Closing(deadline) => *deadline,
+            _ => None,
+        };
+        if let ControlFlow::Break(end) = self.over(&life, now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        Ok(ControlFlow::Continue([linger, again, room, expiry, deadline].into_iter().flatten().min()))
+    }
+
+    /// Gives up what waits for a daemon.
+    pub(super) fn tick_ring(&mut self, now: Instant) {
+        let shared = self.shared.clone();
+        if let Some(ring_task) = &mut self.ring_task {
+            ring_task.expire(&shared, now);
+        }
+    }
+
+    pub(super) fn ring_timer(&self) -> Option<Instant> {
+        self.ring_task.as_ref().and_then(|ring_task| ring_task.next_expiry(&self.shared))
+    }
+}

@@ -1,0 +1,455 @@
+//! The ring that a producer has now.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+};
+use std::thread::Thread;
+use std::time::Duration;
+
+use clad_proto::{
+    AckLevel, LogId,
+    frame::{RingAppendTrailer, RingId},
+};
+use clad_shm::{Producer, PushError, Watermarks, clock};
+
+use tokio::sync::Notify;
+
+use super::answers::watermark;
+use super::completions::{Asked, Completions, Settled};
+use super::ticket::RingTicket;
+use super::waiting::{Queues, Waiting};
+use crate::{
+    AppendError,
+    producer::{Book, Claim, Counters, Receipt},
+    session::{Append, unreachable_level},
+};
+
+/// How long the port's thread sleeps at most before it looks whether it is still wanted.
+const WATCH_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// What became of a post.
+pub(crate) enum Posted {
+    /// It is in the ring.
+    Done,
+    /// There is no room for it now, or no ring any more: it must wait.
+    Wait(Append, Claim),
+    /// This process is a fork of the one that has the ring.
+    Forked(Append, Claim),
+}
+
+/// What became of a push that has no receipt at once.
+pub(crate) enum Pushed {
+    /// It is in the ring: what is due for it.
+    Pending(RingTicket),
+    /// It will never be in the ring, or nobody will hear of it, and that is its outcome.
+    Ended(AppendError),
+    /// There is no room for it now, or no ring any more: it must wait.
+    Wait,
+    /// This process is a fork of the one that has the ring.
+    Forked,
+}
+
+/// Why a push has no receipt at once. Nothing but numbers, so that the way of those that have one is short.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unsettled {
+    /// It is in the ring, and an answer is due.
+    Asked(Asked),
+    /// It is not: its level is more than the log offers.
+    Unreachable(AckLevel),
+    /// It is not.
+    Not(PushError),
+}
+
+/// An append that its caller's thread pushes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pushing<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Of the first so many bytes, this is the checksum.
+    pub(crate) known: (usize, u32),
+    /// Records.
+    pub(crate) count: u32,
+}
+
+impl<'a> Pushing<'a> {
+    /// One of which no checksum is known.
+    pub(crate) const fn new(bytes: &'a [u8], count: u32) -> Self {
+        Self { bytes, known: (0, 0), count }
+    }
+}
+
+/// Who waits: for what was pushed, and for what came through the queue.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    pub(super) completions: Completions,
+    pub(super) queues: Queues,
+}
+
+impl Waiters {
+    fn len(&self) -> usize {
+        self.completions.len() + self.queues.len()
+    }
+
+    pub(super) fn oldest(&mut self) -> Option<u64> {
+        self.completions.oldest().into_iter().chain(self.queues.oldest()).min()
+    }
+}
+
+/// The log of the newest board, and of the one before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub(super) now: LogId,
+    pub(super) before: LogId,
+}
+
+/// Numbers for ports, all of a process.
+static NEXT_HANDLE_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RingHandle {
+    pub(crate) id: RingId,
+    number: u64,
+    /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
+    pub(crate) other_clock: bool,
+    pub(super) ring: Producer,
+    /// The log that the daemon had when it gave the ring out.
+    log_id: LogId,
+    /// The one that it has now, where that is or was another one after it came back, and the one that it had before. (A
+    /// receipt looks here without a lock for as long as there is none, and never sees a part of an id.)
+    other_log: OnceLock<RwLock<Other>>,
+    /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
+    /// offer another.
+    highest: AtomicU8,
+    pub(super) waiting: Mutex<Waiters>,
+    /// One past the last append of which a ticket is due: for flushes.
+    pub(super) last: AtomicU64,
+    /// Appends below it, if they still wait, were not refused.
+    pub(super) looked: AtomicU64,
+    /// Appends below it were in the ring when another daemon came to it: what that one refuses, the one before may have
+    /// stored.
+    pub(super) met: AtomicU64,
+    /// Somebody waits for the board, so that the thread has to.
+    wanted: AtomicBool,
+    over: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    pub(super) counters: Arc<Counters>,
+    /// An append ended with this and nobody was there to hear it.
+    pub(super) undelivered: Mutex<Option<AppendError>>,
+    /// Woken by the thread when something was answered.
+    answered: Arc<Notify>,
+}
+
+#[cold]
+fn read(other: &RwLock<Other>) -> Other {
+    *other.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks of plain state that nothing panics in.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RingHandle {
+    pub(crate) fn new(
+        (id, other_clock): (RingId, bool),
+        ring: Producer,
+        log_id: LogId,
+        highest: AckLevel,
+        counters: Arc<Counters>,
+        answered: Arc<Notify>,
+    ) -> Self {
+        Self {
+            id,
+            number: NEXT_HANDLE_NUMBER.fetch_add(1, Ordering::Relaxed),
+            other_clock,
+            waiting: Mutex::new(Waiters {
+                completions: Completions::new(ring.shape().slots(), (log_id, ring.epoch())),
+                queues: Queues::default(),
+            }),
+            ring,
+            log_id,
+            other_log: OnceLock::new(),
+            highest: AtomicU8::new(highest.code()),
+            last: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            met: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            thread: Mutex::new(None),
+            counters,
+            undelivered: Mutex::new(None),
+            answered,
+        }
+    }
+
+    /// No other port of this process has it; never 0.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline]
+    fn highest(&self) -> AckLevel {
+        AckLevel::from_code(self.highest.load(Ordering::Acquire)).unwrap_or(AckLevel::Written)
+    }
+
+    /// The longest payload of an append.
+    pub(crate) fn max_append_bytes(&self) -> u32 {
+        u32::try_from(self.ring.max_payload().saturating_sub(RingAppendTrailer::BYTES)).unwrap_or(u32::MAX)
+    }
+
+    /// Puts an append into the ring. Never waits.
+    pub(crate) fn post(self: &Arc<Self>, append: Append, claim: Claim) -> Posted {
+        let highest = self.highest();
+        let level = append.level.unwrap_or(highest);
+        if level > highest {
+            self.resolve(claim, append.count, Err(unreachable_level(level)));
+            return Posted::Done;
+        }
+        let trailer = RingAppendTrailer { level, payload_crc: append.crc }.encode();
+        let count = append.count;
+        match self.ring.push_summed(&append.payload, append.crc, trailer, count) {
+            Ok(number) => {
+                self.counters.sent.add(count.into());
+                self.posted(Waiting { append: number, count, level, claim });
+                Posted::Done
+            }
+            Err(PushError::Forked) => Posted::Forked(append, claim),
+            Err(PushError::Size { len, max }) => {
+                let trailer = RingAppendTrailer::BYTES as u64;
+                let error = AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer };
+                self.resolve(claim, count, Err(error));
+                Posted::Done
+            }
+            // Full, closed, or the space was given up under us: nothing of it is in the ring.
+            Err(_) => Posted::Wait(append, claim),
+        }
+    }
+
+    /// Puts an append into the ring in its caller's thread. Never waits. Gives the receipt where no more is asked for than
+    /// that, which is to be counted. Else [`RingHandle::settle`] is to follow. It was counted as submitted.
+    #[inline(always)]
+    pub(crate) fn push(&self, payload: Pushing<'_>, level: Option<AckLevel>) -> Result<Receipt, Unsettled> {
+        let Pushing { bytes, known, count } = payload;
+        let highest = self.highest();
+        let level = level.unwrap_or(highest);
+        if level > highest {
+            return Err(Unsettled::Unreachable(level));
+        }
+        let trailer = |payload_crc| RingAppendTrailer { level, payload_crc }.encode();
+        match self.ring.push_trailed(bytes, known, trailer, count) {
+            Ok(_) if level < AckLevel::Received => Ok(self.receipt(count, level)),
+            Ok(append) => Err(Unsettled::Asked(Asked { append, count, level })),
+            Err(error) => Err(Unsettled::Not(error)),
+        }
+    }
+
+    /// What becomes of a push of so many records that has no receipt at once; counts it, but where it must wait, or is a
+    /// fork's.
+    pub(crate) fn settle(self: &Arc<Self>, unsettled: Unsettled, count: u32, book: Book<'_>) -> Pushed {
+        let error = match unsettled {
+            Unsettled::Asked(asked) => {
+                book.sent(count.into());
+                return self.pushed(asked);
+            }
+            Unsettled::Unreachable(level) => unreachable_level(level),
+            Unsettled::Not(PushError::Size { len, max }) => {
+                let trailer = RingAppendTrailer::BYTES as u64;
+                AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer }
+            }
+            Unsettled::Not(PushError::Forked) => return Pushed::Forked,
+            Unsettled::Not(_) => return Pushed::Wait,
+        };
+        self.counters.failed.add(count.into());
+        Pushed::Ended(error)
+    }
+
+    /// An append is in the ring, and an answer is due.
+    fn pushed(self: &Arc<Self>, asked: Asked) -> Pushed {
+        let append = asked.append;
+        self.last.fetch_max(append + 1, Ordering::AcqRel);
+        let mut waiting = lock(&self.waiting);
+        if let Some(error) = waiting.queues.ended() {
+            let error = error.clone();
+            drop(waiting);
+            self.counters.failed.add(asked.count.into());
+            return Pushed::Ended(error);
+        }
+        waiting.completions.insert(asked);
+        let late = self.is_late(&mut waiting, append);
+        drop(waiting);
+        self.look_behind(append, asked.level, late);
+        Pushed::Pending(RingTicket::new(self.clone(), append))
+    }
+
+    /// An answer is kept for as many appends as the ring has slots: it is to be fetched well before.
+    fn is_late(&self, waiting: &mut Waiters, append: u64) -> bool {
+        let lag_max = u64::from(self.ring.shape().slots() / 2);
+        waiting.oldest().is_some_and(|oldest| append.saturating_sub(oldest) >= lag_max)
+    }
+
+    /// The answer may have come before it was waited for. Whoever polls looks at the board himself; the port's thread sleeps
+    /// until that changes. (The watermarks are not looked at for each append: the daemon writes them all the time.)
+    fn look_behind(&self, append: u64, level: AckLevel, late: bool) {
+        if late || self.wanted.load(Ordering::Acquire) && watermark(&self.ring.watermarks(), level) > append {
+            self.pump();
+        }
+    }
+
+    pub(super) fn posted(self: &Arc<Self>, waiting: Waiting) {
+        let (number, level) = (waiting.append, waiting.level);
+        if level < AckLevel::Received {
+            let receipt = self.receipt(waiting.count, level);
+            return self.resolve(waiting.claim, waiting.count, Ok(receipt));
+        }
+        self.last.fetch_max(number + 1, Ordering::AcqRel);
+        let mut waiters = lock(&self.waiting);
+        if let Some(error) = waiters.queues.ended() {
+            let error = error.clone();
+            drop(waiters);
+            return self.resolve(waiting.claim, waiting.count, Err(error));
+        }
+        waiters.queues.insert(waiting);
+        let late = self.is_late(&mut waiters, number);
+        drop(waiters);
+        let refused = self.ring.refused() > number;
+        if refused {
+            self.looked.fetch_min(number, Ordering::AcqRel);
+        }
+        self.look_behind(number, level, late || refused);
+    }
+
+    /// That an append is in the ring.
+    #[inline]
+    fn receipt(&self, count: u32, level: AckLevel) -> Receipt {
+        Receipt { log_id: self.log_id(), epoch: self.ring.epoch(), first_offset: None, count, level }
+    }
+
+    #[inline]
+    pub(super) fn other(&self) -> Option<Other> {
+        self.other_log.get().map(read)
+    }
+
+    /// The log that the daemon has now.
+    #[inline]
+    pub(super) fn log_id(&self) -> LogId {
+        self.other().map_or(self.log_id, |other| other.now)
+    }
+
+    /// The daemon came back with this one.
+    fn set_log_id(&self, now: LogId) {
+        let before = self.log_id();
+        if now != before || self.other_log.get().is_some() {
+            let other = self.other_log.get_or_init(|| RwLock::new(Other { now, before }));
+            *other.write().unwrap_or_else(PoisonError::into_inner) = Other { now, before };
+        }
+    }
+
+    /// How many appends wait for their answer.
+    pub(crate) fn pending(&self) -> usize {
+        lock(&self.waiting).len()
+    }
+
+    /// Whether this process is a fork of the one that has the ring.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.ring.is_forked()
+    }
+
+    /// Whether nothing can be put into it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
+    /// Waits in the calling thread until the board has changed since `seen`, for at most `time`.
+    pub(crate) fn wait_change(&self, seen: Watermarks, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let _ = self.ring.wait_change(seen, clock::now().saturating_add(nanos));
+    }
+
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        self.ring.watermarks()
+    }
+
+    /// The board of a daemon that was started anew.
+    pub(crate) fn attach_completion_page(
+        &self,
+        completion_page: &std::os::fd::OwnedFd,
+        highest: AckLevel,
+    ) -> Result<(), clad_shm::OpenError> {
+        self.pump(); // what the old one says is not on the new one
+        self.met.fetch_max(self.last(), Ordering::AcqRel);
+        self.highest.store(highest.code(), Ordering::Release);
+        self.looked.store(0, Ordering::Release);
+        // Known before anybody looks there.
+        self.ring.attach_completion_page(completion_page, |(log_id, _)| self.set_log_id(LogId::from_bytes(log_id)))?;
+        lock(&self.waiting).completions.completion_page_replaced();
+        self.pump();
+        Ok(())
+    }
+
+    /// Somebody waits: a thread looks at the board for him.
+    pub(crate) fn want(self: &Arc<Self>) {
+        if self.wanted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut thread = lock(&self.thread);
+        match &*thread {
+            Some(thread) => thread.unpark(),
+            None => {
+                let handle = self.clone();
+                let spawned = std::thread::Builder::new().name("clad-ring".to_owned()).spawn(move || handle.watch());
+                // Without it whoever polls looks himself; the next one tries again.
+                self.wanted.store(spawned.is_ok(), Ordering::Release);
+                *thread = spawned.ok().map(|spawned| spawned.thread().clone());
+            }
+        }
+    }
+
+    /// A thread looks at the board for all that wait there now, if there are any.
+    pub(crate) fn want_for_waiting(self: &Arc<Self>) {
+        if self.pending() > 0 {
+            self.want();
+        }
+    }
+
+    /// The thread: sleeps on the board while somebody waits, else until somebody does.
+    fn watch(&self) {
+        while !self.over.load(Ordering::Acquire) {
+            let seen = self.ring.watermarks();
+            if self.pump() {
+                self.answered.notify_one();
+            }
+            if self.pending() > 0 {
+                let _ = self.ring.wait_change(seen, clock::now() + WATCH_INTERVAL_NS);
+                continue;
+            }
+            self.wanted.store(false, Ordering::Release);
+            // Whoever came in between finds it unwanted, and wakes this thread; or it finds him here.
+            if self.pending() == 0 && !self.over.load(Ordering::Acquire) {
+                std::thread::park_timeout(Duration::from_nanos(WATCH_INTERVAL_NS));
+            }
+        }
+    }
+
+    /// The ring is given up: nothing more goes in, and whoever waits is told why.
+    pub(crate) fn end(&self, error: &AppendError) {
+        self.ring.close();
+        self.pump();
+        self.over.store(true, Ordering::Release);
+        // A thread that was putting something in comes to wait for it only now: it is told the same.
+        let mut settled = Settled::default();
+        let waiting = {
+            let mut waiting = lock(&self.waiting);
+            waiting.completions.end_all(error, &mut settled);
+            waiting.queues.end(error)
+        };
+        self.notify(settled);
+        for waiting in waiting {
+            self.resolve(waiting.claim, waiting.count, Err(error.clone()));
+        }
+        if let Some(thread) = &*lock(&self.thread) {
+            thread.unpark();
+        }
+    }
+}

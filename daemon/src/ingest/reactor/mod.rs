@@ -1,0 +1,283 @@
+//! The ingest threads: they serve the connections of the framed protocol, and make the writes that these owe.
+//!
+//! An append that goes alone is dearer by its hand-overs than by its write: from the thread that reads the socket to one
+//! that may block, and back. So these threads may block: they are no workers of the runtime that serves everything else.
+//! One of them, the leader, waits for the sockets; as soon as it has something to do it leads no more, and from then on
+//! the sockets wake one of those who rest, who leads then. Whoever has nothing left to do and finds no leader leads.
+//!
+//! What must hold:
+//! - **A thread goes to the disk only with nothing else to do**: every task that is ready was run, and what becomes ready
+//!   meanwhile is another thread's, which is woken for it if it rests. At most one of them is at the disk at a time, as
+//!   nothing is owed while something is under way; there are at least two.
+//! - **An owed write is soon made, or handed over**: at the end of a round, and after [`DEFERRED_WRITE_TASKS_MAX`] tasks or [`DEFERRED_WRITE_DELAY_MAX`] at the
+//!   latest, and the task that runs then.
+//! - **Nobody polls for long ([`Backoff`]), and no wake-up is lost**: a thread rests only when, under the lock of the queue,
+//!   nothing is ready; who makes something ready wakes one who sleeps, unless one is awake who will look.
+//! - **Tasks that are always ready keep nobody's socket from being looked at**: with no leader there, who runs tasks looks
+//!   at the sockets each [`TASK_TURN_MAX`] at the latest.
+//! - A task that panics ends alone; one that never has enough gives way after [`TASK_OPERATIONS_MAX`] operations, or [`TASK_TURN_MAX`].
+//! - A panic anywhere else ends the process ([`crate::defect`]).
+//! - **No task is run once the runtime goes** ([`Reactor::end`]): timers, and what connections spawn, are the runtime's, and a
+//!   timer that is asked then panics.
+
+mod poll;
+mod queue;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use async_task::Runnable;
+use clad_journal::{DeferredWrite, WriteBuffer};
+use tokio::runtime::Handle;
+
+use self::poll::{BELL, Backoff, Events};
+use self::queue::{At, Queue, Ready};
+pub(crate) use self::socket::Socket;
+use self::socket::Source;
+use crate::defect::ends_clad;
+
+/// Tasks that are run at most while a write is owed,
+const DEFERRED_WRITE_TASKS_MAX: u32 = 64;
+/// and the time that they may take: twice what the appends of a full round of small ones do.
+const DEFERRED_WRITE_DELAY_MAX: Duration = Duration::from_millis(2);
+/// Reads and writes of a task in one turn.
+const TASK_OPERATIONS_MAX: u32 = 32;
+/// For so long one task goes on at most before others have their turn, and a thread with tasks looks at no socket.
+const TASK_TURN_MAX: Duration = Duration::from_millis(1);
+/// Events that are taken at once: what is above goes to another thread that rests.
+const EVENTS_PER_POLL_MAX: usize = 32;
+/// What such a thread is called where it cannot go on.
+const THREAD_DESCRIPTION: &str = "an ingest thread";
+
+/// The threads. Clones are the same ones; with the last they end.
+#[derive(Clone)]
+pub(crate) struct Reactor(Arc<Owner>);
+
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.queue.stop();
+    }
+}
+
+struct Shared {
+    queue: Queue<Runnable>,
+    sources: Mutex<Sources>,
+    /// Of each thread: how often it began or ended a task.
+    turns: Vec<AtomicU64>,
+    /// No further task is run.
+    ended: AtomicBool,
+    /// Threads that are not gone.
+    threads: Mutex<usize>,
+    gone: Condvar,
+}
+
+/// One of the threads, until it is gone.
+struct Present(Arc<Shared>);
+
+impl Present {
+    fn new(shared: &Arc<Shared>) -> Self {
+        *shared.threads() += 1;
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        *self.0.threads() -= 1;
+        self.0.gone.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Sources {
+    last: u64,
+    known: HashMap<u64, Weak<Source>>,
+}
+
+thread_local! {
+    static AT: Cell<At> = const { Cell::new(At::Elsewhere) };
+    static OPERATIONS_LEFT: Cell<u32> = const { Cell::new(0) };
+    static TURN_ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
+    static DEFERRED_WRITE: Cell<Option<DeferredWrite>> = const { Cell::new(None) };
+}
+
+/// Leaves a write that is owed to this thread, if it is one of the crew's in a task; or has it made by others.
+pub(crate) fn defer_write(deferred_write: DeferredWrite) {
+    if AT.get() == At::Task {
+        DEFERRED_WRITE.set(Some(match DEFERRED_WRITE.take() {
+            Some(earlier) => earlier.join(deferred_write),
+            None => deferred_write,
+        }));
+    }
+}
+
+/// How long a write has been owed.
+#[derive(Debug, Default)]
+struct DeferralLimit {
+    since: Option<Instant>,
+    tasks: u32,
+}
+
+impl DeferralLimit {
+    /// Whether one more task may be run before the write, if one is owed.
+    fn may_run_task(&mut self, deferred_write: bool, now: Instant) -> bool {
+        if !deferred_write {
+            *self = Self::default();
+            return true;
+        }
+        let since = *self.since.get_or_insert(now);
+        self.tasks += 1;
+        self.tasks <= DEFERRED_WRITE_TASKS_MAX && now.duration_since(since) < DEFERRED_WRITE_DELAY_MAX
+    }
+}
+
+/// Counts an operation of the task that runs; `false`: others are to have their turn.
+fn operate() -> bool {
+    let left = OPERATIONS_LEFT.get();
+    OPERATIONS_LEFT.set(left.saturating_sub(1));
+    // A turn's first operation is always allowed: it is what the task was woken for.
+    left == TASK_OPERATIONS_MAX || (left > 0 && TURN_ENDS.get().is_none_or(|ends| Instant::now() < ends))
+}
+
+impl Reactor {
+    /// Starts so many threads, at least two. Their tasks have this runtime at hand.
+    pub(crate) fn start(threads: usize, runtime: &Handle) -> io::Result<Self> {
+        let threads = threads.max(2);
+        let shared = Arc::new(Shared {
+            queue: Queue::new()?,
+            sources: Mutex::default(),
+            turns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            ended: AtomicBool::new(false),
+            threads: Mutex::default(),
+            gone: Condvar::new(),
+        });
+        let reactor = Self(Arc::new(Owner(shared.clone())));
+        for at in 0..threads {
+            let (present, runtime) = (Present::new(&shared), runtime.clone());
+            let named = std::thread::Builder::new().name(format!("clad-ingest-{at}"));
+            named.spawn(move || {
+                let _runtime = runtime.enter();
+                AT.set(At::Between);
+                ends_clad(THREAD_DESCRIPTION, || present.0.work(at));
+            })?;
+        }
+        Ok(reactor)
+    }
+
+    /// Takes over a connected stream. Both halves are to be used by one task of this crew.
+    pub(crate) fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<(Socket, Socket)> {
+        Source::adopt(&self.0.0, stream.into())
+    }
+
+    /// Runs a task to its end.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.0.0.clone();
+        let (runnable, task) = async_task::spawn(task, move |runnable| shared.queue.push(runnable, AT.get()));
+        task.detach();
+        runnable.schedule();
+    }
+
+    /// Runs no further task, and waits until the threads are gone, but no longer than this: one may be at a disk that hangs, and
+    /// runs none when it comes back. Says whether they are. To be called before the runtime goes.
+    pub(crate) fn end(&self, longest: Duration) -> bool {
+        let shared = &self.0.0;
+        shared.ended.store(true, Ordering::SeqCst);
+        shared.queue.stop();
+        let threads = shared.gone.wait_timeout_while(shared.threads(), longest, |threads| *threads > 0);
+        *threads.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+
+    /// How often each thread began or ended a task: an odd number twice is one that is still in the same.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = u64> {
+        self.0.0.turns.iter().map(|turns| turns.load(Ordering::Relaxed))
+    }
+}
+
+impl Shared {
+    fn ready(&self) -> MutexGuard<'_, Ready<Runnable>> {
+        self.queue.ready()
+    }
+
+    fn work(&self, at: usize) {
+        let (mut write_buffer, mut deferral) = (WriteBuffer::default(), DeferralLimit::default());
+        let (mut backoff, mut events) = (Backoff::new(), Vec::with_capacity(EVENTS_PER_POLL_MAX));
+        let mut looked = Instant::now();
+        loop {
+            let task = if self.ended.load(Ordering::SeqCst) { None } else { self.ready().tasks.pop_front() };
+            let deferred_write = DEFERRED_WRITE.take();
+            match (task, deferred_write) {
+                (Some(task), deferred_write) => {
+                    let now = Instant::now();
+                    // Dropped, it is handed over.
+                    DEFERRED_WRITE
+                        .set(deferral.may_run_task(deferred_write.is_some(), now).then_some(deferred_write).flatten());
+                    self.run(task, at, now);
+                    if now.duration_since(looked) >= TASK_TURN_MAX {
+                        looked = now;
+                        self.glance(&mut events);
+                    }
+                }
+                (None, Some(deferred_write)) => {
+                    deferral = DeferralLimit::default();
+                    DEFERRED_WRITE.set(deferred_write.write(&mut write_buffer));
+                }
+                (None, None) => {
+                    if !self.rest(&mut backoff, &mut events) {
+                        return;
+                    }
+                    looked = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn run(&self, task: Runnable, at: usize, now: Instant) {
+        let turn = || self.turns.get(at).map(|turns| turns.fetch_add(1, Ordering::Relaxed));
+        AT.set(At::Task);
+        OPERATIONS_LEFT.set(TASK_OPERATIONS_MAX);
+        TURN_ENDS.set(now.checked_add(TASK_TURN_MAX));
+        turn();
+        if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
+            tracing::error!("a connection ended by a bug of clad's; the others go on");
+        }
+        turn();
+        AT.set(At::Between);
+    }
+
+    fn rest(&self, backoff: &mut Backoff, events: &mut Events) -> bool {
+        self.queue.rest(backoff, events, |events| self.dispatch(events))
+    }
+
+    fn glance(&self, events: &mut Events) {
+        self.queue.glance(events, |events| self.dispatch(events));
+    }
+
+    fn dispatch(&self, events: &Events) {
+        for event in events.iter().filter(|event| event.data.u64() != BELL) {
+            let source = self.sources().known.get(&event.data.u64()).and_then(Weak::upgrade);
+            if let Some(source) = source {
+                source.happened(event.flags);
+            }
+        }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, usize> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

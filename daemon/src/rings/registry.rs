@@ -1,0 +1,263 @@
+//! Which rings there are, for everybody but their drain.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use clad_proto::ProducerId;
+use clad_proto::frame::RingId;
+use clad_shm::{Usage, Watch};
+
+use crate::fdstore::Note;
+use crate::ingest::quota::{self, Owner, grows};
+
+/// Nobody has held it in this life of the daemon: its client may come back.
+const NEVER_REFERENCED: u32 = u32::MAX;
+
+/// What others than the drain know of a ring.
+#[derive(Debug)]
+pub(crate) struct RegisteredRing {
+    pub(super) note: Note,
+    /// Memory that it takes.
+    pub(super) bytes: usize,
+    /// Nothing where nobody drains it.
+    watch: Option<Watch>,
+    /// All its appends below were handed to the journal.
+    handed_over: AtomicU64,
+    /// What it holds is refused for now: nobody else waits for it.
+    bypassed: AtomicBool,
+    /// It is closed, and drained to its end.
+    leaving: AtomicBool,
+    /// What had been given back as `written` is not in the log any more, and no flush has told so.
+    lost: AtomicBool,
+    /// Why it is not drained, and will not be by this daemon.
+    stuck: Mutex<Option<String>>,
+    /// So many connections hold it, or [`NEVER_REFERENCED`]. Once it is 0 it stays so: the ring is ending.
+    ref_count: AtomicU32,
+}
+
+impl RegisteredRing {
+    pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
+        let (handed_over, bypassed, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
+        let (lost, stuck, watch) = (AtomicBool::new(false), Mutex::default(), Some(watch));
+        Self {
+            note,
+            bytes,
+            watch,
+            handed_over,
+            bypassed,
+            leaving,
+            lost,
+            stuck,
+            ref_count: AtomicU32::new(NEVER_REFERENCED),
+        }
+    }
+
+    /// In the place of a ring that is kept, and that nobody drains now.
+    pub(super) fn stalled(note: Note, bytes: usize) -> Self {
+        Self {
+            note,
+            bytes,
+            watch: None,
+            handed_over: AtomicU64::new(0),
+            bypassed: AtomicBool::new(true),
+            leaving: AtomicBool::new(true),
+            lost: AtomicBool::new(false),
+            stuck: Mutex::default(),
+            ref_count: AtomicU32::new(0),
+        }
+    }
+
+    /// One more connection holds it, unless it is ending.
+    pub(super) fn acquire(&self) -> bool {
+        let more = |ref_count| match ref_count {
+            NEVER_REFERENCED => Some(1),
+            0 => None,
+            some => Some(some + 1),
+        };
+        self.ref_count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// One less; says whether it was the last.
+    pub(super) fn release_ref(&self) -> bool {
+        self.ref_count.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Whether it has lost something of which no flush has told.
+    pub(super) fn has_unreported_loss(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Whether it has lost something; true once for each time.
+    pub(super) fn take_lost(&self) -> bool {
+        self.has_unreported_loss() && self.lost.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn handed_over(&self, next: u64) {
+        self.handed_over.store(next, Ordering::Release);
+    }
+
+    /// How full it is.
+    pub(super) fn usage(&self) -> Usage {
+        self.watch.as_ref().map_or_else(Usage::default, |watch| watch.usage(self.handed_over.load(Ordering::Acquire)))
+    }
+
+    pub(super) fn set_bypassed(&self, bypassed: bool) {
+        self.bypassed.store(bypassed, Ordering::Release);
+    }
+
+    /// Why this daemon will not drain it; says whether that is new.
+    pub(super) fn is_stuck(&self, why: &str) -> bool {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).replace(why.to_owned()).is_none()
+    }
+
+    fn why_stuck(&self) -> Option<String> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it can be drained to its end by this daemon, as far as is known.
+    fn gets_on(&self) -> bool {
+        self.watch.is_some() && self.why_stuck().is_none()
+    }
+
+    /// Whether somebody has to wait for it who is, or is not, its own client.
+    fn holds_up(&self, own: Option<RingId>) -> bool {
+        (own == Some(self.note.id) || !self.bypassed.load(Ordering::Acquire)) && self.is_behind()
+    }
+
+    /// Whether there is something in it that was not handed over.
+    fn is_behind(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_behind(self.handed_over.load(Ordering::Acquire)))
+    }
+}
+
+/// What there may be of rings. In bytes too: those of an earlier daemon may be larger than any that are given out now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RingQuota {
+    pub(super) rings: usize,
+    pub(super) bytes: usize,
+}
+
+impl RingQuota {
+    /// Whether there is room for one more, and its user may have it beside the others.
+    fn has_room(&self, there: &[Arc<RegisteredRing>], one: &RegisteredRing) -> bool {
+        let sum = |(rings, bytes), m: &Arc<RegisteredRing>| (rings + 1, bytes + m.bytes);
+        let all = there.iter().fold((0, 0), sum);
+        let of_one = there.iter().filter(|m| m.note.uid == one.note.uid).fold((0, 0), sum);
+        let owner = Owner::Uid(one.note.uid);
+        let (rings, bytes) = (self.rings.saturating_sub(all.0), self.bytes.saturating_sub(all.1));
+        grows(owner, of_one.0, rings, 1) && grows(owner, of_one.1, bytes, one.bytes)
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct RingRegistry(RwLock<Vec<Arc<RegisteredRing>>>);
+
+impl RingRegistry {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<RegisteredRing>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a new ring, unless with it there would be more than there may be, over all or of one user beside others, or its
+    /// producer has one.
+    pub(super) fn register(&self, registered: Arc<RegisteredRing>, most: RingQuota) -> Registration {
+        let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if registry.iter().any(|m| m.note.producer == registered.note.producer) {
+            return Registration::HasOne;
+        }
+        if !most.has_room(&registry, &registered) {
+            return Registration::Full;
+        }
+        registry.push(registered);
+        Registration::Done
+    }
+
+    /// Enters a ring that was given out before: whatever the limits are now, it is drained.
+    pub(super) fn register_adopted(&self, registered: Arc<RegisteredRing>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(registered);
+    }
+
+    pub(super) fn deregister(&self, registered: &Arc<RegisteredRing>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, registered));
+    }
+
+    /// Another in the place of one.
+    pub(super) fn replace(&self, one: &Arc<RegisteredRing>, other: Arc<RegisteredRing>) {
+        let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        registry.retain(|m| !Arc::ptr_eq(m, one));
+        registry.push(other);
+    }
+
+    /// Whether there are rings that this daemon drains to their end, if it has the time.
+    pub(super) fn any_gets_on(&self) -> bool {
+        self.read().iter().any(|m| m.gets_on())
+    }
+
+    /// How many are not drained by this daemon, as far as is known.
+    pub(super) fn stalled(&self) -> usize {
+        self.read().iter().filter(|m| !m.gets_on()).count()
+    }
+
+    /// Why some are not drained, for each of them.
+    pub(super) fn stuck(&self) -> Vec<String> {
+        self.read().iter().filter_map(|m| m.why_stuck()).collect()
+    }
+
+    pub(super) fn has(&self, id: RingId) -> bool {
+        self.read().iter().any(|m| m.note.id == id)
+    }
+
+    /// The ring of a producer.
+    pub(super) fn of_producer(&self, producer: &ProducerId) -> Option<Arc<RegisteredRing>> {
+        self.read().iter().find(|m| m.note.producer == *producer).cloned()
+    }
+
+    /// Rings, and the memory that they take.
+    pub(super) fn totals(&self) -> (usize, usize) {
+        let registry = self.read();
+        (registry.len(), registry.iter().map(|m| m.bytes).sum())
+    }
+
+    /// How many each user has, who has most first.
+    pub(super) fn by_owner(&self) -> Vec<(Owner, usize)> {
+        let mut by_owner: HashMap<Owner, usize> = HashMap::new();
+        self.read().iter().for_each(|registered| *by_owner.entry(Owner::Uid(registered.note.uid)).or_default() += 1);
+        quota::sorted(by_owner)
+    }
+
+    /// How full they are together.
+    pub(super) fn usage(&self) -> Usage {
+        self.read().iter().map(|registered| registered.usage()).fold(Usage::default(), |all, one| Usage {
+            data_bytes: all.data_bytes + one.data_bytes,
+            used_bytes: all.used_bytes + one.used_bytes,
+            waiting: all.waiting + one.waiting,
+        })
+    }
+
+    /// Whether something is in any of them that was not handed over, and is waited for by the client of this one.
+    pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
+        self.read().iter().any(|m| m.holds_up(own))
+    }
+}
+
+/// What came of entering a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Registration {
+    Done,
+    Full,
+    /// Its producer has one, which is to be drained first: both would count the same sequences.
+    HasOne,
+}

@@ -1,0 +1,144 @@
+//! A write that is owed: whoever appended may make it, or have it made.
+//!
+//! What must hold:
+//! - **Nobody is forgotten.** An append that wants somebody awake either wakes one of the journal's threads, or gives an
+//!   [`DeferredWrite`] to who appended. That one is answered by a write, or by waking somebody: at the latest when it is dropped.
+//! - It is given only where nothing is under way and little has gathered: what is worth a thread of its own wakes one at
+//!   once, as do rotation, recovery and the end.
+//! - **One job at a time**: who writes looks at what else it has to do between two of them. What gathered meanwhile is
+//!   owed again, so that nobody is woken for it.
+//! - **Somebody keeps the time**: before nothing is owed any more, one of the journal's threads is awake or will wake by
+//!   itself, for the vouch of an idle log, the batch that has waited long enough, the segment that is old enough.
+
+use std::sync::Arc;
+
+use super::{Core, Journal, Shared};
+use crate::clock::Moment;
+use crate::committer::{Accepted, Append, Item, Sender, Step, Turn};
+use crate::error::AppendError;
+use crate::io::IoBuf;
+use crate::permit::Permit;
+use crate::sync::MutexGuard;
+use crate::workers::shrink_buffer;
+
+/// What has gathered is worth waking a thread for, beside whoever brought it.
+const DEFERRED_WRITE_BYTES_MAX: usize = 32 * 1024;
+
+/// A write that appends want and nobody was woken for. Dropped, it wakes a thread of the journal.
+#[must_use = "dropped, it wakes a thread of the journal at once"]
+pub struct DeferredWrite(Option<Arc<Shared>>);
+
+/// A thread's own buffer for the writes that it makes.
+#[derive(Default)]
+pub struct WriteBuffer(Option<IoBuf>);
+
+impl Journal {
+    /// As [`Self::append_at`]; who calls owes the write.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_deferred(
+        &self,
+        append: Append<'_>,
+        now: Moment,
+    ) -> Result<(Accepted, Option<DeferredWrite>), AppendError> {
+        let (core, before, accepted) = self.taken_alone(append, now)?;
+        Ok((accepted, self.shared.defer_write(core, before, now)))
+    }
+
+    /// As [`Self::append_burst`]; who calls owes the write.
+    pub fn append_burst_deferred(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<DeferredWrite> {
+        let (core, before, _permits) =
+            self.taken(permit, |committer, permits| committer.append_burst(from, burst, now, permits, answer));
+        self.shared.defer_write(core, before, now)
+    }
+
+    /// As [`Self::append_runs`]; who calls owes the write.
+    pub fn append_runs_deferred<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<DeferredWrite> {
+        let (core, before, _permits) =
+            self.taken(permit, |committer, permits| committer.append_runs(runs, now, permits, answer));
+        self.shared.defer_write(core, before, now)
+    }
+}
+
+impl Shared {
+    fn defer_write(
+        self: &Arc<Self>,
+        mut core: MutexGuard<'_, Core>,
+        before: usize,
+        now: Moment,
+    ) -> Option<DeferredWrite> {
+        let wanted = self.wants_waking(&mut core, before, now)?;
+        if wanted == Turn::Thread && may_be_deferred(&core, now) {
+            return Some(DeferredWrite(Some(Arc::clone(self))));
+        }
+        drop(core);
+        self.wake_one(Some(wanted));
+        None
+    }
+}
+
+fn may_be_deferred(core: &Core, now: Moment) -> bool {
+    core.committer.allows_inline_write(now) && core.committer.pending_bytes() < DEFERRED_WRITE_BYTES_MAX
+}
+
+impl DeferredWrite {
+    /// Makes the write, if still nothing is under way, or else sees to it that somebody does. Blocks for as long as the
+    /// disk does, so it is for a thread that others do not wait for. What is to be written next is owed again.
+    pub fn write(mut self, buffer: &mut WriteBuffer) -> Option<Self> {
+        let shared = self.0.take()?;
+        let mut now = shared.env().now();
+        let mut core = shared.core();
+        if shared.turn(&core, now) == Turn::Thread
+            && core.committer.allows_inline_write(now)
+            && let Step::Run(job) = core.committer.step(now)
+        {
+            shared.wake_for_more(&mut core, now);
+            drop(core);
+            let (done, back) = shared.executor.run(job, buffer.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
+            buffer.0 = Some(shrink_buffer(back));
+            if done.is_err() {
+                // What follows a failure is written to the disk as well, which may not answer: others tell it.
+                shared.core().failed = Some(done);
+                shared.work.notify_one();
+                return None;
+            }
+            shared.finish(done);
+            now = shared.env().now();
+            core = shared.core();
+            if core.committer.more_to_do() && may_be_deferred(&core, now) {
+                drop(core);
+                return Some(Self(Some(shared)));
+            }
+        }
+        shared.leave_to_others(&mut core, now);
+        None
+    }
+
+    /// For who has both, of one journal: they are one.
+    pub fn join(self, mut other: Self) -> Self {
+        other.0 = None;
+        self
+    }
+}
+
+impl Drop for DeferredWrite {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.wake_one(Some(Turn::Thread));
+        }
+    }
+}

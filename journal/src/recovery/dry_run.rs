@@ -1,0 +1,43 @@
+//! What ending segments by footers would give up, with nothing changed.
+//!
+//! What must hold: the same offsets as [`end`](super::end) then names.
+
+use std::io;
+use std::sync::Arc;
+
+use super::plan::{Said, Unsealed, plan};
+use super::scan::scan;
+use crate::format::footer::Damage;
+use crate::format::meta::Meta;
+use crate::format::segment::SegmentHeader;
+use crate::format::segment_name;
+use crate::io::{Access, Storage};
+
+/// For segments in a row without footers: the number under whose name each lies, and its header. A later segment holds the
+/// log from `limit` on; the first of them begins at `first_offset`.
+///
+/// # Errors
+/// What the kernel says of opening them.
+pub(crate) fn dry_run(
+    storage: &dyn Storage,
+    boot_id: [u8; 16],
+    said: &Meta,
+    segments: &[(u64, SegmentHeader)],
+    limit: u64,
+    first_offset: u64,
+) -> io::Result<Vec<Damage>> {
+    let reported_lost: Arc<[Damage]> = said.lost.as_slice().into();
+    let mut seen = Vec::new();
+    for (lies_at, header) in segments {
+        let scan = scan(storage.open(&segment_name(*lies_at), Access::ReadDirect)?, header)?;
+        seen.push(Unsealed {
+            number: header.number,
+            footer_end: scan.footer_end(),
+            batches: scan.batches,
+            same_boot: header.boot_id == boot_id && boot_id != [0; 16],
+            limit: said.end_of(header.epoch).into_iter().chain([limit]).min(),
+            lost: reported_lost.clone(),
+        });
+    }
+    Ok(plan(first_offset, Said::default(), &seen, true).kept.into_iter().flat_map(|kept| kept.damage).collect())
+}
